@@ -1,0 +1,79 @@
+# make help lists what there is. Only Go is needed, but for the targets that say so.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BENCHSTAT   := golang.org/x/perf/cmd/benchstat@latest
+REDOCLY     := @redocly/cli@2.77.0
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+FUZZTIME    ?= 10s
+COUNT       ?= 6
+IMAGE       ?= answerd:$(VERSION)
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: ## the whole job on this machine, no key needed
+	go run ./cmd/server demo
+
+.PHONY: run
+run: ## serve, configured by the environment
+	go run ./cmd/server
+
+.PHONY: build
+build: ## bin/answerd
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/answerd ./cmd/server
+
+.PHONY: test
+test: ## all tests that need only Go
+	go test ./...
+
+.PHONY: race
+race: ## the same under the race detector
+	go test -race ./...
+
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+.PHONY: openapi-lint
+openapi-lint: ## lint api/openapi.yaml (needs Node)
+	npx --yes $(REDOCLY) lint api/openapi.yaml
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME
+	@go list ./... | while read -r pkg; do \
+		go test -list '^Fuzz' $$pkg | grep '^Fuzz' | while read -r target; do \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done || exit 1; \
+	done
+
+.PHONY: bench
+bench: ## every benchmark COUNT times, summed up by benchstat
+	go test -run '^$$' -bench . -benchmem -count $(COUNT) ./... | tee bench.txt
+	go run $(BENCHSTAT) bench.txt
+
+.PHONY: golden
+golden: ## renew the golden files and the documents made from the code
+	go test ./cmd/server ./internal/... -update
+
+.PHONY: browser-test
+browser-test: ## the console in a real browser (needs Node and chromium; skips without)
+	internal/console/browser/run.sh
+
+.PHONY: docker
+docker: ## the container image
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+.PHONY: docker-test
+docker-test: ## build the image, start the compose file, ask (needs Docker; skips without)
+	docker/test.sh
+
+.PHONY: up
+up: ## docker compose up
+	docker compose up --build
+
+.PHONY: down
+down: ## docker compose down
+	docker compose down

@@ -1,0 +1,213 @@
+package event
+
+import "encoding/json"
+
+// Type names an event on the wire. No type is called error, open or message, which
+// a browser's EventSource uses itself.
+type Type string
+
+// Body is what an event says besides its envelope. The set is closed: the types of
+// this file are all there are.
+type Body interface {
+	Type() Type
+	body()
+}
+
+// Call tells the calls of a run apart; it is part of every event of a call.
+type Call struct {
+	CallID string `json:"call_id"`
+	Tool   string `json:"tool"`
+	Server string `json:"server"` // empty for a tool that no server has
+}
+
+// Usage counts tokens as the model's provider does.
+type Usage struct {
+	InputTokens  int64 `json:"input_tokens"`
+	OutputTokens int64 `json:"output_tokens"`
+	TotalTokens  int64 `json:"total_tokens"`
+}
+
+// Metadata is what a run did on the way to its answer. The three arrays have one
+// element for every call, in call order, failed ones included (S2.8).
+type Metadata struct {
+	ToolNames    []string          `json:"tool_names"`
+	ToolParams   []json.RawMessage `json:"tool_params"`
+	ToolResults  []json.RawMessage `json:"tool_results"`
+	Model        string            `json:"model"`
+	Steps        int               `json:"steps"`
+	FinishReason string            `json:"finish_reason"`
+	Usage        Usage             `json:"usage"`
+}
+
+type (
+	// Start is the first event of a run.
+	Start struct {
+		Question string            `json:"question"`
+		Model    string            `json:"model"`
+		ThreadID string            `json:"thread_id"`
+		TraceID  string            `json:"trace_id"`
+		Metadata map[string]string `json:"metadata,omitempty"` // the caller's own
+	}
+
+	// StepStart comes before a model call; steps count from 1.
+	StepStart struct {
+		Step int `json:"step"`
+	}
+	// StepEnd comes after a model call. Usage is nil where the provider gives none.
+	StepEnd struct {
+		Step         int    `json:"step"`
+		FinishReason string `json:"finish_reason"`
+		Usage        *Usage `json:"usage,omitempty"`
+	}
+	// StepReset says that what the step said so far is void: it runs again.
+	StepReset struct {
+		Step   int    `json:"step"`
+		Reason string `json:"reason"`
+	}
+
+	// ReasoningStart opens a part of the model's reasoning.
+	ReasoningStart struct {
+		PartID string `json:"part_id"`
+	}
+	// ReasoningDelta is a piece of it.
+	ReasoningDelta struct {
+		PartID string `json:"part_id"`
+		Delta  string `json:"delta"`
+	}
+	// ReasoningEnd closes it.
+	ReasoningEnd struct {
+		PartID string `json:"part_id"`
+	}
+	// TextStart opens a part of the model's text.
+	TextStart struct {
+		PartID string `json:"part_id"`
+	}
+	// TextDelta is a piece of it.
+	TextDelta struct {
+		PartID string `json:"part_id"`
+		Delta  string `json:"delta"`
+	}
+	// TextEnd closes it.
+	TextEnd struct {
+		PartID string `json:"part_id"`
+	}
+
+	// ToolCallStart says that the model began to write a call.
+	ToolCallStart struct {
+		Call
+		NeedsApproval bool `json:"needs_approval"`
+	}
+	// ToolCallArgs is a piece of the call's arguments as text.
+	ToolCallArgs struct {
+		Call
+		Delta string `json:"delta"`
+	}
+	// ToolCall is a complete call: Args where the arguments are a JSON object, else
+	// ArgsText with what the model wrote.
+	ToolCall struct {
+		Call
+		Args     json.RawMessage `json:"args,omitempty"`
+		ArgsText string          `json:"args_text,omitempty"`
+	}
+	// ApprovalRequired says that a person must agree to the call.
+	ApprovalRequired struct {
+		Call
+		InterruptID string          `json:"interrupt_id"`
+		Args        json.RawMessage `json:"args"`
+		Message     string          `json:"message"`
+		ExpiresAt   int64           `json:"expires_at"` // milliseconds since the Unix epoch
+	}
+	// ApprovalResolved says what the person decided.
+	ApprovalResolved struct {
+		Call
+		InterruptID string `json:"interrupt_id"`
+		Approved    bool   `json:"approved"`
+		Reason      string `json:"reason,omitempty"`
+		By          string `json:"by,omitempty"`
+	}
+	// Elicitation is an MCP server's question to the user.
+	Elicitation struct {
+		Call
+		InterruptID string          `json:"interrupt_id"`
+		Mode        string          `json:"mode"` // form or url
+		Message     string          `json:"message"`
+		Schema      json.RawMessage `json:"schema,omitempty"`
+		URL         string          `json:"url,omitempty"`
+		ExpiresAt   int64           `json:"expires_at"`
+	}
+	// ElicitationResolved says how it was answered.
+	ElicitationResolved struct {
+		Call
+		InterruptID string `json:"interrupt_id"`
+		Action      string `json:"action"` // accept, decline or cancel
+	}
+	// ToolProgress is the MCP progress of a call.
+	ToolProgress struct {
+		Call
+		Progress float64 `json:"progress"`
+		Total    float64 `json:"total,omitempty"`
+		Message  string  `json:"message,omitempty"`
+	}
+	// LogMessage is an MCP log message during a call.
+	LogMessage struct {
+		Call
+		Level  string          `json:"level"`
+		Logger string          `json:"logger,omitempty"`
+		Data   json.RawMessage `json:"data"`
+	}
+	// ToolResult ends a call that worked.
+	ToolResult struct {
+		Call
+		Args       json.RawMessage   `json:"args"`
+		Payload    json.RawMessage   `json:"payload"`
+		Content    []json.RawMessage `json:"content"`
+		Structured json.RawMessage   `json:"structured,omitempty"`
+		DurationMS int64             `json:"duration_ms"`
+	}
+	// ToolError ends a call that failed, or never ran.
+	ToolError struct {
+		Call
+		Args       json.RawMessage `json:"args,omitempty"`
+		ArgsText   string          `json:"args_text,omitempty"`
+		Payload    string          `json:"payload"` // what the model is told
+		Kind       string          `json:"kind"`
+		DurationMS int64           `json:"duration_ms"`
+	}
+
+	// Budget says that a limit of the run is near or reached.
+	Budget struct {
+		Limit string `json:"limit"`
+		Used  int64  `json:"used"`
+		Max   int64  `json:"max"`
+	}
+	// Suspended ends a stretch of the stream: the run waits for a person.
+	Suspended struct {
+		Interrupts []Interrupt `json:"interrupts"`
+	}
+
+	// FinalAnswer ends a run that completed.
+	FinalAnswer struct {
+		Answer       string   `json:"answer"`
+		Metadata     Metadata `json:"metadata"`
+		FinishReason string   `json:"finish_reason"`
+	}
+	// RunError ends a run that failed. PartialAnswer is the text of the step that
+	// was cut short.
+	RunError struct {
+		Code          string `json:"code"`
+		Message       string `json:"message"`
+		Retryable     bool   `json:"retryable"`
+		PartialAnswer string `json:"partial_answer"`
+	}
+	// Cancelled ends a run that was told to stop.
+	Cancelled struct {
+		Reason        string `json:"reason"`
+		PartialAnswer string `json:"partial_answer"`
+	}
+)
+
+// Interrupt is one thing that a suspended run waits for.
+type Interrupt struct {
+	ID   string `json:"id"`
+	Kind string `json:"kind"`
+}

@@ -1,0 +1,90 @@
+// Package event keeps what happened in a run, in order, readable from any position.
+//
+// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer
+// appends to it through a Writer, which keeps the promises below; any number of
+// readers hold nothing but a position and ask the Log what comes after it.
+//
+//	w := event.NewWriter(log, run.ID)
+//	err := w.Append(ctx, event.Start{Question: q})
+//
+//	for pos := int64(0); ; {
+//		page, err := log.After(run.ID, pos)
+//		for _, e := range page.Events {
+//			send(e.JSON)
+//			pos = e.Seq
+//		}
+//		if page.Ended {
+//			return
+//		}
+//		<-page.More
+//	}
+//
+// An event is in the log before anybody is told of it, the log gives it its number
+// and its time, and reading never blocks: resume, a second reader, a late one and
+// a slow one are all the same loop, and nothing is dropped.
+//
+// The order that every run keeps: start is first; exactly one terminal event is
+// last; whatever was opened is closed before it; tool_call_start, tool_call_args,
+// tool_call, tool_progress and then one tool_result or tool_error for every call,
+// while parallel calls may interleave.
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Event is one thing that happened in a run. It is never changed once the log has it.
+type Event struct {
+	RunID string
+	Seq   int64 // 1, 2, 3 … in the run
+	Time  int64 // milliseconds since the Unix epoch
+	Body  Body
+	// JSON is the whole event as one line, made once and shared by all readers.
+	JSON []byte
+}
+
+// Terminal reports whether e ends its run.
+func (e Event) Terminal() bool { return terminal(e.Body) }
+
+func terminal(b Body) bool {
+	switch b.(type) {
+	case FinalAnswer, RunError, Cancelled:
+		return true
+	}
+	return false
+}
+
+// encodeBody is the body's fields as a JSON object, the part of an event that is
+// known before the log gives it a number.
+func encodeBody(b Body) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	// Readers are programs and event streams, not HTML pages: "<" stays one byte.
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(b); err != nil {
+		return nil, fmt.Errorf("encode %s event: %w", b.Type(), err)
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}
+
+// encode joins the envelope and the fields of an event. run is an id that we made
+// and body's type is a constant of ours, so neither needs escaping.
+func encode(run string, seq, ms int64, typ Type, fields []byte) []byte {
+	b := make([]byte, 0, len(fields)+len(run)+len(typ)+64)
+	b = append(b, `{"type":"`...)
+	b = append(b, typ...)
+	b = append(b, `","run_id":"`...)
+	b = append(b, run...)
+	b = append(b, `","seq":`...)
+	b = strconv.AppendInt(b, seq, 10)
+	b = append(b, `,"ts":`...)
+	b = strconv.AppendInt(b, ms, 10)
+	if len(fields) > len("{}") {
+		b = append(b, ',')
+		return append(b, fields[1:]...)
+	}
+	return append(b, '}')
+}

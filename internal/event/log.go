@@ -1,0 +1,69 @@
+package event
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// What a Log says instead of an answer. They mean the same in every log.
+var (
+	// ErrNotFound: no such run was ever created here, as far as is remembered.
+	ErrNotFound = errors.New("no such run")
+	// ErrGone: the run or the position was here and is no longer kept.
+	ErrGone = errors.New("no longer kept")
+	// ErrNoPosition: the run never reached that position.
+	ErrNoPosition = errors.New("not a position of this run")
+	// ErrEnded: the run has its terminal event; nothing may follow it.
+	ErrEnded = errors.New("the run has ended")
+	// ErrExists: a run with this id was created before.
+	ErrExists = errors.New("the run exists already")
+)
+
+// Owner is who a run belongs to: the issuer and subject of the token that started
+// it. The zero Owner is the anonymous caller.
+type Owner struct {
+	Issuer  string
+	Subject string
+}
+
+// Run is what the log keeps of a run besides its events.
+type Run struct {
+	ID         string
+	ThreadID   string
+	TraceID    string
+	Owner      Owner
+	Created    time.Time
+	Background bool // goes on when nobody reads it
+	// Last is the newest event; its Seq is 0 while there is none. The status of a
+	// run is what its last event says.
+	Last Event
+}
+
+// Page is what comes after a position.
+type Page struct {
+	Events []Event // in order, the first one right after the position; shared, not to be changed
+	Ended  bool    // the last event of Events, or the position itself, is the terminal one
+	// More is closed when there is more to read. It is nil when Ended is set or
+	// Events is not empty: then there is more to do first.
+	More <-chan struct{}
+}
+
+// Log keeps the events of runs. Every implementation passes eventtest.Run.
+//
+// One Writer appends to a run; reading goes on at the same time, from any number of
+// goroutines. No method waits for a reader, and After never waits at all.
+type Log interface {
+	// Create makes a run without events. ErrExists if there is one of that id.
+	Create(ctx context.Context, r Run) error
+	// Append adds an event to a run and returns its number. The event is readable
+	// before Append returns. ErrEnded after the terminal event.
+	Append(ctx context.Context, run string, b Body) (int64, error)
+	// After returns the events that follow seq, 0 being the position before the
+	// first. ErrGone if they are no longer all kept, ErrNoPosition if seq is
+	// negative or the run has not come that far.
+	After(run string, seq int64) (Page, error)
+	// Run returns what is known of a run. With ErrGone it still tells the owner,
+	// so that others are told nothing.
+	Run(id string) (Run, error)
+}

@@ -1,0 +1,248 @@
+package event
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of a Memory log whose options leave them out.
+const (
+	DefaultRetention = time.Hour
+	DefaultMaxBytes  = 256 << 20
+)
+
+const (
+	// eventOverhead is what an event costs besides its JSON: the Event, and the body
+	// that holds much the same text again.
+	eventOverhead = 160
+	// maxTombstones bounds the memory of runs that are gone, at some 200 bytes each.
+	maxTombstones = 16384
+)
+
+// MemoryOptions bounds a Memory log. The zero value has the defaults.
+type MemoryOptions struct {
+	// Retention is how long a run is kept after its last event.
+	Retention time.Duration
+	// MaxBytes bounds the events of all runs together. The run that ended first
+	// goes first; when none has ended, the run that appends gives up its own past.
+	MaxBytes int64
+}
+
+// Memory is a Log that lives and dies with the process.
+type Memory struct {
+	retention time.Duration
+	maxBytes  int64
+	bytes     atomic.Int64 // of all events kept
+
+	mu    sync.RWMutex // guards the fields below; taken before a run's own mutex
+	runs  map[string]*memoryRun
+	ended []*memoryRun // by time of ending, the oldest first
+	gone  []string     // ids of the tombstones, the oldest first
+}
+
+type memoryRun struct {
+	mu     sync.Mutex // guards the fields below
+	run    Run
+	events []Event
+	first  int64 // Seq of events[0]
+	bytes  int64
+	ended  time.Time // when the terminal event came; zero before
+	gone   bool      // a tombstone: only run is left
+	more   chan struct{}
+}
+
+// NewMemory returns an empty log.
+func NewMemory(o MemoryOptions) *Memory {
+	if o.Retention <= 0 {
+		o.Retention = DefaultRetention
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	return &Memory{retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun)}
+}
+
+// Create implements Log. It is also where runs past their retention go: a log to
+// which nothing is added needs no room.
+func (m *Memory) Create(_ context.Context, r Run) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expireLocked(time.Now())
+	if _, ok := m.runs[r.ID]; ok {
+		return ErrExists
+	}
+	r.Last = Event{}
+	m.runs[r.ID] = &memoryRun{run: r, first: 1}
+	return nil
+}
+
+// Append implements Log.
+func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
+	r, err := m.run(run)
+	if err != nil {
+		return 0, err
+	}
+	fields, err := encodeBody(b)
+	if err != nil {
+		return 0, err
+	}
+	seq, size, err := r.append(b, fields, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	m.account(r, size, terminal(b))
+	return seq, nil
+}
+
+func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended.IsZero() {
+		return 0, 0, ErrEnded
+	}
+	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
+	e.JSON = encode(e.RunID, e.Seq, e.Time, b.Type(), fields)
+	r.events = append(r.events, e)
+	r.run.Last = e
+	if e.Terminal() {
+		r.ended = now
+	}
+	size = int64(len(e.JSON)) + eventOverhead
+	r.bytes += size
+	if r.more != nil {
+		close(r.more)
+		r.more = nil
+	}
+	return e.Seq, size, nil
+}
+
+// account adds an append to the books and makes room where it went over. Most
+// appends do neither and take no lock that other runs want.
+func (m *Memory) account(r *memoryRun, size int64, ended bool) {
+	if m.bytes.Add(size) <= m.maxBytes && !ended {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ended {
+		m.ended = append(m.ended, r)
+	}
+	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
+		m.buryLocked()
+	}
+	if over := m.bytes.Load() - m.maxBytes; over > 0 {
+		// Some more than needed, so that a long run does not copy its events at
+		// every append.
+		m.bytes.Add(-r.trim(over + m.maxBytes/16))
+	}
+}
+
+// trim drops the oldest events of r, at least want bytes of them or all but the
+// newest, and returns how many bytes went.
+func (r *memoryRun) trim(want int64) (freed int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for n < len(r.events)-1 && freed < want {
+		freed += int64(len(r.events[n].JSON)) + eventOverhead
+		n++
+	}
+	// A new slice, because readers hold pages of the old one and its memory would
+	// stay with it.
+	r.events = append([]Event(nil), r.events[n:]...)
+	r.first += int64(n)
+	r.bytes -= freed
+	return freed
+}
+
+// expireLocked buries the runs that ended longer than the retention ago.
+func (m *Memory) expireLocked(now time.Time) {
+	for len(m.ended) > 0 && now.Sub(m.ended[0].endedAt()) >= m.retention {
+		m.buryLocked()
+	}
+}
+
+func (r *memoryRun) endedAt() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// buryLocked drops the events of the run that ended first and leaves its tombstone,
+// so that its owner is told "gone" and not "never heard of".
+func (m *Memory) buryLocked() {
+	r := m.ended[0]
+	m.ended[0] = nil
+	m.ended = m.ended[1:]
+	r.mu.Lock()
+	m.bytes.Add(-r.bytes)
+	r.events, r.bytes, r.gone = nil, 0, true
+	r.run.Last = Event{}
+	id := r.run.ID
+	r.mu.Unlock()
+	m.gone = append(m.gone, id)
+	if len(m.gone) > maxTombstones {
+		delete(m.runs, m.gone[0])
+		m.gone = m.gone[1:]
+	}
+}
+
+// After implements Log.
+func (m *Memory) After(run string, seq int64) (Page, error) {
+	r, err := m.run(run)
+	if err != nil {
+		return Page{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case m.expired(r):
+		return Page{}, ErrGone
+	case seq < 0 || seq > r.run.Last.Seq:
+		return Page{}, ErrNoPosition
+	case seq < r.first-1:
+		return Page{}, ErrGone
+	}
+	events := r.events[seq-r.first+1:]
+	p := Page{Events: events[:len(events):len(events)], Ended: !r.ended.IsZero()}
+	if !p.Ended && len(events) == 0 {
+		if r.more == nil {
+			r.more = make(chan struct{})
+		}
+		p.More = r.more
+	}
+	return p, nil
+}
+
+// Run implements Log.
+func (m *Memory) Run(id string) (Run, error) {
+	r, err := m.run(id)
+	if err != nil {
+		return Run{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.expired(r) {
+		gone := r.run
+		gone.Last = Event{}
+		return gone, ErrGone
+	}
+	return r.run, nil
+}
+
+// expired tells of a run whose time is over, buried already or not. r.mu is held.
+func (m *Memory) expired(r *memoryRun) bool {
+	return r.gone || !r.ended.IsZero() && time.Since(r.ended) >= m.retention
+}
+
+func (m *Memory) run(id string) (*memoryRun, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	r, ok := m.runs[id]
+	if !ok {
+		return nil, ErrNotFound
+	}
+	return r, nil
+}

@@ -1,0 +1,101 @@
+package event_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	eventtest.Run(t, func(*testing.T) event.Log { return event.NewMemory(event.MemoryOptions{}) })
+}
+
+func newRun(t *testing.T, log event.Log, id string, bodies ...event.Body) {
+	t.Helper()
+	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bodies {
+		if _, err := log.Append(t.Context(), id, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnEndedRunIsGoneAfterItsRetentionAndItsOwnerIsStillKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{Retention: time.Minute})
+		newRun(t, log, "run_a", event.Start{}, event.FinalAnswer{})
+		newRun(t, log, "run_live", event.Start{})
+		<-time.After(time.Minute - time.Nanosecond)
+		if _, err := log.After("run_a", 0); err != nil {
+			t.Fatalf("a moment before: %v", err)
+		}
+		<-time.After(time.Nanosecond)
+		if _, err := log.After("run_a", 0); !errors.Is(err, event.ErrGone) {
+			t.Fatalf("after the retention: %v", err)
+		}
+		newRun(t, log, "run_b", event.Start{}) // buries what has expired
+		r, err := log.Run("run_a")
+		if !errors.Is(err, event.ErrGone) || r.Owner.Subject != "ada" {
+			t.Fatalf("run %+v, %v", r, err)
+		}
+		if _, err := log.After("run_live", 0); err != nil {
+			t.Fatalf("a run that has not ended: %v", err)
+		}
+	})
+}
+
+func TestBytesAreBoundedByDroppingTheRunThatEndedFirst(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{MaxBytes: 64 << 10})
+	filler := event.Start{Question: strings.Repeat("x", 10<<10)}
+	for i := range 10 {
+		newRun(t, log, fmt.Sprintf("run_%d", i), filler, event.FinalAnswer{})
+	}
+	if _, err := log.After("run_0", 0); !errors.Is(err, event.ErrGone) {
+		t.Fatalf("the first run: %v", err)
+	}
+	if page, err := log.After("run_9", 0); err != nil || len(page.Events) != 2 {
+		t.Fatalf("the last run: %d events, %v", len(page.Events), err)
+	}
+}
+
+func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{MaxBytes: 64 << 10})
+	newRun(t, log, "run_a", event.Start{})
+	for range 100 {
+		if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 2<<10)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := log.After("run_a", 1); !errors.Is(err, event.ErrGone) {
+		t.Fatalf("an early position: %v", err)
+	}
+	if page, err := log.After("run_a", 95); err != nil || len(page.Events) != 6 {
+		t.Fatalf("a late position: %d events, %v", len(page.Events), err)
+	}
+}
+
+func BenchmarkMemoryAppend(b *testing.B) {
+	log := event.NewMemory(event.MemoryOptions{})
+	if err := log.Create(b.Context(), event.Run{ID: "run_a"}); err != nil {
+		b.Fatal(err)
+	}
+	var body event.Body = event.TextDelta{PartID: "p1", Delta: "token "}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := log.Append(b.Context(), "run_a", body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

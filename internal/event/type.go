@@ -1,0 +1,93 @@
+package event
+
+// Type is the name of the event on the wire, as api/openapi.yaml spells it.
+func (Start) Type() Type               { return "start" }
+func (StepStart) Type() Type           { return "step_start" }
+func (StepEnd) Type() Type             { return "step_end" }
+func (StepReset) Type() Type           { return "step_reset" }
+func (ReasoningStart) Type() Type      { return "reasoning_start" }
+func (ReasoningDelta) Type() Type      { return "reasoning_delta" }
+func (ReasoningEnd) Type() Type        { return "reasoning_end" }
+func (TextStart) Type() Type           { return "text_start" }
+func (TextDelta) Type() Type           { return "text_delta" }
+func (TextEnd) Type() Type             { return "text_end" }
+func (ToolCallStart) Type() Type       { return "tool_call_start" }
+func (ToolCallArgs) Type() Type        { return "tool_call_args" }
+func (ToolCall) Type() Type            { return "tool_call" }
+func (ApprovalRequired) Type() Type    { return "approval_required" }
+func (ApprovalResolved) Type() Type    { return "approval_resolved" }
+func (Elicitation) Type() Type         { return "elicitation" }
+func (ElicitationResolved) Type() Type { return "elicitation_resolved" }
+func (ToolProgress) Type() Type        { return "tool_progress" }
+func (LogMessage) Type() Type          { return "log" }
+func (ToolResult) Type() Type          { return "tool_result" }
+func (ToolError) Type() Type           { return "tool_error" }
+func (Budget) Type() Type              { return "budget" }
+func (Suspended) Type() Type           { return "suspended" }
+func (FinalAnswer) Type() Type         { return "final_answer" }
+func (RunError) Type() Type            { return "run_error" }
+func (Cancelled) Type() Type           { return "cancelled" }
+
+func (Start) body()               {}
+func (StepStart) body()           {}
+func (StepEnd) body()             {}
+func (StepReset) body()           {}
+func (ReasoningStart) body()      {}
+func (ReasoningDelta) body()      {}
+func (ReasoningEnd) body()        {}
+func (TextStart) body()           {}
+func (TextDelta) body()           {}
+func (TextEnd) body()             {}
+func (ToolCallStart) body()       {}
+func (ToolCallArgs) body()        {}
+func (ToolCall) body()            {}
+func (ApprovalRequired) body()    {}
+func (ApprovalResolved) body()    {}
+func (Elicitation) body()         {}
+func (ElicitationResolved) body() {}
+func (ToolProgress) body()        {}
+func (LogMessage) body()          {}
+func (ToolResult) body()          {}
+func (ToolError) body()           {}
+func (Budget) body()              {}
+func (Suspended) body()           {}
+func (FinalAnswer) body()         {}
+func (RunError) body()            {}
+func (Cancelled) body()           {}
+
+// Types is every type of event there is, in the order of a run.
+func Types() []Type {
+	bodies := []Body{
+		Start{},
+		StepStart{},
+		StepEnd{},
+		StepReset{},
+		ReasoningStart{},
+		ReasoningDelta{},
+		ReasoningEnd{},
+		TextStart{},
+		TextDelta{},
+		TextEnd{},
+		ToolCallStart{},
+		ToolCallArgs{},
+		ToolCall{},
+		ApprovalRequired{},
+		ApprovalResolved{},
+		Elicitation{},
+		ElicitationResolved{},
+		ToolProgress{},
+		LogMessage{},
+		ToolResult{},
+		ToolError{},
+		Budget{},
+		Suspended{},
+		FinalAnswer{},
+		RunError{},
+		Cancelled{},
+	}
+	types := make([]Type, len(bodies))
+	for i, b := range bodies {
+		types[i] = b.Type()
+	}
+	return types
+}

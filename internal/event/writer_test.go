@@ -1,0 +1,118 @@
+package event_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"answerd/internal/event"
+)
+
+var call = event.Call{CallID: "c1", Tool: "t", Server: "s"}
+
+// types appends bodies through a Writer and returns what the log has then.
+func types(t *testing.T, bodies ...event.Body) ([]string, error) {
+	t.Helper()
+	log := event.NewMemory(event.MemoryOptions{})
+	newRun(t, log, "run_a")
+	w := event.NewWriter(log, "run_a")
+	var err error
+	for _, b := range bodies {
+		if err = w.Append(t.Context(), b); err != nil {
+			break
+		}
+	}
+	page, readErr := log.After("run_a", 0)
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	var got []string
+	for _, e := range page.Events {
+		got = append(got, string(e.Body.Type()))
+	}
+	return got, err
+}
+
+func TestATerminalEventClosesWhateverIsOpen(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		bodies []event.Body
+		want   string
+	}{
+		{"text", []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.RunError{}},
+			"start step_start text_start text_end step_end run_error"},
+		{"reasoning", []event.Body{event.Start{}, event.StepStart{Step: 1}, event.ReasoningStart{PartID: "p"}, event.Cancelled{}},
+			"start step_start reasoning_start reasoning_end step_end cancelled"},
+		{"a call being written", []event.Body{event.Start{}, event.StepStart{Step: 1}, event.ToolCallStart{Call: call}, event.ToolCallArgs{Call: call, Delta: "{"}, event.RunError{}},
+			"start step_start tool_call_start tool_call_args tool_call tool_error step_end run_error"},
+		{"a call running", []event.Body{event.Start{}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call}, event.ToolProgress{Call: call}, event.Cancelled{}},
+			"start tool_call_start tool_call tool_progress tool_error cancelled"},
+		{"nothing", []event.Body{event.Start{}, event.FinalAnswer{}}, "start final_answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := types(t, c.bodies...)
+			if err != nil || strings.Join(got, " ") != c.want {
+				t.Errorf("got %v, %v, want %s", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatWouldBreakTheOrderIsRefused(t *testing.T) {
+	start, step := event.Start{}, event.StepStart{Step: 1}
+	begun, said := event.ToolCallStart{Call: call}, event.ToolCall{Call: call}
+	for _, c := range []struct {
+		name   string
+		bodies []event.Body
+	}{
+		{"something before start", []event.Body{step}},
+		{"the end before start", []event.Body{event.RunError{}}},
+		{"start twice", []event.Body{start, start}},
+		{"a step in a step", []event.Body{start, step, event.StepStart{Step: 2}}},
+		{"the end of another step", []event.Body{start, step, event.StepEnd{Step: 2}}},
+		{"a step's end with open text", []event.Body{start, step, event.TextStart{PartID: "p"}, event.StepEnd{Step: 1}}},
+		{"two texts at once", []event.Body{start, step, event.TextStart{PartID: "p"}, event.TextStart{PartID: "q"}}},
+		{"text outside a step", []event.Body{start, event.TextStart{PartID: "p"}}},
+		{"a delta of no part", []event.Body{start, step, event.TextDelta{PartID: "p"}}},
+		{"a delta of another part", []event.Body{start, step, event.TextStart{PartID: "p"}, event.TextDelta{PartID: "q"}}},
+		{"reasoning closed as text", []event.Body{start, step, event.ReasoningStart{PartID: "p"}, event.TextEnd{PartID: "p"}}},
+		{"a call that never started", []event.Body{start, said}},
+		{"a call started twice", []event.Body{start, begun, begun}},
+		{"a call said twice", []event.Body{start, begun, said, said}},
+		{"arguments after the call", []event.Body{start, begun, said, event.ToolCallArgs{Call: call}}},
+		{"progress before the call", []event.Body{start, begun, event.ToolProgress{Call: call}}},
+		{"a result before the call", []event.Body{start, begun, event.ToolResult{Call: call}}},
+		{"two results", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolError{Call: call}}},
+		{"progress after the result", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolProgress{Call: call}}},
+		{"a call id used again", []event.Body{start, begun, said, event.ToolResult{Call: call}, begun}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := types(t, c.bodies...)
+			var order *event.OrderError
+			if !errors.As(err, &order) || len(got) != len(c.bodies)-1 {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestARunEndsOnce(t *testing.T) {
+	for _, after := range []event.Body{event.FinalAnswer{}, event.RunError{}, event.Cancelled{}, event.Budget{}} {
+		if _, err := types(t, event.Start{}, event.FinalAnswer{}, after); !errors.Is(err, event.ErrEnded) {
+			t.Errorf("%s after the end: %v", after.Type(), err)
+		}
+	}
+}
+
+func TestNoEventHasANameThatBrowsersUse(t *testing.T) {
+	all := event.Types()
+	for _, name := range []event.Type{"error", "open", "message"} {
+		if slices.Contains(all, name) {
+			t.Errorf("%s is an event", name)
+		}
+	}
+	if len(all) != 26 {
+		t.Errorf("%d types", len(all))
+	}
+}
