@@ -1,0 +1,199 @@
+// Package agent runs questions to their final answers: it thinks in turns, calls
+// the model and the tools, and appends everything that happens to the event log.
+//
+//	a, err := agent.New(agent.Options{Model: model, Tools: servers, Log: log})
+//	run, err := a.Start(ctx, identity, agent.Request{Question: "What time is it in Rome?"})
+//	// read the events of run.ID from the log
+//	err = a.Drain(ctx)
+//
+// Start returns at once with the run's first event in the log. From then on the run
+// lives on the agent's own context and belongs to no connection: it ends with its
+// answer, its failure, Cancel, or when nobody has watched it for the grace period.
+// Whatever happens, a panic included, a run gets exactly one terminal event.
+//
+// All calls of one turn run at the same time; their results go back to the model in
+// call order; a failed call is told to the model and the run goes on.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+)
+
+// Options are the parts and limits of an Agent. Model, Tools and Log are required;
+// the rest have the defaults of the settings of the same name.
+type Options struct {
+	Model llm.Model
+	Tools *mcp.Client
+	Log   event.Log
+
+	DefaultModel string // the model of requests that name none
+	Prompt       *Prompt
+	MaxHistory   int           // messages of history that are used; 0 means 16
+	MaxTurns     int           // model turns with tools; 0 means 10
+	MaxRuns      int           // runs at a time; 0 means 512
+	Grace        time.Duration // how long a run goes on that nobody watches; 0 means not at all
+
+	Logger *slog.Logger
+	Tracer trace.Tracer
+	Meter  metric.Meter
+}
+
+// startGrace is the least time from the start of a run to its first watcher.
+const startGrace = 10 * time.Second
+
+// Why a request does not become a run.
+var (
+	ErrDraining   = errors.New("the service is shutting down")
+	ErrOverloaded = errors.New("too many runs at a time")
+	// ErrKeyReused: the idempotency key was used with another request.
+	ErrKeyReused = errors.New("the idempotency key was used for another request")
+	// ErrUnknownServer: Refresh was asked for a server that is not configured.
+	ErrUnknownServer = mcp.ErrUnknownServer
+)
+
+// InvalidError is a request that cannot be run as it stands.
+type InvalidError struct {
+	Pointer string // the field, as a JSON pointer (RFC 6901) into the native request
+	Detail  string // for the caller
+}
+
+func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
+
+// Agent owns every run and its goroutine. Its methods may be called concurrently.
+type Agent struct {
+	Options
+	metrics metrics
+
+	stop context.CancelCauseFunc // ends all runs
+	ctx  context.Context         // the parent of every run
+	runs sync.WaitGroup
+
+	mu       sync.Mutex // guards the fields below and the watch of every run
+	active   map[string]*run
+	keys     keyring
+	draining bool
+}
+
+// New returns an agent without runs.
+func New(o Options) (*Agent, error) {
+	if o.MaxHistory <= 0 {
+		o.MaxHistory = 16
+	}
+	if o.MaxTurns <= 0 {
+		o.MaxTurns = 10
+	}
+	if o.MaxRuns <= 0 {
+		o.MaxRuns = 512
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
+	}
+	if o.Meter == nil {
+		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	}
+	if o.Prompt == nil {
+		p, err := NewPrompt(PromptOptions{})
+		if err != nil {
+			return nil, err
+		}
+		o.Prompt = p
+	}
+	m, err := newMetrics(o.Meter)
+	if err != nil {
+		return nil, fmt.Errorf("create the agent's metrics: %w", err)
+	}
+	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), keys: newKeyring()}
+	a.ctx, a.stop = context.WithCancelCause(context.Background())
+	return a, nil
+}
+
+// Start makes a run of r that belongs to owner, and returns it with its start event
+// in the log. With an idempotency key that owner used before, it returns the run of
+// that time instead. ctx gives the trace that the run continues, and nothing else:
+// the run outlives it.
+//
+// Errors: *InvalidError, ErrDraining, ErrOverloaded, ErrKeyReused, or the log's.
+func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
+	if err := a.check(&r); err != nil {
+		return event.Run{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if id, err := a.keys.find(owner, r); id != "" || err != nil {
+		return a.attachLocked(id, err)
+	}
+	if a.draining {
+		return event.Run{}, ErrDraining
+	}
+	if len(a.active) >= a.MaxRuns {
+		return event.Run{}, ErrOverloaded
+	}
+	span := trace.SpanContextFromContext(ctx)
+	rec := event.Run{
+		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
+		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
+		Created: time.Now(), Background: r.Background,
+	}
+	if err := a.Log.Create(ctx, rec); err != nil {
+		return event.Run{}, fmt.Errorf("create a run: %w", err)
+	}
+	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, r)
+	start := event.Start{Question: r.Question, Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
+	if err := ru.out.Append(ctx, start); err != nil {
+		ru.cancel(err)
+		return event.Run{}, fmt.Errorf("start a run: %w", err)
+	}
+	a.keys.keep(owner, r, rec.ID, func(id string) bool { _, err := a.Log.Run(id); return err == nil })
+	a.active[rec.ID] = ru
+	// Whoever started the run is about to watch it, however short the grace is.
+	ru.rest(max(a.Grace, startGrace))
+	a.runs.Go(func() { a.execute(ru) })
+	return rec, nil
+}
+
+func (a *Agent) attachLocked(id string, err error) (event.Run, error) {
+	if err != nil {
+		return event.Run{}, err
+	}
+	return a.Log.Run(id)
+}
+
+// Drain refuses new runs and waits until the others have ended. When ctx is done
+// first, it ends them, each with a terminal event of its own, and returns once they
+// have written it.
+func (a *Agent) Drain(ctx context.Context) {
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	done := make(chan struct{})
+	go func() { a.runs.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	a.stop(errShutdown)
+	<-done
+}
+
+// Refresh lists the tools of a server again. ErrUnknownServer, or why it failed.
+func (a *Agent) Refresh(ctx context.Context, server string) error {
+	return a.Tools.Refresh(ctx, server)
+}

@@ -1,0 +1,463 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// S2.1, S1.9
+func TestOneToolCallAsEvents(t *testing.T) {
+	h := build(t, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
+		llmtest.Says("It is ", "3."),
+	), nil)
+	events := h.events(t, h.start(t, agent.Request{}).ID)
+	want := "start step_start tool_call_start tool_call_args tool_call step_end tool_result " +
+		"step_start text_start text_delta text_delta text_end step_end final_answer"
+	if got := names(events); got != want {
+		t.Fatalf("got  %s\nwant %s", got, want)
+	}
+	end := last[event.FinalAnswer](t, events)
+	if end.Answer != "It is 3." || end.FinishReason != "stop" || end.Metadata.Steps != 2 || end.Metadata.Usage.TotalTokens != 30 {
+		t.Errorf("final answer %+v", end)
+	}
+	result := find[event.ToolResult](events)[0]
+	if string(result.Payload) != `{"sum":3}` || result.Tool != "add" || result.Server != "default" {
+		t.Errorf("result %+v", result)
+	}
+}
+
+// S0.7: all calls of a turn are under way before any has ended, and their results go
+// back in call order whatever the order of their ends.
+func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
+	h := build(t, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"a"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "meet", Args: `{"text":"c"}`}),
+		llmtest.Says("Done."),
+	), nil)
+	run := h.start(t, agent.Request{})
+	<-h.tools.entered
+	<-h.tools.entered // both are inside: neither waits for the other
+	close(h.tools.together)
+	events := h.events(t, run.ID)
+	meta := last[event.FinalAnswer](t, events).Metadata
+	if got := strings.Join(meta.ToolNames, " "); got != "meet fail meet" {
+		t.Errorf("names %s", got)
+	}
+	if got := texts(meta.ToolResults); got != `"a" {"error":"the tool is out of order"} "c"` {
+		t.Errorf("results %s", got) // S2.8
+	}
+	var answered []string
+	for _, m := range h.model.Requests()[1].Messages {
+		if m.Role == "tool" {
+			answered = append(answered, m.ToolCallID+"="+m.Content)
+		}
+	}
+	if got := strings.Join(answered, " "); got != `call_1=a call_2={"error":"the tool is out of order"} call_3=c` {
+		t.Errorf("the model was told %s", got)
+	}
+}
+
+// S2.6, S1.3, F9: whatever a model does wrong is told to it, and the run goes on.
+func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
+	bad := []llmtest.Call{
+		{Name: "no_such_tool", Args: `{}`},
+		{Name: "add", Args: `{"a":1,`},
+		{Name: "add", Args: `[1]`},
+		{Name: "add", Args: `null`},
+		{Name: "fail", Args: ``},
+		{Name: "add", Args: `{"text":"` + strings.Repeat("x", 70<<10) + `"}`},
+	}
+	h := build(t, llmtest.Turns(llmtest.Calls(bad...), llmtest.Says("Sorry.")), nil)
+	events := h.events(t, h.start(t, agent.Request{}).ID)
+	last[event.FinalAnswer](t, events)
+	var kinds []string
+	byID := make(map[string]string)
+	for _, e := range find[event.ToolError](events) {
+		byID[e.CallID] = e.Kind
+	}
+	for i := range bad {
+		kinds = append(kinds, byID[fmt.Sprintf("call_%d", i+1)])
+	}
+	want := "unknown_tool invalid_arguments invalid_arguments invalid_arguments execution invalid_arguments"
+	if got := strings.Join(kinds, " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for _, m := range h.model.Requests()[1].Messages {
+		for _, c := range m.ToolCalls {
+			if !json.Valid([]byte(c.Function.Arguments)) {
+				t.Errorf("the history holds arguments that are no JSON: %.60s", c.Function.Arguments)
+			}
+		}
+	}
+}
+
+func TestTheSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
+	h := build(t, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"1"}`}),
+		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"2"}`}),
+		llmtest.Says("Done."),
+	), nil)
+	events := h.events(t, h.start(t, agent.Request{}).ID)
+	results := find[event.ToolResult](events)
+	if len(results) != 2 || results[0].CallID == results[1].CallID {
+		t.Fatalf("%d results: %s", len(results), names(events))
+	}
+}
+
+// S1.8
+func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		req      agent.Request
+		calls    int // turns with a call before the model answers by itself
+		finish   string
+		requests int
+	}{
+		{"one turn less than the limit", agent.Request{MaxTurns: 3}, 2, "stop", 3},
+		{"the limit is reached", agent.Request{MaxTurns: 2}, 9, "max_turns", 3},
+		{"a higher limit than ours", agent.Request{MaxTurns: 99}, 9, "max_turns", 5},
+		{"tool calls are used up", agent.Request{Budget: agent.Budget{ToolCalls: 1}}, 9, "budget_exceeded", 2},
+		{"tokens are used up", agent.Request{Budget: agent.Budget{TotalTokens: 16}}, 9, "budget_exceeded", 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answers := make([]llmtest.Answer, 0, c.calls+1)
+			for range c.calls {
+				answers = append(answers, llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}))
+			}
+			script := llmtest.Turns(append(answers, llmtest.Says("Enough."))...)
+			h := build(t, func(r llmtest.Request) llmtest.Answer {
+				if len(r.Tools) == 0 {
+					return llmtest.Says("Summed up.")
+				}
+				return script(r)
+			}, func(o *agent.Options) { o.MaxTurns = 4 })
+			end := last[event.FinalAnswer](t, h.events(t, h.start(t, c.req).ID))
+			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish {
+				t.Errorf("finish reason %s", end.FinishReason)
+			}
+			if got := len(h.model.Requests()); got != c.requests {
+				t.Errorf("%d model requests", got)
+			}
+			if cut := c.finish != "stop"; cut != (end.Answer == "Summed up.") {
+				t.Errorf("answer %q", end.Answer)
+			}
+		})
+	}
+}
+
+func TestABudgetIsAnnouncedWhenItIsNearAndWhenItIsReached(t *testing.T) {
+	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
+	h := build(t, llmtest.Turns(call, call, call, call, call, llmtest.Says("Enough.")), nil)
+	events := h.events(t, h.start(t, agent.Request{Budget: agent.Budget{ToolCalls: 5}}).ID)
+	var told []string
+	for _, b := range find[event.Budget](events) {
+		told = append(told, fmt.Sprintf("%s %d/%d", b.Limit, b.Used, b.Max))
+	}
+	if got := strings.Join(told, ", "); got != "tool_calls 4/5, tool_calls 5/5" {
+		t.Errorf("told %s", got)
+	}
+}
+
+func TestCallsOfALastTurnAreRefusedAndAnswered(t *testing.T) {
+	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
+	h := build(t, llmtest.Turns(call), nil) // calls even where it has no tools
+	events := h.events(t, h.start(t, agent.Request{MaxTurns: 1}).ID)
+	last[event.FinalAnswer](t, events)
+	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
+		t.Errorf("errors %+v", errs)
+	}
+}
+
+// S2.9
+func TestToolChoiceNoneOffersNoTools(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Says("Text.")), nil)
+	h.events(t, h.start(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
+	if r := h.model.Requests()[0]; len(r.Tools) != 0 {
+		t.Errorf("%d tools were offered", len(r.Tools))
+	}
+}
+
+func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
+	last[event.FinalAnswer](t, h.events(t, h.start(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
+	r := h.model.Requests()
+	if string(r[0].ToolChoice) != `"required"` || string(r[1].ToolChoice) == `"required"` {
+		t.Errorf("tool_choice %s, then %s", r[0].ToolChoice, r[1].ToolChoice)
+	}
+}
+
+func TestARequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
+	events := h.events(t, h.start(t, agent.Request{Tools: []string{"ec*"}}).ID)
+	offered := h.model.Requests()[0].Tools
+	if len(offered) != 1 || offered[0].Function.Name != "echo" {
+		t.Errorf("offered %v", offered)
+	}
+	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
+		t.Errorf("errors %+v", errs)
+	}
+}
+
+func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Says("")), nil)
+	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Servers: []string{"default", "crm"}})
+	var invalid *agent.InvalidError
+	if !errors.As(err, &invalid) || invalid.Pointer != "/servers/1" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestProgressComesBetweenTheCallAndItsResult(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
+	events := h.events(t, h.start(t, agent.Request{}).ID)
+	progress := find[event.ToolProgress](events)
+	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
+		t.Errorf("progress %+v in %s", progress, names(events))
+	}
+	last[event.FinalAnswer](t, events)
+}
+
+// A cancel reaches the model and the tools, and every open thing is closed.
+func TestCancelReachesTheModel(t *testing.T) {
+	g, gone := newGate(), make(chan struct{}, 1)
+	h := build(t, llmtest.Turns(g.hold(gone)), nil)
+	run := h.start(t, agent.Request{})
+	h.until(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
+	h.Cancel(run.ID)
+	events := h.events(t, run.ID)
+	if got := names(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
+		t.Errorf("got %s", got)
+	}
+	if end := last[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
+		t.Errorf("end %+v", end)
+	}
+	<-gone
+}
+
+func TestCancelReachesTheTool(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
+	run := h.start(t, agent.Request{})
+	<-h.tools.entered
+	h.Cancel(run.ID)
+	events := h.events(t, run.ID)
+	last[event.Cancelled](t, events)
+	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
+		t.Errorf("errors %+v", errs)
+	}
+	<-h.tools.left
+}
+
+func TestTheSecondsOfABudgetEndTheRun(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil)
+	events := h.events(t, h.start(t, agent.Request{Budget: agent.Budget{Seconds: 0.05}}).ID)
+	if end := last[event.RunError](t, events); end.Code != "budget_exceeded" {
+		t.Errorf("end %+v", end)
+	}
+}
+
+func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
+	g := newGate()
+	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
+	run := h.start(t, agent.Request{})
+	first, second := h.Watch(run.ID), h.Watch(run.ID)
+	<-g.reached
+	first.Release()
+	if r, err := h.Log.Run(run.ID); err != nil || r.Last.Terminal() {
+		t.Fatalf("the run ended while somebody watched: %+v, %v", r, err)
+	}
+	second.Release()
+	if end := last[event.Cancelled](t, h.events(t, run.ID)); end.Reason != "abandoned" {
+		t.Errorf("end %+v", end)
+	}
+}
+
+func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
+	g := newGate()
+	h := build(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.start(t, agent.Request{})
+	h.Watch(run.ID).Release()
+	<-g.reached
+	defer h.Watch(run.ID).Release()
+	close(g.open)
+	if end := last[event.FinalAnswer](t, h.events(t, run.ID)); end.Answer != "Let me see." {
+		t.Errorf("end %+v", end)
+	}
+}
+
+func TestABackgroundRunNeedsNobody(t *testing.T) {
+	g := newGate()
+	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
+	run := h.start(t, agent.Request{Background: true})
+	<-g.reached
+	h.Watch(run.ID).Abandon()
+	close(g.open)
+	last[event.FinalAnswer](t, h.events(t, run.ID))
+}
+
+func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
+	g := newGate()
+	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	run := h.start(t, agent.Request{})
+	<-g.reached
+	drained := make(chan struct{})
+	go func() { h.Drain(context.Background()); close(drained) }()
+	for {
+		_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"})
+		if errors.Is(err, agent.ErrDraining) {
+			break // Drain has begun; until then there is one run too many
+		}
+	}
+	close(g.open)
+	<-drained
+	last[event.FinalAnswer](t, h.events(t, run.ID))
+}
+
+func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
+	g := newGate()
+	h := build(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.start(t, agent.Request{})
+	<-g.reached
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	h.Drain(over)
+	if end := last[event.RunError](t, h.events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
+		t.Errorf("end %+v", end)
+	}
+}
+
+func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
+	g := newGate()
+	defer close(g.open)
+	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	h.start(t, agent.Request{})
+	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrOverloaded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
+	ask := func(who auth.Identity, print byte) (event.Run, error) {
+		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{print}})
+	}
+	first, err := ask(ada, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ask(ada, 1); err != nil || again.ID != first.ID {
+		t.Errorf("the same again: %s, %v", again.ID, err)
+	}
+	if _, err := ask(ada, 2); !errors.Is(err, agent.ErrKeyReused) {
+		t.Errorf("another body: %v", err)
+	}
+	if other, err := ask(bob, 2); err != nil || other.ID == first.ID {
+		t.Errorf("another owner: %s, %v", other.ID, err)
+	}
+}
+
+func TestAModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
+	events := h.events(t, h.start(t, agent.Request{}).ID)
+	end := last[event.RunError](t, events)
+	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
+		t.Errorf("end %+v", end)
+	}
+}
+
+// panicking is a model with a bug of ours in it.
+type panicking struct{}
+
+func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
+	return func(yield func(llm.Part, error) bool) {
+		yield(llm.Text{Delta: "Let me "}, nil)
+		panic("a bug")
+	}
+}
+
+// F32
+func TestAPanicEndsItsRunAndNoOther(t *testing.T) {
+	h := build(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
+	for range 2 {
+		events := h.events(t, h.start(t, agent.Request{}).ID)
+		if got := names(events); got != "start step_start text_start text_delta text_end step_end run_error" {
+			t.Errorf("got %s", got)
+		}
+		if end := last[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
+			t.Errorf("end %+v", end)
+		}
+	}
+}
+
+// S2.4
+func TestTheSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
+	rome, err := time.LoadLocation("Europe/Rome")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt, err := agent.NewPrompt(agent.PromptOptions{Template: "{{.username}}|{{.today_long}}|{{.today_iso}}|{{.tools}}", Username: "Ada", Location: rome})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
+	before := time.Now().In(rome)
+	h.events(t, h.start(t, agent.Request{Tools: []string{"add"}}).ID)
+	parts := strings.Split(h.model.Requests()[0].Messages[0].Content, "|")
+	said, err := time.ParseInLocation("Monday, 02 January 2006, 15:04:05 MST", parts[1], rome)
+	if err != nil || said.Sub(before.Truncate(time.Second)) < 0 || said.Sub(before) > time.Minute {
+		t.Errorf("today_long %q: %v", parts[1], err)
+	}
+	if parts[0] != "Ada" || parts[2] != said.Format(time.DateOnly) || parts[3] != "- add: adds two numbers\n" {
+		t.Errorf("prompt %q", parts)
+	}
+}
+
+func TestABadPromptTemplateIsRefusedAtOnce(t *testing.T) {
+	for _, text := range []string{"{{.username", "{{.no_such_field}}", "{{call .username}}"} {
+		if _, err := agent.NewPrompt(agent.PromptOptions{Template: text}); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
+
+// S2.5
+func TestMessagesAreTheLastOfTheHistoryAndTheQuestion(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		history []agent.Message
+		want    string
+	}{
+		{"none", nil, "user:Q"},
+		{"as it is", []agent.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}}, "user:a assistant:b user:Q"},
+		{"roles in capitals", []agent.Message{{Role: "User", Content: "a"}}, "user:a user:Q"},
+		{"unknown roles and empty content are skipped", []agent.Message{{Role: "system", Content: "obey"}, {Role: "tool", Content: "x"}, {Role: "user", Content: " "}, {Role: "user", Content: "a"}}, "user:a user:Q"},
+		{"a last item that repeats the question is dropped", []agent.Message{{Role: "assistant", Content: "b"}, {Role: "user", Content: "Q"}}, "assistant:b user:Q"},
+		{"an assistant who said the same is not", []agent.Message{{Role: "assistant", Content: "Q"}}, "assistant:Q user:Q"},
+		{"only the last ones", []agent.Message{{Role: "user", Content: "1"}, {Role: "user", Content: "2"}, {Role: "user", Content: "3"}, {Role: "user", Content: "4"}}, "user:2 user:3 user:4 user:Q"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.MaxHistory = 3 })
+			h.events(t, h.start(t, agent.Request{Question: "Q", History: c.history}).ID)
+			var got []string
+			for _, m := range h.model.Requests()[0].Messages[1:] {
+				got = append(got, m.Role+":"+m.Content)
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("got %s, want %s", strings.Join(got, " "), c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+)
+
+// summingUp asks for the last turn of a run that was cut off (S1.8).
+const summingUp = "You have reached the limit of this run and cannot call any more tools. " +
+	"Answer the question now with what you have, and say what is missing."
+
+// loop is one run on its way through its turns. Only the run's goroutine uses it;
+// the calls of a turn work on elements of their own.
+type loop struct {
+	agent   *Agent
+	run     *run
+	started time.Time
+
+	tools    map[string]mcp.Tool // by the name that the model knows
+	offered  []llm.Tool
+	messages []llm.Message
+	step     int             // the current or last step, from 1
+	said     strings.Builder // the text of the current step
+	parts    int             // text and reasoning parts so far
+	callIDs  map[string]bool
+	budget   budget
+	meta     event.Metadata
+	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
+}
+
+// answer takes the run to its final answer, turn by turn. Each turn is one model
+// call and the tool calls that it asks for.
+func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
+	defer recovered(&err)
+	if err := l.prepare(ctx); err != nil {
+		return nil, err
+	}
+	for turn := 1; ; turn++ {
+		last := l.cutOff != ""
+		if last {
+			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summingUp})
+		}
+		said, err := l.think(ctx, l.request(turn, last))
+		if err != nil {
+			return nil, err
+		}
+		if err := l.budget.spendTokens(ctx, l.run.out, said.usage); err != nil {
+			return nil, err
+		}
+		if len(said.calls) == 0 {
+			return l.finalAnswer(said), nil
+		}
+		if err := l.act(ctx, said, last); err != nil {
+			return nil, err
+		}
+		switch {
+		case last:
+			return l.finalAnswer(said), nil
+		case l.budget.spent():
+			l.cutOff = "budget_exceeded"
+		case turn == l.run.req.MaxTurns:
+			l.cutOff = "max_turns"
+		}
+	}
+}
+
+// prepare takes the catalogue and the prompt of this run, once: a tool that comes
+// or goes meanwhile does not change the conversation.
+func (l *loop) prepare(ctx context.Context) (err error) {
+	req := l.run.req
+	tools := req.narrow(l.agent.Tools.Tools(ctx))
+	l.tools = make(map[string]mcp.Tool, len(tools))
+	for _, t := range tools {
+		l.tools[t.Name] = t
+		l.offered = append(l.offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+	}
+	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
+	l.callIDs = make(map[string]bool)
+	l.budget = newBudget(req.Budget)
+	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
+	return err
+}
+
+func (l *loop) request(turn int, last bool) llm.Request {
+	r := llm.Request{Model: l.run.req.Model, Messages: l.messages, ToolChoice: llm.None}
+	if !last && len(l.offered) > 0 {
+		r.Tools, r.ToolChoice = l.offered, llm.Auto
+		if turn == 1 && l.run.req.ToolChoice == ToolRequired {
+			// Only the first turn: a model that must always call never answers.
+			r.ToolChoice = llm.Required
+		}
+	}
+	return r
+}
+
+func (l *loop) finalAnswer(said reply) event.Body {
+	l.meta.Steps = l.step
+	l.meta.FinishReason = said.finish
+	if l.cutOff != "" {
+		l.meta.FinishReason = l.cutOff
+	}
+	return event.FinalAnswer{Answer: said.text, Metadata: l.meta, FinishReason: l.meta.FinishReason}
+}
+
+// act runs the calls of a turn and takes their results into the conversation, in
+// call order (S0.7).
+func (l *loop) act(ctx context.Context, said reply, last bool) error {
+	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
+	outcomes, err := l.callAll(ctx, said.calls, last)
+	for i, o := range outcomes {
+		l.messages = append(l.messages, llm.Message{
+			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,
+		})
+		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
+		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
+		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
+	}
+	return err
+}

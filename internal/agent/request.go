@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"crypto/rand"
+	"fmt"
+	"path"
+	"strings"
+
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+)
+
+// Request is one question to the agent, whichever face it came by.
+type Request struct {
+	Question string
+	History  []Message
+	Model    string
+	// ToolNone answers with text only; ToolRequired makes the model call a tool
+	// in the first turn.
+	ToolChoice ToolChoice
+	// Servers and Tools narrow what may be used: names of servers, and globs
+	// (path.Match) on the names of tools. Empty means all. They never widen.
+	Servers []string
+	Tools   []string
+	// MaxTurns lowers the agent's own limit; 0 leaves it.
+	MaxTurns int
+	Budget   Budget
+	// Context goes to the MCP servers with every call (seed 000).
+	Context    map[string]string
+	ThreadID   string
+	Metadata   map[string]string
+	Background bool
+
+	// IdempotencyKey, if set, makes a second request with the same key and
+	// Fingerprint attach to the first one's run.
+	IdempotencyKey string
+	Fingerprint    [32]byte
+}
+
+// ToolChoice says whether the model may, must not or must call tools.
+type ToolChoice = llm.ToolChoice
+
+// The choices of a request; "" is ToolAuto.
+const (
+	ToolAuto     = llm.Auto
+	ToolNone     = llm.None
+	ToolRequired = llm.Required
+)
+
+// Message is one turn of the history.
+type Message struct {
+	Role    string
+	Content string
+}
+
+// Budget bounds one run; a zero field is no bound.
+type Budget struct {
+	ToolCalls   int
+	TotalTokens int64
+	Seconds     float64
+}
+
+// check fills in the defaults of r and refuses what could never run.
+func (a *Agent) check(r *Request) error {
+	if r.Model == "" {
+		r.Model = a.DefaultModel
+	}
+	if r.ThreadID == "" {
+		r.ThreadID = newID("thr")
+	}
+	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
+		r.MaxTurns = a.MaxTurns
+	}
+	known := make(map[string]bool)
+	for _, s := range a.Tools.Servers() {
+		known[s.Name] = true
+	}
+	for i, name := range r.Servers {
+		if !known[name] {
+			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
+		}
+	}
+	for i, glob := range r.Tools {
+		if _, err := path.Match(glob, ""); err != nil {
+			return &InvalidError{fmt.Sprintf("/tools/%d", i), "not a valid pattern"}
+		}
+	}
+	return nil
+}
+
+// narrow returns the tools of all that the request may use.
+func (r Request) narrow(all []mcp.Tool) []mcp.Tool {
+	if r.ToolChoice == ToolNone {
+		return nil
+	}
+	if len(r.Servers) == 0 && len(r.Tools) == 0 {
+		return all
+	}
+	var out []mcp.Tool
+	for _, t := range all {
+		if matches(r.Servers, t.Server) && matches(r.Tools, t.Name) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func matches(globs []string, name string) bool {
+	for _, g := range globs {
+		if ok, err := path.Match(g, name); ok && err == nil {
+			return true
+		}
+	}
+	return len(globs) == 0
+}
+
+// newID returns an id of 130 random bits, so that knowing one run tells nothing of
+// another. Its letters are safe in URLs, event streams and NATS subjects.
+func newID(prefix string) string {
+	return prefix + "_" + strings.ToLower(rand.Text())
+}

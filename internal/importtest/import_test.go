@@ -1,0 +1,97 @@
+// Package importtest holds the house to its plan: which room may import which. It
+// has tests only.
+package importtest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rooms is the table of the house. ours are the rooms that a room may import,
+// outside the modules, by prefix; std is always allowed.
+var rooms = map[string]struct{ ours, outside []string }{
+	"answerd/api":                      {},
+	"answerd/internal/event":           {},
+	"answerd/internal/sse":             {},
+	"answerd/internal/console":         {},
+	"answerd/internal/auth":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/telemetry":       {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
+	"answerd/internal/llm":             {ours: []string{"sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm/llmtest":     {},
+	"answerd/internal/mcp":             {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go", "github.com/coder/websocket"}},
+	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth"}, outside: otelAPI},
+	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "api/native"}, outside: []string{"github.com/go-chi/chi/v5"}},
+	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
+	"answerd/internal/importtest":      {},
+	"answerd/internal/event/eventtest": {ours: []string{"event"}},
+	"answerd/cmd/server": {
+		ours:    []string{"agent", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
+		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
+	},
+}
+
+// otelAPI is what may be used without the SDK.
+var otelAPI = []string{
+	"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/metric",
+	"go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace", "go.opentelemetry.io/otel/semconv",
+}
+
+type listed struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+}
+
+func TestEveryRoomImportsOnlyWhatItMay(t *testing.T) {
+	for _, p := range list(t) {
+		rule, known := rooms[p.ImportPath]
+		if !known {
+			t.Errorf("%s is not a room of the house", p.ImportPath)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if !allowed(rule.ours, rule.outside, imported, p.ImportPath) {
+				t.Errorf("%s may not import %s", p.ImportPath, imported)
+			}
+		}
+	}
+}
+
+func allowed(ours, outside []string, imported, by string) bool {
+	if room, ok := strings.CutPrefix(imported, "answerd/internal/"); ok {
+		return slices.Contains(ours, room)
+	}
+	if imported == "answerd/api" {
+		return by == "answerd/cmd/server"
+	}
+	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+		// A face translates and knows nothing of HTTP.
+		return !(strings.HasPrefix(by, "answerd/internal/api/") && imported == "net/http")
+	}
+	return slices.ContainsFunc(outside, func(prefix string) bool { return strings.HasPrefix(imported, prefix) })
+}
+
+// list asks the go command for every package of the module.
+func list(t *testing.T) []listed {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Standard,Imports", "answerd/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var packages []listed
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}

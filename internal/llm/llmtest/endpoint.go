@@ -1,0 +1,179 @@
+// Package llmtest is a scripted OpenAI-compatible endpoint over real HTTP, for the
+// tests of whatever talks to a model.
+//
+//	model := llmtest.New(t, llmtest.Turns(
+//		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
+//		llmtest.Says("It is ", "three."),
+//	))
+//	llm.NewOpenAI(llm.OpenAIConfig{BaseURL: model.URL})
+//
+// A script is a function of the request and not of what came before, so that any
+// number of runs can follow it at the same time.
+package llmtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// Endpoint is the running endpoint.
+type Endpoint struct {
+	URL string // up to and including /v1
+
+	mu       sync.Mutex // guards requests
+	requests []Request
+}
+
+// Request is what the endpoint was asked.
+type Request struct {
+	Model      string          `json:"model"`
+	Messages   []Message       `json:"messages"`
+	Tools      []Tool          `json:"tools"`
+	ToolChoice json.RawMessage `json:"tool_choice"`
+
+	Header http.Header `json:"-"`
+}
+
+// Message is one message of a request.
+type Message struct {
+	Role       string     `json:"role"`
+	Content    string     `json:"content"`
+	ToolCalls  []ToolCall `json:"tool_calls"`
+	ToolCallID string     `json:"tool_call_id"`
+}
+
+// ToolCall is a call that an earlier answer made.
+type ToolCall struct {
+	ID       string `json:"id"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// Tool is a tool that the endpoint was offered.
+type Tool struct {
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
+// Answer writes the response to one request. It may take any time; it should leave
+// when r's context is done.
+type Answer func(w http.ResponseWriter, r *http.Request)
+
+// Script chooses the answer to a request.
+type Script func(Request) Answer
+
+// New starts an endpoint that follows script, until the test ends.
+func New(t testing.TB, script Script) *Endpoint {
+	e := &Endpoint{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req Request
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		req.Header = r.Header
+		e.mu.Lock()
+		e.requests = append(e.requests, req)
+		e.mu.Unlock()
+		script(req)(w, r)
+	}))
+	t.Cleanup(server.Close)
+	e.URL = server.URL + "/v1"
+	return e
+}
+
+// Requests is what was asked so far, in the order of arrival.
+func (e *Endpoint) Requests() []Request {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]Request(nil), e.requests...)
+}
+
+// Turns answers a run's first request with the first answer, the one after its first
+// tool calls with the second, and so on. The last answer is repeated.
+func Turns(answers ...Answer) Script {
+	return func(r Request) Answer {
+		turn := 0
+		for _, m := range r.Messages {
+			if m.Role == "assistant" && len(m.ToolCalls) > 0 {
+				turn++
+			}
+		}
+		return answers[min(turn, len(answers)-1)]
+	}
+}
+
+// Says answers with text, a delta each.
+func Says(deltas ...string) Answer {
+	return func(w http.ResponseWriter, r *http.Request) {
+		chunks := make([]any, 0, len(deltas))
+		for _, d := range deltas {
+			chunks = append(chunks, map[string]any{"content": d})
+		}
+		Stream(w, "stop", chunks...)
+	}
+}
+
+// Call is a tool call to answer with. The zero ID becomes call_1, call_2 …
+type Call struct{ ID, Name, Args string }
+
+// Calls answers with tool calls, each as its beginning and its arguments.
+func Calls(calls ...Call) Answer {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var chunks []any
+		for i, c := range calls {
+			if c.ID == "" {
+				c.ID = fmt.Sprintf("call_%d", i+1)
+			}
+			chunks = append(chunks,
+				delta(i, map[string]any{"id": c.ID, "type": "function", "function": map[string]any{"name": c.Name, "arguments": ""}}),
+				delta(i, map[string]any{"function": map[string]any{"arguments": c.Args}}))
+		}
+		Stream(w, "tool_calls", chunks...)
+	}
+}
+
+func delta(index int, call map[string]any) any {
+	call["index"] = index
+	return map[string]any{"tool_calls": []any{call}}
+}
+
+// Fails answers with a status and OpenAI's error shape.
+func Fails(status int, message string) Answer {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"error":{"message":%q,"type":"invalid_request_error"}}`, message)
+	}
+}
+
+// Stream writes deltas as chunks, then the finish reason unless it is "", a usage of
+// 10 tokens in and 5 out, and [DONE].
+func Stream(w http.ResponseWriter, finish string, deltas ...any) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	rc := http.NewResponseController(w)
+	send := func(choices []any, usage any) {
+		b, _ := json.Marshal(map[string]any{"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "scripted", "choices": choices, "usage": usage})
+		fmt.Fprintf(w, "data: %s\n\n", b)
+		_ = rc.Flush()
+	}
+	send([]any{map[string]any{"index": 0, "delta": map[string]any{"role": "assistant", "content": ""}}}, nil)
+	for _, d := range deltas {
+		send([]any{map[string]any{"index": 0, "delta": d}}, nil)
+	}
+	if finish == "" {
+		return
+	}
+	send([]any{map[string]any{"index": 0, "delta": map[string]any{}, "finish_reason": finish}}, nil)
+	send([]any{}, map[string]any{"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15})
+	fmt.Fprint(w, "data: [DONE]\n\n")
+}
