@@ -1,0 +1,377 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"answerd/internal/auth"
+)
+
+// config is every setting, read once from the environment. The comments are the
+// manual: the README's table and .env.example are made from them by a test. A field
+// of type auth.Secret can also be given as a file, under its name with _FILE added.
+type config struct {
+	// Address to listen on. Beyond loopback the server refuses to start without inbound authentication.
+	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
+	// Exact origins whose pages may call, comma separated.
+	CORSOrigins []string `env:"CORS_ORIGINS"`
+	// Hosts, without port, that requests may be addressed to. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
+	AllowedHosts []string `env:"ALLOWED_HOSTS"`
+
+	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, else OpenAI's own.
+	LLMBaseURL string `env:"LLM_BASE_URL"`
+	// Its key. Unset: OPENAI_API_KEY.
+	LLMAPIKey auth.Secret `env:"LLM_API_KEY"`
+	// Model of requests that name none. Must be set at OpenAI's own endpoint.
+	DefaultModelID string `env:"DEFAULT_MODEL_ID" envDefault:"xai.grok-4"`
+	// native, or text for models without tool calling (TOOL: / PARAMETERS:).
+	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"native"`
+	// Longest wait for the first byte of a model's answer.
+	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
+	// Longest silence within a model's answer.
+	LLMIdleTimeout time.Duration `env:"LLM_IDLE_TIMEOUT" envDefault:"30s"`
+	// Repetitions of a failed model call, only before its first delta.
+	LLMMaxRetries int `env:"LLM_MAX_RETRIES" envDefault:"2"`
+
+	// One MCP server (streamable HTTP), named default.
+	MCPURL string `env:"MCP_URL"`
+	// An mcp.json with any number of servers; may be set beside MCP_URL.
+	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
+	// Longest time of one MCP call, without its time in the queue.
+	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
+	// Tool calls at a time per MCP server.
+	MaxConcurrentCalls int `env:"MAX_CONCURRENT_CALLS" envDefault:"10"`
+
+	// Messages of a question's history that are used.
+	MaxHistory int `env:"MAX_HISTORY" envDefault:"16"`
+	// Model turns with tools in one run; one more without tools sums up.
+	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
+	// Name of the user in the system prompt.
+	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
+	// IANA time zone of the dates in the system prompt.
+	AgentTimezone string `env:"AGENT_TIMEZONE" envDefault:"Europe/Rome"`
+	// File with a Go template for the system prompt: username, today_long, today_iso, tools. Unset: the built-in one.
+	SystemPromptFile string `env:"SYSTEM_PROMPT_FILE"`
+
+	// Send the service's own JWT with MCP calls.
+	EnableJWTToken bool `env:"ENABLE_JWT_TOKEN" envDefault:"false"`
+	// IAM that issues it, at {IAM_BASE_URL}/oauth2/v1/token.
+	IAMBaseURL string `env:"IAM_BASE_URL"`
+	// The whole token URL, where it is another.
+	IAMTokenURL string `env:"IAM_TOKEN_URL"`
+	// Scope that is asked for.
+	Scope string `env:"SCOPE" envDefault:"urn:opc:idm:__myscopes__"`
+	// OAuth client of the service.
+	IAMClientID string `env:"IAM_CLIENT_ID"`
+	// Its secret.
+	IAMClientSecret auth.Secret `env:"IAM_CLIENT_SECRET"`
+	// Or: OCID of the OCI Vault secret that holds it.
+	SecretOCID string `env:"SECRET_OCID"`
+	// How to authenticate to OCI Vault: api_key, instance_principal or resource_principal.
+	OCIAuthType string `env:"OCI_AUTH_TYPE" envDefault:"api_key"`
+
+	// Issuer of the JWTs that callers must bring. Unset: no inbound authentication.
+	AuthIssuer string `env:"AUTH_ISSUER"`
+	// Audience that they must name.
+	AuthAudience string `env:"AUTH_AUDIENCE"`
+	// Where the issuer's keys are.
+	AuthJWKSURL string `env:"AUTH_JWKS_URL"`
+	// Scope that they must have, if any.
+	AuthScope string `env:"AUTH_SCOPE"`
+	// Serve everybody who reaches ADDR, beyond loopback too.
+	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
+
+	// Export traces by OTLP/HTTP. The standard OTEL_* settings apply; without an endpoint it is a start-up error.
+	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
+	// Name of the service in traces and metrics.
+	OTelServiceName string `env:"OTEL_SERVICE_NAME" envDefault:"answerd"`
+	// OTLP endpoint; /v1/traces is added.
+	OTelEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// OTLP endpoint of traces, used as it is.
+	OTelTracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
+	// OTLP endpoint of OCI APM, used as it is.
+	OCIAPMTracesURL string `env:"OCI_APM_TRACES_URL"`
+	// Its data key, sent as authorization: dataKey …
+	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
+
+	// How long a run is kept for resume after its last event.
+	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
+	// Bytes of events that are kept in all.
+	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
+
+	// Runs at a time; more are refused with 503.
+	MaxConcurrentRuns int `env:"MAX_CONCURRENT_RUNS" envDefault:"512"`
+	// Bytes of a request body.
+	MaxBodyBytes byteSize `env:"MAX_BODY_BYTES" envDefault:"1MiB"`
+	// Silence of a stream before a comment keeps it open.
+	HeartbeatInterval time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"15s"`
+	// How long a run goes on that nobody reads.
+	DisconnectGrace time.Duration `env:"DISCONNECT_GRACE" envDefault:"30s"`
+	// How long runs may take to end at shutdown before they are cancelled.
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"60s"`
+
+	// debug, info, warn or error; JSON lines on stderr.
+	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
+	// The same as LOG_LEVEL=debug.
+	Debug bool `env:"DEBUG" envDefault:"false"`
+
+	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
+}
+
+// later are settings of the contract that this build cannot honour. Ignoring them
+// would be worse than refusing: a hook that is not called refuses nothing.
+var later = map[string]string{
+	"EVENTS_URL":   "only the log in memory is built in",
+	"HOOKS_URL":    "hooks are not built in",
+	"HOOKS_SECRET": "hooks are not built in",
+}
+
+const openAIHost = "api.openai.com"
+
+// configError is a setting that cannot be used: one line, exit code 2.
+type configError struct {
+	name   string
+	reason string
+}
+
+func (e *configError) Error() string { return e.name + ": " + e.reason }
+
+// loadConfig reads the settings and checks what can be checked without the network.
+func loadConfig(getenv func(string) string) (config, error) {
+	for name, reason := range later {
+		if getenv(name) != "" {
+			return config{}, &configError{name, reason}
+		}
+	}
+	environ, err := environment(getenv)
+	if err != nil {
+		return config{}, err
+	}
+	modelSet := environ["DEFAULT_MODEL_ID"] != ""
+	c := config{lookup: getenv}
+	if err := env.ParseWithOptions(&c, env.Options{Environment: environ, FuncMap: parsers}); err != nil {
+		return config{}, parseError(err)
+	}
+	if c.LLMBaseURL == "" {
+		c.LLMBaseURL = getenv("OPENAI_BASE_URL")
+	}
+	if c.LLMBaseURL == "" {
+		c.LLMBaseURL = "https://" + openAIHost + "/v1"
+	}
+	if c.LLMAPIKey.IsZero() {
+		c.LLMAPIKey = auth.NewSecret(getenv("OPENAI_API_KEY"))
+	}
+	return c, c.check(modelSet)
+}
+
+// parsers read what the seed systems accept besides Go's own spelling: yes and on for
+// true, and a bare number of seconds for a duration.
+var parsers = map[reflect.Type]env.ParserFunc{
+	reflect.TypeFor[bool](): func(s string) (any, error) {
+		switch strings.ToLower(s) {
+		case "yes", "y", "on":
+			return true, nil
+		case "no", "n", "off":
+			return false, nil
+		}
+		return strconv.ParseBool(s)
+	},
+	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
+		if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
+			return time.Duration(seconds) * time.Second, nil
+		}
+		return time.ParseDuration(s)
+	},
+}
+
+// environment is the settings that are set, under the names of the struct's tags. An
+// empty variable counts as unset. Secrets come from their files here.
+func environment(getenv func(string) string) (map[string]string, error) {
+	out := make(map[string]string)
+	secret := reflect.TypeFor[auth.Secret]()
+	for f := range reflect.TypeFor[config]().Fields() {
+		name := f.Tag.Get("env")
+		if name == "" {
+			continue
+		}
+		value := getenv(name)
+		if f.Type == secret {
+			if path := getenv(name + "_FILE"); path != "" {
+				b, err := os.ReadFile(path)
+				if err != nil {
+					return nil, &configError{name + "_FILE", "cannot be read: " + reasonOf(err)}
+				}
+				value = strings.TrimRight(string(b), "\r\n")
+			}
+		}
+		if value != "" {
+			out[name] = value
+		}
+	}
+	return out, nil
+}
+
+// reasonOf is why a file cannot be read, without its path, which the setting names.
+func reasonOf(err error) string {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err.Error()
+	}
+	return err.Error()
+}
+
+// parseError names the setting behind an error of package env, which names the field.
+func parseError(err error) error {
+	var parse env.ParseError
+	if errors.As(err, &parse) {
+		f, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
+		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), unwrapped(parse.Err))}
+	}
+	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
+}
+
+func unwrapped(err error) error {
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		return number.Err
+	}
+	return err
+}
+
+func typeName(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "duration like 30s"
+	case reflect.TypeFor[byteSize]():
+		return "size like 1MiB"
+	case reflect.TypeFor[int]():
+		return "whole number"
+	case reflect.TypeFor[bool]():
+		return "truth value"
+	}
+	return t.String()
+}
+
+// check refuses settings that contradict each other or the outside.
+func (c *config) check(modelSet bool) error {
+	checks := []struct {
+		name string
+		bad  bool
+		why  string
+	}{
+		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
+		{"DEFAULT_MODEL_ID", !modelSet && c.atOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
+		{"LLM_TOOL_CALLING", c.LLMToolCalling != "native" && c.LLMToolCalling != "text", "must be native or text"},
+		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
+		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
+		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
+		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
+		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
+		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
+		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
+		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
+		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
+		{"IAM_TOKEN_URL", c.IAMTokenURL != "" && !isURL(c.IAMTokenURL), "must be an http or https URL"},
+		{"IAM_CLIENT_ID", c.EnableJWTToken && c.IAMClientID == "", "must be set when ENABLE_JWT_TOKEN is"},
+		{"IAM_CLIENT_SECRET", c.EnableJWTToken && c.IAMClientSecret.IsZero() && c.SecretOCID == "", "or SECRET_OCID must be set when ENABLE_JWT_TOKEN is"},
+		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
+		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != ""), "must be set when another AUTH_ setting is"},
+		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
+		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
+		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
+		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
+		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
+		{"MAX_BODY_BYTES", c.MaxBodyBytes < 1<<10, "must be at least 1KiB"},
+		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval <= 0, "must be above 0"},
+		{"DISCONNECT_GRACE", c.DisconnectGrace < 0, "must not be negative"},
+		{"DRAIN_TIMEOUT", c.DrainTimeout < 0, "must not be negative"},
+	}
+	for _, k := range checks {
+		if k.bad {
+			return &configError{k.name, k.why}
+		}
+	}
+	for _, o := range c.CORSOrigins {
+		if u, err := url.Parse(o); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" {
+			return &configError{"CORS_ORIGINS", fmt.Sprintf("%q is not an origin like https://app.example.com", o)}
+		}
+	}
+	return c.checkAddr()
+}
+
+func (c *config) checkAddr() error {
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return &configError{"ADDR", "must be host:port"}
+	}
+	if !loopback(host) && c.AuthIssuer == "" && !c.AuthAllowAnonymous {
+		return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+	}
+	if len(c.AllowedHosts) > 0 {
+		return nil
+	}
+	switch ip := net.ParseIP(host); {
+	case loopback(host):
+		c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1", host}
+	case host != "" && (ip == nil || !ip.IsUnspecified()):
+		c.AllowedHosts = []string{strings.ToLower(host)}
+	}
+	return nil
+}
+
+func (c *config) atOpenAI() bool {
+	u, err := url.Parse(c.LLMBaseURL)
+	return err == nil && u.Hostname() == openAIHost
+}
+
+// tokenURL is where the service's JWT comes from.
+func (c *config) tokenURL() string {
+	if c.IAMTokenURL != "" {
+		return c.IAMTokenURL
+	}
+	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+// byteSize is a number of bytes, written with or without a unit: 1048576, 1MiB.
+type byteSize int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	units := []struct {
+		suffix string
+		size   int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
+	for _, u := range units {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.size {
+			return errors.New("not a size")
+		}
+		*b = byteSize(n * u.size)
+		return nil
+	}
+	return errors.New("not a size")
+}

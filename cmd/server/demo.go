@@ -1,0 +1,198 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"answerd/internal/demo"
+	"answerd/internal/telemetry"
+)
+
+const (
+	demoClient   = "answerd-demo"
+	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?"
+)
+
+// demoCommand is `answerd demo`, or with -only one of its parts alone.
+func demoCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	only := flags.String("only", "", "iam, mcp or model: run this part alone")
+	addr := flags.String("addr", "127.0.0.1:0", "address of the part that runs alone")
+	iam := flags.String("iam", "", "base URL of the IAM, for -only mcp; for -only iam its own, if that is not the address")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return &usageError{"usage: answerd demo [-only iam|mcp|model -addr host:port [-iam URL]]"}
+	}
+	logger, err := telemetry.NewLogger(stderr, cmp.Or(getenv("LOG_LEVEL"), "warn"), false)
+	if err != nil {
+		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
+	}
+	if *only != "" {
+		return demoPart(ctx, *only, *addr, *iam, getenv, stdout, logger)
+	}
+	return demoAll(ctx, getenv, stdout, stderr, logger)
+}
+
+// part is one service of the demo on a listener of its own.
+type part struct {
+	url    string
+	server *http.Server
+	failed chan error
+	close  func()
+}
+
+// builder makes a part's handler for the base URL that it will have, and what
+// releases it.
+type builder func(url string) (http.Handler, func(), error)
+
+// startPart serves what build returns for the base URL of the listener.
+func startPart(addr string, build builder) (*part, error) {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	p := &part{url: "http://" + listener.Addr().String(), failed: make(chan error, 1)}
+	handler, release, err := build(p.url)
+	if err != nil {
+		listener.Close()
+		return nil, err
+	}
+	p.server, p.close = newServer(handler), release
+	go func() { p.failed <- p.server.Serve(listener) }()
+	return p, nil
+}
+
+// stop ends the part and waits for its listener's goroutine.
+func (p *part) stop() {
+	p.close()
+	p.server.Close()
+	<-p.failed
+}
+
+func noRelease() {}
+
+func iamPart(issuer, secret string, logger *slog.Logger) builder {
+	return func(url string) (http.Handler, func(), error) {
+		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
+		return h, noRelease, err
+	}
+}
+
+func mcpPart(issuer string, logger *slog.Logger) builder {
+	return func(string) (http.Handler, func(), error) {
+		h, err := demo.NewMCPServer(demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger})
+		if err != nil {
+			return nil, nil, err
+		}
+		return h, h.Close, nil
+	}
+}
+
+func modelPart(string) (http.Handler, func(), error) {
+	return demo.NewModel(demo.ModelConfig{}), noRelease, nil
+}
+
+// demoPart runs one part until ctx ends, as compose does.
+func demoPart(ctx context.Context, only, addr, iam string, getenv func(string) string, stdout io.Writer, logger *slog.Logger) error {
+	var build builder
+	switch {
+	case only == "iam":
+		build = iamPart(iam, cmp.Or(getenv("IAM_CLIENT_SECRET"), "demo-secret"), logger)
+	case only == "mcp" && iam != "":
+		build = mcpPart(iam, logger)
+	case only == "mcp":
+		return &usageError{"answerd demo -only mcp needs -iam, the base URL of the IAM whose tokens it accepts"}
+	case only == "model":
+		build = modelPart
+	default:
+		return &usageError{"answerd demo -only takes iam, mcp or model"}
+	}
+	p, err := startPart(addr, build)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "answerd demo: %s at %s\n", only, p.url)
+	select {
+	case err := <-p.failed:
+		return err
+	case <-ctx.Done():
+		p.stop()
+		return nil
+	}
+}
+
+// demoAll starts the parts on loopback, points the settings at them, and serves.
+func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer, logger *slog.Logger) error {
+	secret := rand.Text()
+	var parts []*part
+	defer func() {
+		for _, p := range parts {
+			p.stop()
+		}
+	}()
+	start := func(build builder) (url string, err error) {
+		p, err := startPart("127.0.0.1:0", build)
+		if err == nil {
+			parts = append(parts, p)
+			url = p.url
+		}
+		return url, err
+	}
+	iam, err := start(iamPart("", secret, logger))
+	if err != nil {
+		return err
+	}
+	tools, err := start(mcpPart(iam, logger))
+	if err != nil {
+		return err
+	}
+	settings := map[string]string{
+		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.DefaultScope,
+		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
+		"MCP_URL": tools + demo.MCPPath, "LOG_LEVEL": cmp.Or(getenv("LOG_LEVEL"), "warn"),
+	}
+	modelURL, isReal := getenv("LLM_BASE_URL"), true
+	if modelURL == "" && getenv("OPENAI_API_KEY") == "" {
+		if modelURL, err = start(modelPart); err != nil {
+			return err
+		}
+		modelURL, isReal = modelURL+"/v1", false
+		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = modelURL, demo.ModelID
+	}
+	c, err := loadConfig(func(name string) string {
+		if v, ok := settings[name]; ok {
+			return v
+		}
+		return getenv(name)
+	})
+	if err != nil {
+		return err
+	}
+	return serve(ctx, c, stderr, func(addr string) {
+		introduce(stdout, addr, iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
+	})
+}
+
+// introduce says what is running, what it is not, and what to type.
+func introduce(w io.Writer, addr, iam, tools, model string, isReal bool) {
+	about := "a rule-based stand-in, not a language model"
+	if isReal {
+		about = "yours"
+	}
+	fmt.Fprintf(w, `answerd demo, all of it on this machine:
+  IAM         %s   issues the JWT that answerd sends
+  MCP server  %s   verifies it and runs the tools
+  model       %s   %s
+
+Console: http://%s/
+Try:
+  curl -N http://%s/answer/stream -H 'Content-Type: application/json' -d '{"question":"%s"}'
+`, iam, tools, model, about, addr, addr, demoQuestion)
+}

@@ -1,0 +1,82 @@
+// Command server is answerd: ask a question over HTTP, and a language model answers
+// it with the tools of your MCP servers.
+//
+//	answerd            serve, configured by the environment
+//	answerd demo       the whole job on this machine, nothing installed, no key
+//	answerd check      read the configuration, fetch a token, list every server's tools
+//	answerd version    versions of answerd, Go and the MCP protocol
+//	answerd health     ask a running answerd at ADDR whether it is alive
+//
+// Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const usage = "usage: answerd [serve | demo | check | version | health]"
+
+func main() {
+	// The first signal ends ctx and starts the drain; serve listens for the second.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(exitCode(err, os.Stderr))
+}
+
+// run is answerd, for main and for the end-to-end tests alike. It returns when the
+// command is done, or drained after ctx has ended.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	command := "serve"
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	if len(args) > 0 && command != "demo" {
+		return &usageError{fmt.Sprintf("%s takes no arguments; %s", command, usage)}
+	}
+	switch command {
+	case "serve":
+		c, err := loadConfig(getenv)
+		if err != nil {
+			return err
+		}
+		return serve(ctx, c, stderr, func(string) {})
+	case "demo":
+		return demoCommand(ctx, args, getenv, stdout, stderr)
+	case "check":
+		c, err := loadConfig(getenv)
+		if err != nil {
+			return err
+		}
+		return check(ctx, c, stdout, stderr)
+	case "version":
+		return printVersion(stdout)
+	case "health":
+		return health(ctx, getenv)
+	}
+	return &usageError{usage}
+}
+
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+// exitCode says on one line what went wrong, and how bad it is.
+func exitCode(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "answerd:", err)
+	var config *configError
+	var usage *usageError
+	if errors.As(err, &config) || errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+	_ "time/tzdata" // the image has no zone database
+
+	contract "answerd/api"
+	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+	"answerd/internal/console"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+	"answerd/internal/telemetry"
+)
+
+// closeTimeout bounds what is left to do once every run has ended.
+const closeTimeout = 5 * time.Second
+
+// serve puts the parts together, bottom up, and serves until ctx ends or the second
+// signal comes. listening is told the address once it is there.
+func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
+	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
+	if err != nil {
+		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
+	}
+	tel, err := newTelemetry(ctx, c, logger)
+	if err != nil {
+		return err
+	}
+	defer closing(logger, "telemetry", tel.Shutdown)
+
+	verifier, err := newVerifier(c, logger)
+	if err != nil {
+		return err
+	}
+	if verifier != nil {
+		defer verifier.Close()
+	}
+	log := event.NewMemory(event.MemoryOptions{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)})
+	model := newModel(c, tel, logger)
+	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer tools.close()
+	if err := observeServers(tel, tools.client); err != nil {
+		return err
+	}
+	prompt, err := newPrompt(c)
+	if err != nil {
+		return err
+	}
+	runs, err := agent.New(agent.Options{
+		Model: model, Tools: tools.client, Log: log,
+		DefaultModel: c.DefaultModelID, Prompt: prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
+		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
+		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
+	})
+	if err != nil {
+		return err
+	}
+	handler := api.New(api.Options{
+		Agent: runs, Log: log, Verifier: verifier,
+		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts,
+		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval,
+		Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(),
+		Logger: logger, TraceID: telemetry.TraceID,
+	})
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("listen on ADDR: %w", err)
+	}
+	server := newServer(tel.Handler(handler, handler.Route))
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
+	listening(listener.Addr().String())
+
+	select {
+	case err = <-failed: // only Shutdown ends a server well
+	case <-ctx.Done():
+	}
+	logger.Info("draining", "timeout", c.DrainTimeout.String())
+	handler.Unready()
+	drain(runs, c.DrainTimeout)
+	return errors.Join(err, shutdown(server))
+}
+
+// drain lets the runs end within the time given, or until the next signal, and then
+// ends them. Requests for new runs are answered meanwhile, with a refusal.
+func drain(runs *agent.Agent, timeout time.Duration) {
+	second, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(second, timeout)
+	defer cancel()
+	runs.Drain(ctx)
+}
+
+// shutdown closes the listener and waits for the last responses. Followers have seen
+// their runs end; whoever still holds a connection is cut.
+func shutdown(server *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		return server.Close()
+	}
+	return nil
+}
+
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: api.ReadHeaderTimeout,
+		ReadTimeout:       api.ReadTimeout,
+		IdleTimeout:       api.IdleTimeout,
+		MaxHeaderBytes:    api.MaxHeaderBytes,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if tcp, ok := c.(*net.TCPConn); ok {
+				// Not fatal: the kernel then keeps more for a reader that stalls.
+				_ = tcp.SetWriteBuffer(api.WriteBuffer)
+			}
+			return ctx
+		},
+	}
+}
+
+func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
+	if c.AuthIssuer == "" {
+		return nil, nil
+	}
+	v, err := auth.NewVerifier(auth.VerifierConfig{
+		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Logger: logger,
+	})
+	if err != nil {
+		return nil, &configError{"AUTH_ISSUER", err.Error()}
+	}
+	return v, nil
+}
+
+func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) llm.Model {
+	native := llm.NewOpenAI(llm.OpenAIConfig{
+		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(),
+		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries,
+		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
+	})
+	if c.LLMToolCalling == "text" {
+		return llm.NewText(native)
+	}
+	return native
+}
+
+func newPrompt(c config) (*agent.Prompt, error) {
+	zone, err := time.LoadLocation(c.AgentTimezone)
+	if err != nil {
+		return nil, &configError{"AGENT_TIMEZONE", fmt.Sprintf("%q is not an IANA time zone", c.AgentTimezone)}
+	}
+	var text []byte
+	if c.SystemPromptFile != "" {
+		if text, err = os.ReadFile(c.SystemPromptFile); err != nil {
+			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + reasonOf(err)}
+		}
+	}
+	p, err := agent.NewPrompt(agent.PromptOptions{Template: string(text), Username: c.AgentUsername, Location: zone})
+	if err != nil {
+		return nil, &configError{"SYSTEM_PROMPT_FILE", err.Error()}
+	}
+	return p, nil
+}
+
+// newTelemetry resolves where traces go; the more specific setting wins.
+func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetry.Telemetry, error) {
+	t := telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Tracing: c.EnableTracing, Logger: logger}
+	switch {
+	case c.OCIAPMTracesURL != "":
+		t.Endpoint, t.Headers = c.OCIAPMTracesURL, telemetry.OCIHeaders(c.OCIAPMDataKey.Reveal())
+	case c.OTelTracesEndpoint != "":
+		t.Endpoint = c.OTelTracesEndpoint
+	case c.OTelEndpoint != "":
+		t.Endpoint = strings.TrimSuffix(c.OTelEndpoint, "/") + "/v1/traces"
+	}
+	tel, err := telemetry.New(ctx, t)
+	if err != nil {
+		return nil, &configError{"ENABLE_TRACING", err.Error()}
+	}
+	return tel, nil
+}
+
+// closing runs one last step, bounded, and logs what it could not do.
+func closing(logger *slog.Logger, what string, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		logger.Warn("closing failed", "what", what, "error", err)
+	}
+}

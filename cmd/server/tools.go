@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp"
+	"answerd/internal/telemetry"
+)
+
+// toolset is the MCP servers and the token that goes to them.
+type toolset struct {
+	client *mcp.Client
+	tokens *auth.ClientCredentials // nil without the service's JWT
+}
+
+// close ends the sessions first: that takes a token too.
+func (t toolset) close() {
+	t.client.Close()
+	if t.tokens != nil {
+		t.tokens.Close()
+	}
+}
+
+// connectTools begins to connect the servers of MCP_URL and MCP_CONFIG_PATH.
+func connectTools(c config, o mcp.Options) (toolset, error) {
+	servers, err := mcpServers(c)
+	if err != nil {
+		return toolset{}, err
+	}
+	var t toolset
+	o.Timeout, o.MaxConcurrentCalls, o.Version = c.Timeout, c.MaxConcurrentCalls, version
+	if c.EnableJWTToken {
+		if t.tokens, err = newTokens(c, o.Logger); err != nil {
+			return toolset{}, err
+		}
+		o.Service = t.tokens
+	}
+	if t.client, err = mcp.New(servers, o); err != nil {
+		if t.tokens != nil {
+			t.tokens.Close()
+		}
+		return toolset{}, &configError{"MCP_CONFIG_PATH", err.Error()}
+	}
+	return t, nil
+}
+
+func mcpServers(c config) ([]mcp.ServerConfig, error) {
+	var servers []mcp.ServerConfig
+	if c.MCPURL != "" {
+		s, err := mcp.SingleServer(c.MCPURL)
+		if err != nil {
+			return nil, &configError{"MCP_URL", err.Error()}
+		}
+		servers = append(servers, s)
+	}
+	if c.MCPConfigPath != "" {
+		data, err := os.ReadFile(c.MCPConfigPath)
+		if err != nil {
+			return nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + reasonOf(err)}
+		}
+		more, err := mcp.ParseConfig(data, c.lookup)
+		if err != nil {
+			return nil, &configError{"MCP_CONFIG_PATH", err.Error()}
+		}
+		servers = append(servers, more...)
+	}
+	return servers, nil
+}
+
+func newTokens(c config, logger *slog.Logger) (*auth.ClientCredentials, error) {
+	secret := auth.Fixed(c.IAMClientSecret)
+	if c.IAMClientSecret.IsZero() {
+		secret = auth.VaultSecret(auth.VaultConfig{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
+	}
+	tokens, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{
+		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, Logger: logger,
+	})
+	if err != nil {
+		return nil, &configError{"IAM_BASE_URL", err.Error()}
+	}
+	return tokens, nil
+}
+
+// observeServers shows the state of every MCP server as a metric: 1 for the state
+// that it is in.
+func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
+	_, err := tel.Meter("answerd/mcp").Int64ObservableGauge("answerd.mcp.server.state",
+		metric.WithDescription("1 for the state that an MCP server is in."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			for _, s := range tools.Servers() {
+				o.Observe(1, metric.WithAttributes(attribute.String("mcp.server.name", s.Name), attribute.String("state", string(s.State))))
+			}
+			return nil
+		}))
+	if err != nil {
+		return fmt.Errorf("create the metric of MCP servers: %w", err)
+	}
+	return nil
+}

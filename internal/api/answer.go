@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+	"answerd/internal/event"
+)
+
+// maxKey bounds an Idempotency-Key, in bytes.
+const maxKey = 255
+
+// answer is POST /answer: the whole run in one response.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "application/json"); err != nil {
+		return err
+	}
+	req, err := h.decode(r)
+	if err != nil {
+		return err
+	}
+	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err != nil {
+		return err
+	}
+	if req.Background {
+		w.Header().Set("Location", "/runs/"+run.ID)
+		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		return nil
+	}
+	run, err = h.await(r.Context(), run.ID)
+	if err != nil {
+		return err
+	}
+	switch end := run.Last.Body.(type) {
+	case event.FinalAnswer:
+		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
+		return nil
+	case event.RunError:
+		return runProblem(run, end)
+	default:
+		p := newProblem("conflict", "The run was cancelled.")
+		p.Instance = "/runs/" + run.ID
+		return p
+	}
+}
+
+// await reads a run to its end. A caller that leaves takes the run along.
+func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
+	watch := h.Agent.Watch(id)
+	for pos := int64(0); ; {
+		page, err := h.Log.After(id, pos)
+		if errors.Is(err, event.ErrGone) {
+			// A long run gave up its past. Only its end is of interest here.
+			run, err := h.Log.Run(id)
+			if err != nil {
+				watch.Release()
+				return run, err
+			}
+			pos = run.Last.Seq - 1
+			continue
+		}
+		if err != nil {
+			watch.Release()
+			return event.Run{}, err
+		}
+		if page.Ended {
+			watch.Release()
+			return h.Log.Run(id)
+		}
+		if n := len(page.Events); n > 0 {
+			pos = page.Events[n-1].Seq
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-ctx.Done():
+			watch.Abandon()
+			return event.Run{}, errGone
+		}
+	}
+}
+
+// errGone is a caller that left; whatever is answered, nobody reads it.
+var errGone = newProblem("timeout", "The caller left.")
+
+// stream is POST /answer/stream. With Last-Event-ID it goes on with that run and
+// does not look at the question, which was asked when the run began.
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "text/event-stream"); err != nil {
+		return err
+	}
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		if _, err := h.body(r); err != nil {
+			return err
+		}
+		return h.resume(w, r, id)
+	}
+	req, err := h.decode(r)
+	if err != nil {
+		return err
+	}
+	if req.Background {
+		return &native.Invalid{Errors: []native.FieldError{{Pointer: "/background", Detail: "a stream is not a background run; use POST /answer"}}}
+	}
+	return h.startStream(w, r, req)
+}
+
+// streamQuery is GET /answer/stream, for a browser's EventSource. Its reconnects
+// carry Last-Event-ID.
+func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "text/event-stream"); err != nil {
+		return err
+	}
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		return h.resume(w, r, id)
+	}
+	req, err := native.DecodeQuery(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return h.startStream(w, r, req)
+}
+
+func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.Request) error {
+	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err != nil {
+		return err
+	}
+	h.follow(w, r, run.ID, 0)
+	return nil
+}
+
+// resume goes on with a run after the event of that id.
+func (h *Handler) resume(w http.ResponseWriter, r *http.Request, id string) error {
+	run, pos, ok := native.ParsePosition(id)
+	if !ok {
+		return newProblem("invalid_request", "Last-Event-ID is not the id of an event.")
+	}
+	return h.read(w, r, run, pos)
+}
+
+// read follows a run of the caller's after pos. One that has ended and is read to
+// its end is 204, which tells an EventSource not to come back.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
+	if _, err := h.owned(r, run); err != nil {
+		return err
+	}
+	page, err := h.Log.After(run, pos)
+	if err != nil {
+		return err
+	}
+	if page.Ended && len(page.Events) == 0 {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	h.follow(w, r, run, pos)
+	return nil
+}
+
+// decode reads a question and what its headers add.
+func (h *Handler) decode(r *http.Request) (agent.Request, error) {
+	body, err := h.body(r)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	req, err := native.Decode(body)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	keys := r.Header.Values("Idempotency-Key")
+	if len(keys) == 0 {
+		return req, nil
+	}
+	key := keys[0]
+	if len(keys) > 1 || key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return agent.Request{}, newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
+	}
+	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(append([]byte(r.URL.Path+"\n"), body...))
+	return req, nil
+}
+
+// body reads the whole JSON body. It is read to its end before anything starts: a
+// server that has not read the body does not notice when the caller leaves.
+func (h *Handler) body(r *http.Request) ([]byte, error) {
+	if err := isJSON(r); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	var tooLarge *http.MaxBytesError
+	if err != nil && !errors.As(err, &tooLarge) {
+		return nil, newProblem("timeout", "The body did not arrive whole or in time.")
+	}
+	return b, err
+}

@@ -1,0 +1,135 @@
+// Package api is answerd over HTTP: routes, the one stream loop, errors as problems.
+//
+//	h := api.New(api.Options{Agent: a, Log: log, OpenAPI: doc})
+//	srv := &http.Server{Handler: h, ReadHeaderTimeout: api.ReadHeaderTimeout, …}
+//	// at the end:
+//	h.Unready()      // /readyz says so
+//	a.Drain(ctx)     // every follower sees its run end
+//	srv.Shutdown(ctx)
+//
+// A handler decodes, calls one method, encodes. What every request needs stands in
+// front of them, once, in middleware.go. Nothing but follow writes a stream, and
+// nothing but the log feeds it: whoever reads is a position in a run.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/agent"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+// Bounds of the http.Server that serves the API. WriteTimeout must stay 0: it would
+// cut streams; every write has a deadline of its own instead.
+const (
+	ReadHeaderTimeout = 5 * time.Second
+	ReadTimeout       = 15 * time.Second
+	IdleTimeout       = 120 * time.Second
+	MaxHeaderBytes    = 16 << 10
+	// WriteBuffer is the kernel's send buffer of one connection, in bytes: what a
+	// stalled reader can make us keep besides the log.
+	WriteBuffer = 64 << 10
+)
+
+// Options are the parts and limits of the API. Agent and Log are required.
+type Options struct {
+	Agent *agent.Agent
+	Log   event.Log
+
+	Verifier *auth.Verifier // nil leaves every caller anonymous
+	// CORSOrigins are the exact origins whose pages may call. AllowedHosts are the
+	// names, without port, that requests may be addressed to; nil allows any.
+	CORSOrigins  []string
+	AllowedHosts []string
+
+	MaxBody   int64         // bytes of a request body; 0 means 1 MiB
+	Heartbeat time.Duration // silence of a stream before a comment; 0 means 15 s
+
+	Metrics http.Handler
+	OpenAPI []byte
+	Console http.Handler
+	Logger  *slog.Logger
+	TraceID func(context.Context) string // the trace of a request, for its problems
+}
+
+// Handler is the API. It is an http.Handler.
+type Handler struct {
+	Options
+	http.Handler
+	unready atomic.Bool
+}
+
+// New returns the API with its routes.
+func New(o Options) *Handler {
+	if o.MaxBody <= 0 {
+		o.MaxBody = 1 << 20
+	}
+	if o.Heartbeat <= 0 {
+		o.Heartbeat = 15 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.TraceID == nil {
+		o.TraceID = func(context.Context) string { return "" }
+	}
+	h := &Handler{Options: o}
+	h.Handler = h.routes()
+	return h
+}
+
+// Unready makes /readyz fail from now on, so that no new traffic is sent here.
+func (h *Handler) Unready() { h.unready.Store(true) }
+
+// routes is every route there is.
+func (h *Handler) routes() http.Handler {
+	r := chi.NewRouter()
+	r.Use(h.contain, h.checkHost, h.crossOrigin)
+	r.NotFound(h.handle(notFound))
+	r.MethodNotAllowed(h.handle(methodNotAllowed))
+
+	r.Get("/healthz", h.handle(h.health))
+	r.Get("/readyz", h.handle(h.ready))
+	r.Get("/openapi.yaml", h.handle(h.openAPI))
+	if h.Metrics != nil {
+		r.Method(http.MethodGet, "/metrics", h.Metrics)
+	}
+	if h.Console != nil {
+		r.Method(http.MethodGet, "/", h.Console)
+		r.Method(http.MethodGet, "/console/*", h.Console)
+	}
+	r.Group(func(r chi.Router) {
+		r.Use(h.sameOrigin, h.authenticate)
+		r.Post("/answer", h.handle(h.answer))
+		r.Post("/answer/stream", h.handle(h.stream))
+		r.Get("/answer/stream", h.handle(h.streamQuery))
+		r.Get("/runs/{run_id}", h.handle(h.run))
+		r.Get("/runs/{run_id}/events", h.handle(h.events))
+		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
+		r.Get("/tools", h.handle(h.tools))
+		r.Get("/servers", h.handle(h.servers))
+		r.Post("/servers/{name}/refresh", h.handle(h.refresh))
+	})
+	return r
+}
+
+// Route is the pattern of the route that r goes to, "" if there is none. It names
+// the request in traces.
+func (h *Handler) Route(r *http.Request) string {
+	routes, ok := h.Handler.(chi.Routes)
+	if !ok {
+		return ""
+	}
+	match := chi.NewRouteContext()
+	if !routes.Match(match, r.Method, r.URL.Path) {
+		return ""
+	}
+	return match.RoutePattern()
+}

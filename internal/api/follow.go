@@ -1,0 +1,108 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"answerd/internal/api/native"
+	"answerd/internal/sse"
+)
+
+const (
+	// writeTimeout bounds one write to a reader. One that takes nothing for that
+	// long is let go; it can come back to its position.
+	writeTimeout = 10 * time.Second
+	// maxWrite is how many bytes are gathered before they are written, so that a
+	// late reader of a long run does not cost a copy of it.
+	maxWrite = 64 << 10
+)
+
+// stream is one reader of a run: a position, and the connection that it feeds.
+type stream struct {
+	h   *Handler
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	run string
+	pos int64
+	buf []byte
+}
+
+// follow writes the events of a run after pos as Server-Sent Events until the run
+// ends or the reader leaves. It is the only stream loop there is: every end of a
+// stream stands in its one select. The run is known to exist and pos to be kept.
+//
+// A stream that cannot go on is cut, never ended: a reader that saw no terminal
+// event knows that there is more.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64) {
+	watch := h.Agent.Watch(run)
+	defer watch.Release()
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos}
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store, no-transform")
+	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	w.WriteHeader(http.StatusOK)
+	if !s.flush() {
+		return
+	}
+	expiry, stop := tokenEnd(r)
+	defer stop()
+	heartbeat := time.NewTicker(h.Heartbeat)
+	defer heartbeat.Stop()
+	for {
+		page, err := h.Log.After(run, s.pos)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		for _, e := range page.Events {
+			s.buf = native.Frame(e).AppendTo(s.buf)
+			s.pos = e.Seq
+			if len(s.buf) >= maxWrite && !s.flush() {
+				return
+			}
+		}
+		if !s.flush() || page.Ended {
+			return
+		}
+		if len(page.Events) > 0 {
+			heartbeat.Reset(h.Heartbeat)
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-heartbeat.C:
+			s.buf = sse.AppendComment(s.buf, "ping")
+			if !s.flush() {
+				return
+			}
+		case <-expiry:
+			panic(http.ErrAbortHandler)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// flush writes what was gathered. false means that the reader is gone.
+func (s *stream) flush() bool {
+	// Errors of the deadline are those of a connection that has no deadlines, in a
+	// test; the write says what matters.
+	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if len(s.buf) > 0 {
+		if _, err := s.w.Write(s.buf); err != nil {
+			return false
+		}
+		s.buf = s.buf[:0]
+	}
+	return s.rc.Flush() == nil
+}
+
+// tokenEnd fires when the caller's token ends: what it allowed, it allows no longer.
+func tokenEnd(r *http.Request) (<-chan time.Time, func()) {
+	end := identity(r).Expiry
+	if end.IsZero() {
+		return nil, func() {}
+	}
+	t := time.NewTimer(time.Until(end))
+	return t.C, func() { t.Stop() }
+}

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/auth"
+)
+
+// handle makes a handler of a function that may fail.
+func (h *Handler) handle(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := f(w, r); err != nil {
+			h.writeProblem(w, r, err)
+		}
+	}
+}
+
+// tracked tells whether the response has begun. It unwraps, so that a stream can
+// flush and set deadlines through it.
+type tracked struct {
+	http.ResponseWriter
+	status int
+}
+
+func (t *tracked) WriteHeader(status int) {
+	if t.status == 0 {
+		t.status = status
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *tracked) Write(b []byte) (int, error) {
+	if t.status == 0 {
+		t.status = http.StatusOK
+	}
+	return t.ResponseWriter.Write(b)
+}
+
+func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// contain keeps a panic to its request: a problem if nothing was sent yet, else a cut
+// connection, because a stream that ends cleanly looks complete. It also writes the
+// access log, without the query, which may hold a question.
+func (h *Handler) contain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t, started := &tracked{ResponseWriter: w}, time.Now()
+		t.Header().Set("X-Content-Type-Options", "nosniff")
+		defer func() {
+			v := recover()
+			if v != nil && v != http.ErrAbortHandler {
+				h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				if t.status == 0 {
+					h.writeProblem(t, r, newProblem("internal", "Something went wrong inside the service."))
+					v = nil
+				}
+			}
+			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", t.status, "duration_ms", time.Since(started).Milliseconds())
+			if v != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		// The server has no WriteTimeout, and a deadline set for the last response of
+		// this connection would still hold. Whoever writes later sets a new one.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
+		next.ServeHTTP(t, r)
+	})
+}
+
+// checkHost refuses requests for a host that we are not, which is how a page of
+// another site reaches a service on loopback (DNS rebinding). Probes come by address
+// and are let through.
+func (h *Handler) checkHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
+		if h.AllowedHosts != nil && !probe && !slices.Contains(h.AllowedHosts, host) {
+			h.writeProblem(w, r, newProblem("misdirected", "This service does not answer for this host."))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// crossOrigin answers what the CORS protocol asks, for the configured origins only
+// and never with credentials: callers authenticate with a header.
+func (h *Handler) crossOrigin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Add("Vary", "Origin")
+		origin := r.Header.Get("Origin")
+		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
+		if allowed {
+			header.Set("Access-Control-Allow-Origin", origin)
+			header.Set("Access-Control-Expose-Headers", "Location, Retry-After, WWW-Authenticate")
+		}
+		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if !allowed {
+			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
+			return
+		}
+		header.Set("Access-Control-Allow-Methods", "GET, POST")
+		header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Traceparent, Tracestate")
+		header.Set("Access-Control-Max-Age", "600")
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+// sameOrigin refuses what a page of another site makes a browser send, GET included:
+// a question asked by an image's address would still run tools. Programs that are
+// not browsers send neither header.
+func (h *Handler) sameOrigin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && foreign(r) {
+			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func foreign(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin", "none":
+		return false
+	case "":
+		origin := r.Header.Get("Origin")
+		if origin == "" {
+			return false
+		}
+		u, err := url.Parse(origin)
+		return err != nil || !strings.EqualFold(u.Host, r.Host)
+	default:
+		return true
+	}
+}
+
+type identityKey struct{}
+
+// authenticate verifies the caller's token, where a verifier is configured.
+func (h *Handler) authenticate(next http.Handler) http.Handler {
+	if h.Verifier == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, err := auth.FromRequest(r)
+		var id auth.Identity
+		if err == nil {
+			id, err = h.Verifier.Verify(r.Context(), token)
+		}
+		if err != nil {
+			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
+			h.writeProblem(w, r, authProblem(err))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+	})
+}
+
+// identity is who calls; the anonymous caller without authentication.
+func identity(r *http.Request) auth.Identity {
+	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
+	return id
+}
+
+// isJSON refuses bodies of another type, which also keeps HTML forms out.
+func isJSON(r *http.Request) error {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || kind != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return newProblem("unsupported_media", "The body must not be encoded.")
+	}
+	return nil
+}
+
+// accepts refuses a caller that says it cannot read what it would get (RFC 9110
+// section 12.5.1).
+func accepts(r *http.Request, offered string) error {
+	values := r.Header.Values("Accept")
+	if len(values) == 0 {
+		return nil
+	}
+	major, _, _ := strings.Cut(offered, "/")
+	for _, v := range strings.Split(strings.Join(values, ","), ",") {
+		kind, params, err := mime.ParseMediaType(v)
+		if err != nil {
+			continue
+		}
+		q, err := strconv.ParseFloat(params["q"], 64)
+		wanted := params["q"] == "" || err == nil && q > 0
+		if wanted && (kind == offered || kind == major+"/*" || kind == "*/*") {
+			return nil
+		}
+	}
+	return newProblem("not_acceptable", "The response would be "+offered+".")
+}
+
+func notFound(http.ResponseWriter, *http.Request) error {
+	return newProblem("not_found", "There is nothing at this address.")
+}
+
+// methodNotAllowed names the methods that there are (RFC 9110 section 15.5.6).
+func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
+	routes := chi.RouteContext(r.Context()).Routes
+	var allow []string
+	for _, m := range []string{http.MethodGet, http.MethodPost} {
+		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
+			allow = append(allow, m)
+		}
+	}
+	p := newProblem("method_not_allowed", "The address does not take this method.")
+	p.header.Set("Allow", strings.Join(allow, ", "))
+	return p
+}

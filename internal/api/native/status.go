@@ -1,0 +1,58 @@
+package native
+
+import (
+	"time"
+
+	"answerd/internal/event"
+)
+
+// Answer is the body of POST /answer once the run has completed.
+type Answer struct {
+	Answer   string         `json:"answer"`
+	Metadata event.Metadata `json:"metadata"`
+	RunID    string         `json:"run_id"`
+	ThreadID string         `json:"thread_id"`
+	TraceID  string         `json:"trace_id"`
+}
+
+// NewAnswer joins a run and its final answer.
+func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
+	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID}
+}
+
+// Status is the body of GET /runs/{run_id}. Which of the optional members are there
+// follows from Status.
+type Status struct {
+	RunID     string    `json:"run_id"`
+	ThreadID  string    `json:"thread_id"`
+	TraceID   string    `json:"trace_id"`
+	Status    string    `json:"status"` // running, suspended, completed, failed or cancelled
+	CreatedAt time.Time `json:"created_at"`
+	LastSeq   int64     `json:"last_seq"`
+
+	Interrupts []event.Interrupt `json:"interrupts,omitempty"`
+	Answer     *string           `json:"answer,omitempty"`
+	Metadata   *event.Metadata   `json:"metadata,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+	Error      any               `json:"error,omitempty"` // a problem
+}
+
+// NewStatus says what the newest event of a run means for it. problem makes the
+// problem document of a failed run.
+func NewStatus(r event.Run, problem func(event.RunError) any) Status {
+	s := Status{
+		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
+		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq,
+	}
+	switch b := r.Last.Body.(type) {
+	case event.Suspended:
+		s.Status, s.Interrupts = "suspended", b.Interrupts
+	case event.FinalAnswer:
+		s.Status, s.Answer, s.Metadata = "completed", &b.Answer, &b.Metadata
+	case event.RunError:
+		s.Status, s.Error = "failed", problem(b)
+	case event.Cancelled:
+		s.Status, s.Reason = "cancelled", b.Reason
+	}
+	return s
+}

@@ -1,0 +1,182 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+// problem is an RFC 9457 problem document. Detail is written for the caller; the
+// cause is in the log under the same trace id.
+type problem struct {
+	Type     string              `json:"type"`
+	Title    string              `json:"title"`
+	Status   int                 `json:"status"`
+	Detail   string              `json:"detail"`
+	Instance string              `json:"instance"`
+	Code     string              `json:"code"`
+	TraceID  string              `json:"trace_id"`
+	Errors   []native.FieldError `json:"errors,omitempty"`
+
+	header http.Header // what the answer carries besides
+}
+
+// responseTimeout bounds the writing of a response that is no stream.
+const responseTimeout = 30 * time.Second
+
+// kinds is what every code means: its status and its title.
+var kinds = map[string]struct {
+	status int
+	title  string
+}{
+	"invalid_request":    {http.StatusBadRequest, "Invalid request"},
+	"unauthenticated":    {http.StatusUnauthorized, "Not authenticated"},
+	"forbidden":          {http.StatusForbidden, "Forbidden"},
+	"not_found":          {http.StatusNotFound, "Not found"},
+	"method_not_allowed": {http.StatusMethodNotAllowed, "Method not allowed"},
+	"not_acceptable":     {http.StatusNotAcceptable, "Not acceptable"},
+	"timeout":            {http.StatusRequestTimeout, "Request took too long to arrive"},
+	"conflict":           {http.StatusConflict, "Conflict"},
+	"gone":               {http.StatusGone, "No longer kept"},
+	"too_large":          {http.StatusRequestEntityTooLarge, "Too large"},
+	"unsupported_media":  {http.StatusUnsupportedMediaType, "Unsupported media type"},
+	"misdirected":        {http.StatusMisdirectedRequest, "Misdirected request"},
+	"unprocessable":      {http.StatusUnprocessableEntity, "Unprocessable"},
+	"rate_limited":       {http.StatusTooManyRequests, "Too many requests"},
+	"internal":           {http.StatusInternalServerError, "Internal error"},
+	"model_error":        {http.StatusBadGateway, "The model failed"},
+	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
+	"overloaded":         {http.StatusServiceUnavailable, "Overloaded"},
+	"draining":           {http.StatusServiceUnavailable, "Shutting down"},
+	"model_timeout":      {http.StatusGatewayTimeout, "The model took too long"},
+
+	// The ends of a run, where its caller waited for an answer.
+	"max_turns":          {http.StatusUnprocessableEntity, "Too many turns"},
+	"budget_exceeded":    {http.StatusUnprocessableEntity, "Budget exceeded"},
+	"upstream_truncated": {http.StatusBadGateway, "The model's answer was cut off"},
+	"tool_aborted":       {http.StatusUnprocessableEntity, "Aborted by a hook"},
+	"server_shutdown":    {http.StatusServiceUnavailable, "Shutting down"},
+}
+
+func newProblem(code, detail string) *problem {
+	k := kinds[code]
+	return &problem{
+		Type: "urn:answerd:problem:" + code, Title: k.title, Status: k.status, Detail: detail, Code: code,
+		header: make(http.Header),
+	}
+}
+
+// Error makes a problem an error that a handler can return as it is.
+func (p *problem) Error() string { return p.Code + ": " + p.Detail }
+
+func (p *problem) retryAfter() *problem {
+	p.header.Set("Retry-After", "1")
+	return p
+}
+
+// problemOf is the one place that turns an error into what the caller is told. What
+// it doesn't know is a fault of ours: known is false, and the caller learns nothing.
+func problemOf(err error) (p *problem, known bool) {
+	var (
+		ready    *problem
+		bad      *native.Invalid
+		refused  *agent.InvalidError
+		tooLarge *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &ready):
+		return ready, true
+	case errors.As(err, &bad):
+		p = newProblem("invalid_request", "The request has fields that cannot be used.")
+		p.Errors = bad.Errors
+	case errors.As(err, &refused):
+		p = newProblem("invalid_request", "The request has fields that cannot be used.")
+		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
+	case errors.As(err, &tooLarge):
+		p = newProblem("too_large", fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit))
+	case errors.Is(err, agent.ErrDraining):
+		p = newProblem("draining", "The service is shutting down.").retryAfter()
+		p.header.Set("Connection", "close")
+	case errors.Is(err, agent.ErrOverloaded):
+		p = newProblem("overloaded", "As many runs as this service allows are going on.").retryAfter()
+	case errors.Is(err, agent.ErrKeyReused):
+		p = newProblem("unprocessable", "This Idempotency-Key was used with another body.")
+	case errors.Is(err, agent.ErrUnknownServer):
+		p = newProblem("not_found", "There is no MCP server of this name.")
+	case errors.Is(err, event.ErrNotFound):
+		p = newProblem("not_found", "There is no such run.")
+	case errors.Is(err, event.ErrGone):
+		p = newProblem("gone", "This part of the run is no longer kept.")
+	case errors.Is(err, event.ErrNoPosition):
+		p = newProblem("invalid_request", "This is not a position of the run.")
+	default:
+		return newProblem("internal", "Something went wrong inside the service."), false
+	}
+	return p, true
+}
+
+// runProblem is the problem of a run that failed.
+func runProblem(run event.Run, e event.RunError) *problem {
+	code := e.Code
+	if _, ok := kinds[code]; !ok {
+		code = "internal"
+	}
+	p := newProblem(code, e.Message)
+	p.Instance, p.TraceID = "/runs/"+run.ID, run.TraceID
+	if e.Retryable && p.Status == http.StatusServiceUnavailable {
+		p.retryAfter()
+	}
+	return p
+}
+
+// authProblem is the answer to a request that did not authenticate (RFC 6750
+// section 3).
+func authProblem(err error) *problem {
+	status, challenge := auth.Challenge(err)
+	p := newProblem("unauthenticated", "A valid bearer token is required.")
+	switch status {
+	case http.StatusBadRequest:
+		p = newProblem("invalid_request", "The Authorization header is not one bearer token.")
+	case http.StatusForbidden:
+		p = newProblem("forbidden", "The token lacks the scope that this service requires.")
+	case http.StatusServiceUnavailable:
+		return newProblem("overloaded", "Tokens cannot be verified at the moment.").retryAfter()
+	}
+	p.header.Set("WWW-Authenticate", challenge)
+	return p
+}
+
+// writeProblem answers r with what err means, and logs what only we may know.
+func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
+	p, known := problemOf(err)
+	if !known {
+		h.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	p.Instance = cmp.Or(p.Instance, r.URL.EscapedPath())
+	p.TraceID = cmp.Or(p.TraceID, h.TraceID(r.Context()))
+	for name, values := range p.header {
+		w.Header()[name] = values
+	}
+	writeJSON(w, p.Status, "application/problem+json", p)
+}
+
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	// Counted from now: the run before it may have taken any time. An error means a
+	// connection without deadlines, in a test.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	// An error here is a caller that left; there is nobody to tell.
+	_ = enc.Encode(v)
+}

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/api/native"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+// cancelWait is how long POST /runs/{run_id}/cancel waits for the run's last event.
+const cancelWait = 5 * time.Second
+
+// owned returns a run of the caller's. Somebody else's does not exist for them, be
+// it kept or not.
+func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
+	run, err := h.Log.Run(id)
+	if err != nil && !errors.Is(err, event.ErrGone) {
+		return run, err
+	}
+	if !identity(r).Owns(auth.Identity{Issuer: run.Owner.Issuer, Subject: run.Owner.Subject}) {
+		return event.Run{}, event.ErrNotFound
+	}
+	return run, err
+}
+
+func (h *Handler) status(run event.Run) native.Status {
+	return native.NewStatus(run, func(e event.RunError) any { return runProblem(run, e) })
+}
+
+// run is GET /runs/{run_id}.
+func (h *Handler) run(w http.ResponseWriter, r *http.Request) error {
+	run, err := h.owned(r, chi.URLParam(r, "run_id"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, "application/json", h.status(run))
+	return nil
+}
+
+// events is GET /runs/{run_id}/events. Last-Event-ID wins over ?after=, because an
+// EventSource repeats its URL when it reconnects.
+func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "text/event-stream"); err != nil {
+		return err
+	}
+	id := chi.URLParam(r, "run_id")
+	var pos int64
+	if after := r.URL.Query().Get("after"); after != "" {
+		var err error
+		if pos, err = strconv.ParseInt(after, 10, 64); err != nil {
+			return newProblem("invalid_request", "The parameter after is not a number.")
+		}
+	}
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		run, seq, ok := native.ParsePosition(last)
+		if !ok || run != id {
+			return newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
+		}
+		pos = seq
+	}
+	return h.read(w, r, id, pos)
+}
+
+// cancel is POST /runs/{run_id}/cancel. It answers with the run as it is when its
+// last event is written; a run that had ended stays as it was.
+func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
+	id := chi.URLParam(r, "run_id")
+	if _, err := h.owned(r, id); err != nil {
+		return err
+	}
+	h.Agent.Cancel(id)
+	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
+	defer stop()
+	status := http.StatusOK
+	run, err := h.await(ctx, id)
+	if errors.Is(err, errGone) {
+		status = http.StatusAccepted // told, and not yet done
+		run, err = h.Log.Run(id)
+	}
+	if err != nil {
+		return err
+	}
+	writeJSON(w, status, "application/json", h.status(run))
+	return nil
+}
