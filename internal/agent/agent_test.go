@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -20,21 +21,21 @@ import (
 
 // S2.1, S1.9
 func TestOneToolCallAsEvents(t *testing.T) {
-	h := build(t, llmtest.Turns(
+	h := agenttest.Build(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 		llmtest.Says("It is ", "3."),
 	), nil)
-	events := h.events(t, h.start(t, agent.Request{}).ID)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
 	want := "start step_start tool_call_start tool_call_args tool_call step_end tool_result " +
 		"step_start text_start text_delta text_delta text_end step_end final_answer"
-	if got := names(events); got != want {
+	if got := agenttest.Names(events); got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
-	end := last[event.FinalAnswer](t, events)
+	end := agenttest.Last[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || end.FinishReason != "stop" || end.Metadata.Steps != 2 || end.Metadata.Usage.TotalTokens != 30 {
 		t.Errorf("final answer %+v", end)
 	}
-	result := find[event.ToolResult](events)[0]
+	result := agenttest.Find[event.ToolResult](events)[0]
 	if string(result.Payload) != `{"sum":3}` || result.Tool != "add" || result.Server != "default" {
 		t.Errorf("result %+v", result)
 	}
@@ -43,16 +44,16 @@ func TestOneToolCallAsEvents(t *testing.T) {
 // S0.7: all calls of a turn are under way before any has ended, and their results go
 // back in call order whatever the order of their ends.
 func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
-	h := build(t, llmtest.Turns(
+	h := agenttest.Build(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"a"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "meet", Args: `{"text":"c"}`}),
 		llmtest.Says("Done."),
 	), nil)
-	run := h.start(t, agent.Request{})
-	<-h.tools.entered
-	<-h.tools.entered // both are inside: neither waits for the other
-	close(h.tools.together)
-	events := h.events(t, run.ID)
-	meta := last[event.FinalAnswer](t, events).Metadata
+	run := h.Begin(t, agent.Request{})
+	<-h.Tools.Entered
+	<-h.Tools.Entered // both are inside: neither waits for the other
+	close(h.Tools.Together)
+	events := h.Events(t, run.ID)
+	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
 	if got := strings.Join(meta.ToolNames, " "); got != "meet fail meet" {
 		t.Errorf("names %s", got)
 	}
@@ -60,7 +61,7 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 		t.Errorf("results %s", got) // S2.8
 	}
 	var answered []string
-	for _, m := range h.model.Requests()[1].Messages {
+	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" {
 			answered = append(answered, m.ToolCallID+"="+m.Content)
 		}
@@ -80,12 +81,12 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 		{Name: "fail", Args: ``},
 		{Name: "add", Args: `{"text":"` + strings.Repeat("x", 70<<10) + `"}`},
 	}
-	h := build(t, llmtest.Turns(llmtest.Calls(bad...), llmtest.Says("Sorry.")), nil)
-	events := h.events(t, h.start(t, agent.Request{}).ID)
-	last[event.FinalAnswer](t, events)
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(bad...), llmtest.Says("Sorry.")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	agenttest.Last[event.FinalAnswer](t, events)
 	var kinds []string
 	byID := make(map[string]string)
-	for _, e := range find[event.ToolError](events) {
+	for _, e := range agenttest.Find[event.ToolError](events) {
 		byID[e.CallID] = e.Kind
 	}
 	for i := range bad {
@@ -95,7 +96,7 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 	if got := strings.Join(kinds, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	for _, m := range h.model.Requests()[1].Messages {
+	for _, m := range h.Model.Requests()[1].Messages {
 		for _, c := range m.ToolCalls {
 			if !json.Valid([]byte(c.Function.Arguments)) {
 				t.Errorf("the history holds arguments that are no JSON: %.60s", c.Function.Arguments)
@@ -105,15 +106,15 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 }
 
 func TestTheSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
-	h := build(t, llmtest.Turns(
+	h := agenttest.Build(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"1"}`}),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"2"}`}),
 		llmtest.Says("Done."),
 	), nil)
-	events := h.events(t, h.start(t, agent.Request{}).ID)
-	results := find[event.ToolResult](events)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	results := agenttest.Find[event.ToolResult](events)
 	if len(results) != 2 || results[0].CallID == results[1].CallID {
-		t.Fatalf("%d results: %s", len(results), names(events))
+		t.Fatalf("%d results: %s", len(results), agenttest.Names(events))
 	}
 }
 
@@ -138,17 +139,17 @@ func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 				answers = append(answers, llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}))
 			}
 			script := llmtest.Turns(append(answers, llmtest.Says("Enough."))...)
-			h := build(t, func(r llmtest.Request) llmtest.Answer {
+			h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
 				if len(r.Tools) == 0 {
 					return llmtest.Says("Summed up.")
 				}
 				return script(r)
 			}, func(o *agent.Options) { o.MaxTurns = 4 })
-			end := last[event.FinalAnswer](t, h.events(t, h.start(t, c.req).ID))
+			end := agenttest.Last[event.FinalAnswer](t, h.Events(t, h.Begin(t, c.req).ID))
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish {
 				t.Errorf("finish reason %s", end.FinishReason)
 			}
-			if got := len(h.model.Requests()); got != c.requests {
+			if got := len(h.Model.Requests()); got != c.requests {
 				t.Errorf("%d model requests", got)
 			}
 			if cut := c.finish != "stop"; cut != (end.Answer == "Summed up.") {
@@ -160,10 +161,10 @@ func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 
 func TestABudgetIsAnnouncedWhenItIsNearAndWhenItIsReached(t *testing.T) {
 	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
-	h := build(t, llmtest.Turns(call, call, call, call, call, llmtest.Says("Enough.")), nil)
-	events := h.events(t, h.start(t, agent.Request{Budget: agent.Budget{ToolCalls: 5}}).ID)
+	h := agenttest.Build(t, llmtest.Turns(call, call, call, call, call, llmtest.Says("Enough.")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 5}}).ID)
 	var told []string
-	for _, b := range find[event.Budget](events) {
+	for _, b := range agenttest.Find[event.Budget](events) {
 		told = append(told, fmt.Sprintf("%s %d/%d", b.Limit, b.Used, b.Max))
 	}
 	if got := strings.Join(told, ", "); got != "tool_calls 4/5, tool_calls 5/5" {
@@ -173,46 +174,46 @@ func TestABudgetIsAnnouncedWhenItIsNearAndWhenItIsReached(t *testing.T) {
 
 func TestCallsOfALastTurnAreRefusedAndAnswered(t *testing.T) {
 	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
-	h := build(t, llmtest.Turns(call), nil) // calls even where it has no tools
-	events := h.events(t, h.start(t, agent.Request{MaxTurns: 1}).ID)
-	last[event.FinalAnswer](t, events)
-	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
+	h := agenttest.Build(t, llmtest.Turns(call), nil) // calls even where it has no tools
+	events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: 1}).ID)
+	agenttest.Last[event.FinalAnswer](t, events)
+	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
 		t.Errorf("errors %+v", errs)
 	}
 }
 
 // S2.9
 func TestToolChoiceNoneOffersNoTools(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Says("Text.")), nil)
-	h.events(t, h.start(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
-	if r := h.model.Requests()[0]; len(r.Tools) != 0 {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Text.")), nil)
+	h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
+	if r := h.Model.Requests()[0]; len(r.Tools) != 0 {
 		t.Errorf("%d tools were offered", len(r.Tools))
 	}
 }
 
 func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
-	last[event.FinalAnswer](t, h.events(t, h.start(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
-	r := h.model.Requests()
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
+	r := h.Model.Requests()
 	if string(r[0].ToolChoice) != `"required"` || string(r[1].ToolChoice) == `"required"` {
 		t.Errorf("tool_choice %s, then %s", r[0].ToolChoice, r[1].ToolChoice)
 	}
 }
 
 func TestARequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
-	events := h.events(t, h.start(t, agent.Request{Tools: []string{"ec*"}}).ID)
-	offered := h.model.Requests()[0].Tools
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{Tools: []string{"ec*"}}).ID)
+	offered := h.Model.Requests()[0].Tools
 	if len(offered) != 1 || offered[0].Function.Name != "echo" {
 		t.Errorf("offered %v", offered)
 	}
-	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
+	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
 		t.Errorf("errors %+v", errs)
 	}
 }
 
 func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Says("")), nil)
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("")), nil)
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Servers: []string{"default", "crm"}})
 	var invalid *agent.InvalidError
 	if !errors.As(err, &invalid) || invalid.Pointer != "/servers/1" {
@@ -221,57 +222,57 @@ func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
 }
 
 func TestProgressComesBetweenTheCallAndItsResult(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
-	events := h.events(t, h.start(t, agent.Request{}).ID)
-	progress := find[event.ToolProgress](events)
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	progress := agenttest.Find[event.ToolProgress](events)
 	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
-		t.Errorf("progress %+v in %s", progress, names(events))
+		t.Errorf("progress %+v in %s", progress, agenttest.Names(events))
 	}
-	last[event.FinalAnswer](t, events)
+	agenttest.Last[event.FinalAnswer](t, events)
 }
 
 // A cancel reaches the model and the tools, and every open thing is closed.
 func TestCancelReachesTheModel(t *testing.T) {
 	g, gone := newGate(), make(chan struct{}, 1)
-	h := build(t, llmtest.Turns(g.hold(gone)), nil)
-	run := h.start(t, agent.Request{})
-	h.until(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
+	h := agenttest.Build(t, llmtest.Turns(g.hold(gone)), nil)
+	run := h.Begin(t, agent.Request{})
+	h.Until(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	h.Cancel(run.ID)
-	events := h.events(t, run.ID)
-	if got := names(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
+	events := h.Events(t, run.ID)
+	if got := agenttest.Names(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
 		t.Errorf("got %s", got)
 	}
-	if end := last[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
+	if end := agenttest.Last[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
 		t.Errorf("end %+v", end)
 	}
 	<-gone
 }
 
 func TestCancelReachesTheTool(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
-	run := h.start(t, agent.Request{})
-	<-h.tools.entered
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
+	run := h.Begin(t, agent.Request{})
+	<-h.Tools.Entered
 	h.Cancel(run.ID)
-	events := h.events(t, run.ID)
-	last[event.Cancelled](t, events)
-	if errs := find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
+	events := h.Events(t, run.ID)
+	agenttest.Last[event.Cancelled](t, events)
+	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
 		t.Errorf("errors %+v", errs)
 	}
-	<-h.tools.left
+	<-h.Tools.Left
 }
 
 func TestTheSecondsOfABudgetEndTheRun(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil)
-	events := h.events(t, h.start(t, agent.Request{Budget: agent.Budget{Seconds: 0.05}}).ID)
-	if end := last[event.RunError](t, events); end.Code != "budget_exceeded" {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{Seconds: 0.05}}).ID)
+	if end := agenttest.Last[event.RunError](t, events); end.Code != "budget_exceeded" {
 		t.Errorf("end %+v", end)
 	}
 }
 
 func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	g := newGate()
-	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
-	run := h.start(t, agent.Request{})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
+	run := h.Begin(t, agent.Request{})
 	first, second := h.Watch(run.ID), h.Watch(run.ID)
 	<-g.reached
 	first.Release()
@@ -279,38 +280,38 @@ func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 		t.Fatalf("the run ended while somebody watched: %+v, %v", r, err)
 	}
 	second.Release()
-	if end := last[event.Cancelled](t, h.events(t, run.ID)); end.Reason != "abandoned" {
+	if end := agenttest.Last[event.Cancelled](t, h.Events(t, run.ID)); end.Reason != "abandoned" {
 		t.Errorf("end %+v", end)
 	}
 }
 
 func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
 	g := newGate()
-	h := build(t, llmtest.Turns(g.hold(nil)), nil)
-	run := h.start(t, agent.Request{})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.Begin(t, agent.Request{})
 	h.Watch(run.ID).Release()
 	<-g.reached
 	defer h.Watch(run.ID).Release()
 	close(g.open)
-	if end := last[event.FinalAnswer](t, h.events(t, run.ID)); end.Answer != "Let me see." {
+	if end := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID)); end.Answer != "Let me see." {
 		t.Errorf("end %+v", end)
 	}
 }
 
 func TestABackgroundRunNeedsNobody(t *testing.T) {
 	g := newGate()
-	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
-	run := h.start(t, agent.Request{Background: true})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
+	run := h.Begin(t, agent.Request{Background: true})
 	<-g.reached
 	h.Watch(run.ID).Abandon()
 	close(g.open)
-	last[event.FinalAnswer](t, h.events(t, run.ID))
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
 }
 
 func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 	g := newGate()
-	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
-	run := h.start(t, agent.Request{})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	run := h.Begin(t, agent.Request{})
 	<-g.reached
 	drained := make(chan struct{})
 	go func() { h.Drain(context.Background()); close(drained) }()
@@ -322,18 +323,18 @@ func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 	}
 	close(g.open)
 	<-drained
-	last[event.FinalAnswer](t, h.events(t, run.ID))
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
 }
 
 func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	g := newGate()
-	h := build(t, llmtest.Turns(g.hold(nil)), nil)
-	run := h.start(t, agent.Request{})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.Begin(t, agent.Request{})
 	<-g.reached
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	h.Drain(over)
-	if end := last[event.RunError](t, h.events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
+	if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("end %+v", end)
 	}
 }
@@ -341,15 +342,15 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
 	g := newGate()
 	defer close(g.open)
-	h := build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
-	h.start(t, agent.Request{})
+	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	h.Begin(t, agent.Request{})
 	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrOverloaded) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
 	ask := func(who auth.Identity, print byte) (event.Run, error) {
 		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{print}})
@@ -370,9 +371,9 @@ func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 }
 
 func TestAModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
-	events := h.events(t, h.start(t, agent.Request{}).ID)
-	end := last[event.RunError](t, events)
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	end := agenttest.Last[event.RunError](t, events)
 	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
 		t.Errorf("end %+v", end)
 	}
@@ -390,13 +391,13 @@ func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error]
 
 // F32
 func TestAPanicEndsItsRunAndNoOther(t *testing.T) {
-	h := build(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
 	for range 2 {
-		events := h.events(t, h.start(t, agent.Request{}).ID)
-		if got := names(events); got != "start step_start text_start text_delta text_end step_end run_error" {
+		events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+		if got := agenttest.Names(events); got != "start step_start text_start text_delta text_end step_end run_error" {
 			t.Errorf("got %s", got)
 		}
-		if end := last[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
+		if end := agenttest.Last[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
 			t.Errorf("end %+v", end)
 		}
 	}
@@ -412,10 +413,10 @@ func TestTheSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
 	before := time.Now().In(rome)
-	h.events(t, h.start(t, agent.Request{Tools: []string{"add"}}).ID)
-	parts := strings.Split(h.model.Requests()[0].Messages[0].Content, "|")
+	h.Events(t, h.Begin(t, agent.Request{Tools: []string{"add"}}).ID)
+	parts := strings.Split(h.Model.Requests()[0].Messages[0].Content, "|")
 	said, err := time.ParseInLocation("Monday, 02 January 2006, 15:04:05 MST", parts[1], rome)
 	if err != nil || said.Sub(before.Truncate(time.Second)) < 0 || said.Sub(before) > time.Minute {
 		t.Errorf("today_long %q: %v", parts[1], err)
@@ -449,10 +450,10 @@ func TestMessagesAreTheLastOfTheHistoryAndTheQuestion(t *testing.T) {
 		{"only the last ones", []agent.Message{{Role: "user", Content: "1"}, {Role: "user", Content: "2"}, {Role: "user", Content: "3"}, {Role: "user", Content: "4"}}, "user:2 user:3 user:4 user:Q"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.MaxHistory = 3 })
-			h.events(t, h.start(t, agent.Request{Question: "Q", History: c.history}).ID)
+			h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.MaxHistory = 3 })
+			h.Events(t, h.Begin(t, agent.Request{Question: "Q", History: c.history}).ID)
 			var got []string
-			for _, m := range h.model.Requests()[0].Messages[1:] {
+			for _, m := range h.Model.Requests()[0].Messages[1:] {
 				got = append(got, m.Role+":"+m.Content)
 			}
 			if strings.Join(got, " ") != c.want {

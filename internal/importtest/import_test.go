@@ -25,6 +25,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/llm/llmtest":     {},
 	"answerd/internal/mcp":             {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go", "github.com/coder/websocket"}},
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth"}, outside: otelAPI},
+	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "api/native"}, outside: []string{"github.com/go-chi/chi/v5"}},
 	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},

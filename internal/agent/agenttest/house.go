@@ -1,0 +1,202 @@
+// Package agenttest is a whole agent between a scripted model and a real MCP server,
+// for the tests of the agent and of whoever starts runs.
+//
+//	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+//	run := h.Begin(t, agent.Request{Question: "Is it?"})
+//	answer := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+package agenttest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/agent"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// House is an agent between a scripted model and a real MCP server.
+type House struct {
+	*agent.Agent
+	Model *llmtest.Endpoint
+	Tools *ToolServer
+}
+
+// ToolServer is a real MCP server whose tools tell the test what they do.
+type ToolServer struct {
+	URL      string
+	Entered  chan string   // a tool was entered
+	Left     chan struct{} // the tool "wait" saw its context end
+	Together chan struct{} // the tool "meet" leaves when it is closed
+}
+
+type sum struct {
+	A float64 `json:"a"`
+	B float64 `json:"b"`
+}
+
+func newToolServer(t testing.TB) *ToolServer {
+	s := &ToolServer{Entered: make(chan string, 64), Left: make(chan struct{}, 64), Together: make(chan struct{})}
+	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
+	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
+		return nil, map[string]float64{"sum": in.A + in.B}, nil
+	})
+	type text struct {
+		Text string `json:"text"`
+	}
+	sdk.AddTool(server, &sdk.Tool{Name: "echo"}, func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
+	})
+	sdk.AddTool(server, &sdk.Tool{Name: "fail"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		return nil, nil, fmt.Errorf("the tool is out of order")
+	})
+	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		s.Entered <- "wait"
+		<-ctx.Done()
+		s.Left <- struct{}{}
+		return nil, nil, ctx.Err()
+	})
+	sdk.AddTool(server, &sdk.Tool{Name: "meet"}, func(ctx context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
+		s.Entered <- in.Text
+		select {
+		case <-s.Together:
+		case <-ctx.Done():
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
+	})
+	sdk.AddTool(server, &sdk.Tool{Name: "steps"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		for i := range 3 {
+			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Total: 3})
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
+	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	t.Cleanup(web.Close)
+	s.URL = web.URL
+	return s
+}
+
+// Build starts the house; set may change the options.
+func Build(t testing.TB, script llmtest.Script, set func(*agent.Options)) *House {
+	t.Helper()
+	h := &House{Model: llmtest.New(t, script), Tools: newToolServer(t)}
+	server, err := mcp.SingleServer(h.Tools.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tools.Close() })
+	web := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(web.CloseIdleConnections)
+	o := agent.Options{
+		Model: llm.NewOpenAI(llm.OpenAIConfig{BaseURL: h.Model.URL, Transport: web}),
+		Tools: tools, Log: event.NewMemory(event.MemoryOptions{}),
+		DefaultModel: "scripted", Grace: time.Hour,
+	}
+	if set != nil {
+		set(&o)
+	}
+	if h.Agent, err = agent.New(o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		over, stop := context.WithCancel(context.Background())
+		stop()
+		h.Drain(over)
+	})
+	return h
+}
+
+// Begin starts a run of the anonymous caller.
+func (h *House) Begin(t testing.TB, r agent.Request) event.Run {
+	t.Helper()
+	if r.Question == "" {
+		r.Question = "What is it?"
+	}
+	run, err := h.Start(t.Context(), auth.Identity{}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// Events reads a run to its end.
+func (h *House) Events(t testing.TB, id string) []event.Event {
+	t.Helper()
+	return h.Until(t, id, func(event.Event) bool { return false })
+}
+
+// Until reads a run until an event pleases, or to its end.
+func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
+	t.Helper()
+	var all []event.Event
+	for {
+		page, err := h.Log.After(id, int64(len(all)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range page.Events {
+			all = append(all, e)
+			if pleases(e) {
+				return all
+			}
+		}
+		if page.Ended {
+			return all
+		}
+		if page.More != nil {
+			select {
+			case <-page.More:
+			case <-t.Context().Done():
+				t.Fatalf("the run stays at %s", Names(all))
+			}
+		}
+	}
+}
+
+// Names are the types of events, in one line.
+func Names(events []event.Event) string {
+	var out []string
+	for _, e := range events {
+		out = append(out, string(e.Body.Type()))
+	}
+	return strings.Join(out, " ")
+}
+
+// Last is the terminal event, which must be a B.
+func Last[B event.Body](t testing.TB, events []event.Event) B {
+	t.Helper()
+	b, ok := events[len(events)-1].Body.(B)
+	if !ok {
+		t.Fatalf("the run ended with %s: %s", events[len(events)-1].Body.Type(), events[len(events)-1].JSON)
+	}
+	return b
+}
+
+// Find are the events that are a B.
+func Find[B event.Body](events []event.Event) []B {
+	var out []B
+	for _, e := range events {
+		if b, ok := e.Body.(B); ok {
+			out = append(out, b)
+		}
+	}
+	return out
+}

@@ -1,0 +1,317 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+type answer struct {
+	Answer   string
+	RunID    string `json:"run_id"`
+	ThreadID string `json:"thread_id"`
+	Status   string
+	Metadata event.Metadata
+	Error    *problem
+	Reason   string
+}
+
+// S2.1, S2.11: both ways to ask are the same run.
+func TestTheStreamAndTheAnswerAgree(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	whole := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	if whole.Answer != "It is 3." || len(whole.Metadata.ToolNames) != 1 || !strings.HasPrefix(whole.ThreadID, "thr_") {
+		t.Errorf("answer %+v", whole)
+	}
+	resp := s.do(t, "POST", "/answer/stream", question)
+	got := frames(t, resp, "")
+	var end answer
+	if err := json.Unmarshal(got[len(got)-1].Data, &end); err != nil {
+		t.Fatal(err)
+	}
+	if end.Answer != whole.Answer || fmt.Sprint(end.Metadata) != fmt.Sprint(whole.Metadata) {
+		t.Errorf("the stream ends with %+v", end)
+	}
+	for i, f := range got {
+		if want := end.RunID + ":" + strconv.Itoa(i+1); f.ID != want {
+			t.Errorf("frame %d has id %s, want %s", i, f.ID, want)
+		}
+	}
+	for name, want := range map[string]string{"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"} {
+		if resp.Header.Get(name) != want {
+			t.Errorf("%s: %s", name, resp.Header.Get(name))
+		}
+	}
+}
+
+func TestAPlainEventSourceCanAsk(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	got := frames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
+	if got[0].Event != "start" || got[len(got)-1].Event != "final_answer" {
+		t.Errorf("got %s", events(got))
+	}
+}
+
+// Whatever the position, on each of the three streams, the rest comes and nothing
+// else, and the question is asked once.
+func TestEveryStreamGoesOnAfterLastEventID(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	all := frames(t, s.do(t, "POST", "/answer/stream", question), "")
+	run, _, _ := strings.Cut(all[0].ID, ":")
+	asked := len(s.Model.Requests())
+	for i := range all[:len(all)-1] {
+		for _, resp := range []*http.Response{
+			s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", all[i].ID),
+			s.do(t, "GET", "/answer/stream?question=again", "", "Last-Event-ID", all[i].ID),
+			s.do(t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", all[i].ID),
+			s.do(t, "GET", "/runs/"+run+"/events?after="+strconv.Itoa(i+1), ""),
+			s.do(t, "GET", "/runs/"+run+"/events?after=1", "", "Last-Event-ID", all[i].ID),
+		} {
+			if rest := frames(t, resp, ""); events(rest) != events(all[i+1:]) || rest[0].ID != all[i+1].ID {
+				t.Errorf("after %s: %s", all[i].ID, events(rest))
+			}
+		}
+	}
+	if whole := frames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), ""); events(whole) != events(all) {
+		t.Errorf("from the start: %s", events(whole))
+	}
+	end := all[len(all)-1].ID
+	for _, resp := range []*http.Response{
+		s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", end),
+		s.do(t, "GET", "/answer/stream?question=again", "", "Last-Event-ID", end),
+		s.do(t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", end),
+	} {
+		if resp.StatusCode != http.StatusNoContent {
+			t.Errorf("caught up: %s", resp.Status)
+		}
+	}
+	if now := len(s.Model.Requests()); now != asked {
+		t.Errorf("the question was asked again: %d model requests", now-asked)
+	}
+}
+
+func TestAPositionThatIsNoneAndARunThatIsNotThere(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	for _, last := range []string{"x", "run:", a.RunID, a.RunID + ":-1", a.RunID + ":999", a.RunID + ":1:1"} {
+		refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", last), 400, "invalid_request")
+		refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", last), 400, "invalid_request")
+	}
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", "run_other:1"), 400, "invalid_request")
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=x", ""), 400, "invalid_request")
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=-1", ""), 400, "invalid_request")
+	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", "run_none:1"), 404, "not_found")
+	for _, path := range []string{"/runs/run_none", "/runs/run_none/events", "/nothing"} {
+		refused(t, s.do(t, "GET", path, ""), 404, "not_found")
+	}
+	refused(t, s.do(t, "POST", "/runs/run_none/cancel", ""), 404, "not_found")
+}
+
+func TestAPastThatIsNoLongerKeptIs410AndNeverAGap(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{MaxBytes: 16 << 10})
+	long := make([]string, 100)
+	for i := range long {
+		long[i] = strings.Repeat("x", 200)
+	}
+	s := serve(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
+	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200) // the whole answer all the same
+	if len(a.Answer) != 20000 {
+		t.Errorf("an answer of %d bytes", len(a.Answer))
+	}
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", ""), 410, "gone")
+	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", a.RunID+":3"), 410, "gone")
+}
+
+func TestAReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), nil, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
+	leave()
+	resp := s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", seen[len(seen)-1].ID)
+	close(open)
+	rest := frames(t, resp, "")
+	if got := events(append(seen, rest...)); got != "start step_start text_start text_delta text_delta text_end step_end final_answer" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// F29
+func TestACallerOfAnswerWhoLeavesTakesTheRunAlong(t *testing.T) {
+	asked, gone := make(chan struct{}), make(chan struct{})
+	s := serve(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+		close(gone)
+	}), nil, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(ctx, "POST", s.URL+"/answer", strings.NewReader(question))
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := s.Client().Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	<-asked
+	leave()
+	<-gone
+	if err := <-done; err == nil {
+		t.Error("the caller got an answer")
+	}
+}
+
+func TestCancelEndsTheRunAndItsStream(t *testing.T) {
+	s := serve(t, holds(nil), nil, nil)
+	resp := s.do(t, "POST", "/answer/stream", question)
+	first := frames(t, resp, "text_delta")
+	run, _, _ := strings.Cut(first[0].ID, ":")
+	if st := decode[answer](t, s.do(t, "GET", "/runs/"+run, ""), 200); st.Status != "running" {
+		t.Errorf("status %+v", st)
+	}
+	if st := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); st.Status != "cancelled" || st.Reason != "requested" {
+		t.Errorf("cancelled %+v", st)
+	}
+	if rest := events(frames(t, resp, "")); rest != "text_end step_end cancelled" {
+		t.Errorf("the stream went on with %s", rest)
+	}
+	if again := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); again.Status != "cancelled" {
+		t.Errorf("again %+v", again)
+	}
+}
+
+func TestABackgroundRunIsFollowedByItsAddress(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), nil, nil)
+	resp := s.do(t, "POST", "/answer", `{"question":"?","background":true}`)
+	begun := decode[answer](t, resp, 202)
+	if begun.Status != "running" || resp.Header.Get("Location") != "/runs/"+begun.RunID {
+		t.Fatalf("begun %+v at %s", begun, resp.Header.Get("Location"))
+	}
+	close(open)
+	s.Events(t, begun.RunID)
+	end := decode[answer](t, s.do(t, "GET", resp.Header.Get("Location"), ""), 200)
+	if end.Status != "completed" || end.Answer != "Wait." || end.Metadata.Steps != 1 {
+		t.Errorf("end %+v", end)
+	}
+}
+
+func TestAFailedRunIsAProblem(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
+	p := refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
+	if strings.Contains(fmt.Sprint(p), "canary") {
+		t.Errorf("problem %+v", p)
+	}
+	st := decode[answer](t, s.do(t, "GET", p.Instance, ""), 200)
+	if st.Status != "failed" || st.Error == nil || st.Error.Code != "model_error" || st.Error.Status != 502 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestTheSameKeyAndBodyIsTheSameRun(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
+	again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
+	if first.RunID != again.RunID || len(s.Model.Requests()) != 2 {
+		t.Errorf("%s, then %s", first.RunID, again.RunID)
+	}
+	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k 1"), 422, "unprocessable")
+	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
+}
+
+func TestMoreRunsThanAllowedAre503WithRetryAfter(t *testing.T) {
+	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
+	s.Begin(t, agent.Request{})
+	resp := s.do(t, "POST", "/answer", question)
+	refused(t, resp, 503, "overloaded")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+func TestADrainingServiceSaysSoAndRefusesQuestions(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	decode[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
+	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
+		t.Errorf("before: %+v", r)
+	}
+	s.handler.Unready()
+	s.Drain(t.Context())
+	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 503); r.Status != "draining" {
+		t.Errorf("after: %+v", r)
+	}
+	resp := s.do(t, "POST", "/answer", question)
+	refused(t, resp, 503, "draining")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+// A silent stream is kept open by comments of one line feed, which no client takes
+// for an event.
+func TestASilentStreamBeats(t *testing.T) {
+	s := serve(t, holds(nil), nil, func(o *api.Options) { o.Heartbeat = 1 })
+	resp := s.do(t, "POST", "/answer/stream", question)
+	var got strings.Builder
+	for buf := make([]byte, 512); !strings.Contains(got.String(), ": ping\n: ping\n"); {
+		n, err := resp.Body.Read(buf)
+		if err != nil {
+			t.Fatalf("%s: %v", got.String(), err)
+		}
+		got.Write(buf[:n])
+	}
+	if strings.Contains(got.String(), ": ping\n\n") {
+		t.Errorf("got %q", got.String())
+	}
+}
+
+func TestToolsAndServersAreListed(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	tools := decode[struct {
+		Tools []struct {
+			Name, Server string
+			InputSchema  map[string]any `json:"input_schema"`
+		}
+	}](t, s.do(t, "GET", "/tools", ""), 200).Tools
+	if len(tools) != 6 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
+		t.Errorf("tools %+v", tools)
+	}
+	type server struct {
+		Name, State string
+		Tools       int
+	}
+	list := decode[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
+	if len(list) != 1 || list[0] != (server{"default", "connected", 6}) {
+		t.Errorf("servers %+v", list)
+	}
+	// S2.12
+	if again := decode[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
+		t.Errorf("refreshed %+v", again)
+	}
+	refused(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
+}
+
+func TestAReaderOfARunThatIsNoLongerWatchedGetsItsEnd(t *testing.T) {
+	s := serve(t, holds(nil), func(o *agent.Options) { o.Grace = 0 }, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
+	run, _, _ := strings.Cut(seen[0].ID, ":")
+	leave()
+	end := agenttest.Last[event.Cancelled](t, s.Events(t, run))
+	if end.Reason != "abandoned" {
+		t.Errorf("end %+v", end)
+	}
+}

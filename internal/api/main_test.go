@@ -1,0 +1,169 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/sse"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// service is the API over a whole agent, on a socket.
+type service struct {
+	*agenttest.House
+	*httptest.Server
+	handler *api.Handler
+}
+
+func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options)) *service {
+	t.Helper()
+	s := &service{House: agenttest.Build(t, script, set)}
+	o := api.Options{Agent: s.Agent, Log: s.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour}
+	if options != nil {
+		options(&o)
+	}
+	s.handler = api.New(o)
+	s.Server = httptest.NewServer(s.handler)
+	t.Cleanup(func() {
+		// Runs end first, as in production: a follower leaves when its run has ended.
+		over, stop := context.WithCancel(context.Background())
+		stop()
+		s.Drain(over)
+		s.Server.Close()
+	})
+	return s
+}
+
+// do sends a request with a JSON body, unless body is "". Headers come in pairs.
+func (s *service) do(t *testing.T, method, path, body string, header ...string) *http.Response {
+	t.Helper()
+	return s.doContext(t.Context(), t, method, path, body, header...)
+}
+
+func (s *service) doContext(ctx context.Context, t *testing.T, method, path, body string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := s.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// decode reads a JSON response of that status.
+func decode[T any](t *testing.T, resp *http.Response, status int) T {
+	t.Helper()
+	var v T
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != status {
+		t.Fatalf("status %d, want %d: %s", resp.StatusCode, status, b)
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+	return v
+}
+
+// problem is what a refused caller reads.
+type problem struct {
+	Type, Title, Detail, Instance, Code string
+	Status                              int
+	Errors                              []struct{ Pointer, Detail string }
+}
+
+// refused checks that resp is a problem of that code and status.
+func refused(t *testing.T, resp *http.Response, status int, code string) problem {
+	t.Helper()
+	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("content type %s", got)
+	}
+	p := decode[problem](t, resp, status)
+	if p.Code != code || p.Status != status || p.Detail == "" || p.Title == "" || p.Instance == "" {
+		t.Errorf("problem %+v", p)
+	}
+	return p
+}
+
+// frames reads a stream to its end, or to the frame that is wanted.
+func frames(t *testing.T, resp *http.Response, until string) []sse.Frame {
+	t.Helper()
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+		b, _ := io.ReadAll(resp.Body)
+		t.Fatalf("no stream: %d %s", resp.StatusCode, b)
+	}
+	var out []sse.Frame
+	r := sse.NewReader(bufio.NewReader(resp.Body), 1<<20)
+	for {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Data = append([]byte(nil), f.Data...)
+		out = append(out, f)
+		if until != "" && f.Event == until {
+			return out
+		}
+	}
+}
+
+func events(frames []sse.Frame) string {
+	var out []string
+	for _, f := range frames {
+		out = append(out, f.Event)
+	}
+	return strings.Join(out, " ")
+}
+
+const question = `{"question":"What is 1 + 2?"}`
+
+// adds is a model that calls add once and then answers.
+func adds() llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3."))
+}
+
+// holds is a model that begins to answer, waits, and ends when open is closed.
+func holds(open <-chan struct{}) llmtest.Script {
+	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
+		select {
+		case <-open:
+			_, _ = io.WriteString(w, `data: {"choices":[{"delta":{"content":"."},"finish_reason":"stop"}]}`+"\n\n")
+		case <-r.Context().Done():
+		}
+	})
+}

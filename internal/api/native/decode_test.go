@@ -1,0 +1,176 @@
+package native_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+)
+
+func TestAWholeQuestion(t *testing.T) {
+	got, err := native.Decode([]byte(`{
+		"question": "What?", "history": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}],
+		"model": "m", "tool_choice": "required", "servers": ["crm"], "tools": ["crm_get_*"], "max_turns": 6,
+		"budget": {"tool_calls": 8, "total_tokens": 50000, "seconds": 0.5},
+		"context": {"context_id": "1111"}, "thread_id": "t:1", "metadata": {"k": "v"}, "background": true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := agent.Request{
+		Question: "What?", History: []agent.Message{{Role: "user", Content: "a"}, {Role: "assistant"}},
+		Model: "m", ToolChoice: agent.ToolRequired, Servers: []string{"crm"}, Tools: []string{"crm_get_*"}, MaxTurns: 6,
+		Budget:  agent.Budget{ToolCalls: 8, TotalTokens: 50000, Seconds: 0.5},
+		Context: map[string]string{"context_id": "1111"}, ThreadID: "t:1", Metadata: map[string]string{"k": "v"}, Background: true,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Every case names the fields that the answer must point at.
+func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
+	q := `"question":"What?"`
+	for _, c := range []struct{ name, body, pointers string }{
+		{"nothing", ``, ""},
+		{"no JSON", `question=What`, ""},
+		{"cut off", `{"question":"Wh`, "/question"},
+		{"null", `null`, ""},
+		{"a list", `[]`, ""},
+		{"two values", `{` + q + `} {}`, ""},
+		{"trailing comma", `{` + q + `,}`, ""},
+		{"a byte order mark", "\ufeff{" + q + "}", ""},
+		{"invalid UTF-8", "{\"question\":\"\xff\"}", ""},
+		{"no question", `{}`, "/question"},
+		{"a blank question", `{"question":" \n"}`, "/question"},
+		{"a question of null", `{"question":null}`, "/question"},
+		{"a number for a question", `{"question":1}`, "/question"},
+		{"U+0000", `{"question":"a\u0000"}`, "/question"},
+		{"half a surrogate pair", `{"question":"\ud800"}`, "/question"},
+		{"the other half", `{"question":"\udc00 \\ud83d"}`, "/question"},
+		{"the same key twice", `{` + q + `,"question":"b"}`, "/question"},
+		{"the same key twice inside", `{` + q + `,"context":{"a":"1","a":"2"}}`, "/context/a"},
+		{"another case", `{` + q + `,"Question":"b"}`, "/Question"},
+		{"a look-alike", `{` + q + `,"que\u017ftion":"b"}`, "/queſtion"},
+		{"an unknown field", `{` + q + `,"stream":true}`, "/stream"},
+		{"a key with a slash", `{` + q + `,"a/b~":1}`, "/a~1b~0"},
+		{"a history that is no list", `{` + q + `,"history":{}}`, "/history"},
+		{"a message that is no object", `{` + q + `,"history":["a"]}`, "/history/0"},
+		{"a message without content", `{` + q + `,"history":[{"role":"user"}]}`, "/history/0/content"},
+		{"a role of null", `{` + q + `,"history":[{"role":null,"content":"a"}]}`, "/history/0/role"},
+		{"content in parts", `{` + q + `,"history":[{"role":"user","content":[]}]}`, "/history/0/content"},
+		{"a message with more", `{` + q + `,"history":[{"role":"user","content":"a","name":"b"}]}`, "/history/0/name"},
+		{"an unknown tool choice", `{` + q + `,"tool_choice":"always"}`, "/tool_choice"},
+		{"no servers but a name", `{` + q + `,"servers":"crm"}`, "/servers"},
+		{"an empty name", `{` + q + `,"servers":["crm",""]}`, "/servers/1"},
+		{"no turns", `{` + q + `,"max_turns":0}`, "/max_turns"},
+		{"turns by halves", `{` + q + `,"max_turns":1.5}`, "/max_turns"},
+		{"turns as text", `{` + q + `,"max_turns":"6"}`, "/max_turns"},
+		{"an unknown budget", `{` + q + `,"budget":{"euro":1}}`, "/budget/euro"},
+		{"a negative budget", `{` + q + `,"budget":{"tool_calls":-1}}`, "/budget/tool_calls"},
+		{"endless seconds", `{` + q + `,"budget":{"seconds":1e300}}`, "/budget/seconds"},
+		{"a context of numbers", `{` + q + `,"context":{"id":1}}`, "/context/id"},
+		{"a thread with a line feed", `{` + q + `,"thread_id":"a\nb"}`, "/thread_id"},
+		{"an empty thread", `{` + q + `,"thread_id":""}`, "/thread_id"},
+		{"background as text", `{` + q + `,"background":"true"}`, "/background"},
+		{"everything at once", `{"model":1,"max_turns":-1,"x":1}`, "/max_turns /model /question /x"},
+		{"nested without end", `{` + q + `,"context":` + strings.Repeat(`[`, 100000), "/context" + strings.Repeat("/0", 15)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := native.Decode([]byte(c.body))
+			var invalid *native.Invalid
+			if !errors.As(err, &invalid) {
+				t.Fatalf("error %v", err)
+			}
+			var got []string
+			for _, e := range invalid.Errors {
+				got = append(got, e.Pointer)
+				if e.Detail == "" {
+					t.Errorf("%s without a word", e.Pointer)
+				}
+			}
+			if strings.Join(got, " ") != c.pointers {
+				t.Errorf("points at %q, want %q: %v", got, c.pointers, err)
+			}
+		})
+	}
+}
+
+func TestEveryTruncationOfABodyIsRefused(t *testing.T) {
+	body := `{"question":"Wh\u00e4t?","history":[{"role":"user","content":"a"}],"budget":{"seconds":1}}`
+	if _, err := native.Decode([]byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(body) {
+		if _, err := native.Decode([]byte(body[:n])); err == nil {
+			t.Errorf("%s was taken", body[:n])
+		}
+	}
+}
+
+func TestSurrogatePairsAndTheReplacementCharacterAreText(t *testing.T) {
+	for _, text := range []string{`\ud83d\ude00`, `\ufffd`, "\ufffd", `\\ud800`} {
+		if _, err := native.Decode([]byte(`{"question":"` + text + `"}`)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestAQueryIsAQuestion(t *testing.T) {
+	got, err := native.DecodeQuery(url.Values{
+		"question": {"What?"}, "servers": {"a", "b"}, "max_turns": {"3"}, "thread_id": {"t"}, "tool_choice": {"none"},
+	})
+	want := agent.Request{Question: "What?", Servers: []string{"a", "b"}, MaxTurns: 3, ThreadID: "t", ToolChoice: agent.ToolNone}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, bad := range []url.Values{{}, {"question": {"a", "b"}}, {"question": {"a"}, "history": {"b"}}, {"question": {"a"}, "max_turns": {"x"}}} {
+		if _, err := native.DecodeQuery(bad); err == nil {
+			t.Errorf("%v was taken", bad)
+		}
+	}
+}
+
+func TestAPositionReadsBackAndNothingElseIsOne(t *testing.T) {
+	run, seq, ok := native.ParsePosition("run_a:7")
+	if run != "run_a" || seq != 7 || !ok {
+		t.Errorf("%s %d %v", run, seq, ok)
+	}
+	for _, bad := range []string{"", "run_a", "run_a:", ":7", "run_a:-1", "run_a:x", "run_a:7:8", "run_a:99999999999999999999"} {
+		if _, _, ok := native.ParsePosition(bad); ok {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"question":"What?","history":[{"role":"user","content":"a"}],"budget":{"seconds":1}}`))
+	f.Add([]byte(`{"question":"\ud83d\ude00","context":{"a":"b"}}`))
+	f.Add([]byte(`{"question":"\ud800"}`))
+	f.Add([]byte(`[[[[`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := native.Decode(body)
+		var invalid *native.Invalid
+		if err != nil && (!errors.As(err, &invalid) || len(invalid.Errors) == 0) {
+			t.Fatalf("error %v", err)
+		}
+		if err == nil && (strings.TrimSpace(r.Question) == "" || strings.ContainsRune(fmt.Sprint(r), 0)) {
+			t.Fatalf("taken: %q", body)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	body := []byte(`{"question":"What time is it?","history":[` + strings.Repeat(`{"role":"user","content":"`+strings.Repeat("x", 4000)+`"},`, 15) + `{"role":"user","content":"y"}]}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := native.Decode(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
