@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/sse"
+)
+
+// The service runs as a process of its own, so that what is counted is its work and
+// not that of the model, the MCP server and the load beside it. It counts itself:
+// the figures are the differences of its own metrics.
+
+// BenchmarkAnswer is POST /answer with an instant model and one tool call, JWT and
+// all, 16 callers at a time.
+func BenchmarkAnswer(b *testing.B) {
+	benchmarkQuestions(b, "/answer")
+}
+
+// BenchmarkStream is the same as a stream.
+func BenchmarkStream(b *testing.B) {
+	benchmarkQuestions(b, "/answer/stream")
+}
+
+func benchmarkQuestions(b *testing.B, path string) {
+	w := newWorld(b, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("It ", "is ", "100.")))
+	p := spawn(b, w.environ())
+	url, c := p.url(b), web(b)
+	one := func() {
+		resp := post(b, c, url+path, `{"question":"What is 12.5 * 8?"}`)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"answer":"It is 100."`) {
+			b.Errorf("%s %s %v", resp.Status, body, err)
+		}
+	}
+	one() // the token and the session are made once
+	before := readMetrics(b, c, url)
+	b.SetParallelism(8)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			one()
+		}
+	})
+	b.StopTimer()
+	after := readMetrics(b, c, url)
+	each := func(name string) float64 { return (after[name] - before[name]) / float64(b.N) }
+	b.ReportMetric(each("process_cpu_seconds_total")*1e6, "cpu-µs/answer")
+	b.ReportMetric(each("go_memstats_mallocs_total"), "service-allocs/answer")
+	b.ReportMetric(each("go_memstats_alloc_bytes_total")/1024, "service-KiB/answer")
+	p.signal(b, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		b.Errorf("%v\n%s", err, p.log)
+	}
+}
+
+// BenchmarkOpenStreams is the memory of 1,000 streams in mid-answer.
+func BenchmarkOpenStreams(b *testing.B) {
+	const streams = 1000
+	release := make(chan struct{})
+	w := newWorld(b, waits(release))
+	p := spawn(b, append(w.environ(), "MAX_CONCURRENT_RUNS=2000"))
+	url, c := p.url(b), web(b)
+	for b.Loop() {
+		before := readMetrics(b, c, url)
+		var open []*http.Response
+		for range streams {
+			resp := post(b, c, url+"/answer/stream", `{"question":"?"}`)
+			r := sse.NewReader(bufio.NewReaderSize(resp.Body, 512), 1<<20)
+			for {
+				f, err := r.Next()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if f.Event == "text_delta" {
+					break
+				}
+			}
+			open = append(open, resp)
+		}
+		after := readMetrics(b, c, url)
+		b.ReportMetric((after["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])/streams/1024, "rss-KiB/stream")
+		for _, resp := range open {
+			resp.Body.Close()
+		}
+	}
+	close(release)
+	p.signal(b, syscall.SIGTERM)
+	p.signal(b, syscall.SIGTERM)
+}
+
+// readMetrics is the unlabelled series of the service.
+func readMetrics(b *testing.B, c *http.Client, url string) map[string]float64 {
+	b.Helper()
+	resp, err := c.Get(url + "/metrics")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer resp.Body.Close()
+	out := make(map[string]float64)
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil {
+			out[name] = v
+		}
+	}
+	if out["process_cpu_seconds_total"] == 0 {
+		b.Fatalf("the metrics lack the CPU time; there are %d", len(out))
+	}
+	return out
+}

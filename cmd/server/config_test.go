@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// from is an environment of these settings.
+func from(settings ...string) func(string) string {
+	env := make(map[string]string)
+	for i := 0; i < len(settings); i += 2 {
+		env[settings[i]] = settings[i+1]
+	}
+	return func(name string) string { return env[name] }
+}
+
+func TestTheDefaultsWorkWithAModelEndpoint(t *testing.T) {
+	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Addr != "127.0.0.1:8080" || c.DefaultModelID != "xai.grok-4" || c.Timeout != time.Minute || c.MaxHistory != 16 ||
+		c.EventsMaxBytes != 256<<20 || c.Scope != "urn:opc:idm:__myscopes__" || c.AgentTimezone != "Europe/Rome" {
+		t.Errorf("config %+v", c)
+	}
+}
+
+func TestTheSeedsSpellingsAreRead(t *testing.T) {
+	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
+	if err != nil || c.Timeout != 90*time.Second || !c.Debug {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := loadConfig(from("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
+	for _, c := range []struct {
+		name     string
+		settings []string
+	}{
+		{"DEFAULT_MODEL_ID", []string{"OPENAI_API_KEY", "sk-canary"}},
+		{"LLM_BASE_URL", []string{"LLM_BASE_URL", "ftp://x"}},
+		{"ADDR", append(here, "ADDR", "8080")},
+		{"ADDR", append(here, "ADDR", "0.0.0.0:8080")},
+		{"ADDR", append(here, "ADDR", ":8080")},
+		{"TIMEOUT", append(here, "TIMEOUT", "soon")},
+		{"TIMEOUT", append(here, "TIMEOUT", "-1s")},
+		{"MAX_TURNS", append(here, "MAX_TURNS", "many")},
+		{"MAX_TURNS", append(here, "MAX_TURNS", "0")},
+		{"MAX_BODY_BYTES", append(here, "MAX_BODY_BYTES", "1 potato")},
+		{"DEBUG", append(here, "DEBUG", "perhaps")},
+		{"LLM_TOOL_CALLING", append(here, "LLM_TOOL_CALLING", "magic")},
+		{"CORS_ORIGINS", append(here, "CORS_ORIGINS", "https://a.example,*")},
+		{"IAM_BASE_URL", append(here, "ENABLE_JWT_TOKEN", "true")},
+		{"IAM_CLIENT_SECRET", append(here, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", "https://iam.example", "IAM_CLIENT_ID", "a")},
+		{"IAM_CLIENT_SECRET_FILE", append(here, "IAM_CLIENT_SECRET_FILE", "/no/such/file")},
+		{"AUTH_AUDIENCE", append(here, "AUTH_ISSUER", "https://iam.example")},
+		{"AUTH_ISSUER", append(here, "AUTH_AUDIENCE", "answerd")},
+		{"HOOKS_URL", append(here, "HOOKS_URL", "https://hooks.example")},
+		{"EVENTS_URL", append(here, "EVENTS_URL", "file:/tmp")},
+	} {
+		t.Run(fmt.Sprint(c.name, c.settings[2%len(c.settings):]), func(t *testing.T) {
+			_, err := loadConfig(from(c.settings...))
+			var bad *configError
+			if !errors.As(err, &bad) || bad.name != c.name || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
+				t.Fatalf("error %v", err)
+			}
+			var line strings.Builder
+			if code := exitCode(err, &line); code != 2 || !strings.HasPrefix(line.String(), "answerd: "+c.name+": ") {
+				t.Errorf("exit code %d, %q", code, line.String())
+			}
+		})
+	}
+}
+
+func TestASecretIsReadFromItsFileAndNeverPrinted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("sk-canary\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
+	if err != nil || c.LLMAPIKey.Reveal() != "sk-canary" {
+		t.Fatalf("%v", err)
+	}
+	c.lookup = nil
+	if strings.Contains(fmt.Sprintf("%v %+v %#v", c, c, c), "canary") {
+		t.Error("the secret prints")
+	}
+}
+
+func TestTheHostsThatAreAnsweredForFollowTheAddress(t *testing.T) {
+	for addr, want := range map[string]string{
+		"127.0.0.1:8080":  "[localhost 127.0.0.1 ::1 127.0.0.1]",
+		"localhost:8080":  "[localhost 127.0.0.1 ::1 localhost]",
+		"0.0.0.0:8080":    "[]",
+		"10.1.2.3:8080":   "[10.1.2.3]",
+		"Agent.corp:8080": "[agent.corp]",
+	} {
+		c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
+		if err != nil || fmt.Sprint(c.AllowedHosts) != want {
+			t.Errorf("%s: %v, %v", addr, c.AllowedHosts, err)
+		}
+	}
+}

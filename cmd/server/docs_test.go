@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"answerd/internal/event"
+)
+
+var update = flag.Bool("update", false, "renew golden files and the documents made from the code")
+
+// setting is one field of config with its comment, which is the manual.
+type setting struct {
+	name, def, comment string
+	group              bool // first after a blank line
+	secret             bool
+}
+
+// settings reads the struct's source: a comment is nowhere else.
+func settings(t *testing.T) []setting {
+	t.Helper()
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, "config.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []setting
+	last := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "config" {
+			return true
+		}
+		for _, f := range spec.Type.(*ast.StructType).Fields.List {
+			if f.Tag == nil {
+				continue
+			}
+			tag := reflect.StructTag(strings.Trim(f.Tag.Value, "`"))
+			var typ bytes.Buffer
+			fmt.Fprint(&typ, f.Type)
+			out = append(out, setting{
+				name: tag.Get("env"), def: tag.Get("envDefault"),
+				comment: strings.Join(strings.Fields(f.Doc.Text()), " "),
+				group:   fset.Position(f.Doc.Pos()).Line > last+1,
+				secret:  strings.Contains(typ.String(), "Secret"),
+			})
+			last = fset.Position(f.End()).Line
+		}
+		return false
+	})
+	return out
+}
+
+func TestEverySettingHasItsManual(t *testing.T) {
+	for _, s := range settings(t) {
+		if s.comment == "" {
+			t.Errorf("%s has no comment", s.name)
+		}
+	}
+}
+
+func TestTheReadmeHasEverySetting(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| name | default | meaning |\n|---|---|---|\n")
+	for _, s := range settings(t) {
+		def := "–"
+		if s.def != "" {
+			def = "`" + s.def + "`"
+		}
+		name := "`" + s.name + "`"
+		if s.secret {
+			name += ", `" + s.name + "_FILE`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, def, strings.ReplaceAll(s.comment, "|", `\|`))
+	}
+	section(t, "../../README.md", "settings", b.String())
+}
+
+func TestTheExampleHasEverySetting(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Every setting of answerd with its default. Copy what you change to .env, or export it.\n")
+	for _, s := range settings(t) {
+		if s.group {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "# %s\n", s.comment)
+		if s.secret {
+			fmt.Fprintf(&b, "# Or %s_FILE, the path of a file that holds it.\n", s.name)
+		}
+		fmt.Fprintf(&b, "#%s=%s\n", s.name, s.def)
+	}
+	golden(t, "../../.env.example", b.String())
+}
+
+func TestTheReadmeHasEveryEvent(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, typ := range event.Types() {
+		if !regexp.MustCompile("(?m)^\\|.*`" + string(typ) + "`").Match(readme) {
+			t.Errorf("the event table lacks %s", typ)
+		}
+	}
+}
+
+// section compares the part of a document between two comments with what it should be.
+func section(t *testing.T, path, name, want string) {
+	t.Helper()
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+	head, rest, ok := strings.Cut(string(doc), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no section %s", path, name)
+	}
+	golden(t, path, head+begin+want+end+tail)
+}
+
+// golden compares a file with what it should be, or renews it with -update.
+func golden(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the code says; renew it with: go test ./cmd/server -update\n%s", path, difference(string(got), want))
+	}
+}
+
+// difference is the first line that differs.
+func difference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d is   %s\nshould be %s", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, should be %d", len(g), len(w))
+}

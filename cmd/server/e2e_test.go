@@ -1,0 +1,328 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/sse"
+)
+
+const e2eQuestion = `{"question":"What is 12.5 * 8, and how far are 10 miles?","history":[{"role":"user","content":"Hi."},{"role":"assistant","content":"Hello."}],"thread_id":"thr_e2e"}`
+
+// twoTools is a model that calls two tools at once and then answers in three words.
+func twoTools() llmtest.Script {
+	return llmtest.Turns(
+		llmtest.Calls(
+			llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`},
+			llmtest.Call{Name: "convert", Args: `{"value":10,"from":"mi","to":"km"}`},
+		),
+		llmtest.Says("100 ", "and ", "16 km."),
+	)
+}
+
+type wholeAnswer struct {
+	Answer   string          `json:"answer"`
+	Metadata json.RawMessage `json:"metadata"`
+	RunID    string          `json:"run_id"`
+	TraceID  string          `json:"trace_id"`
+}
+
+func ask(t *testing.T, c *http.Client, url, body string, header ...string) wholeAnswer {
+	t.Helper()
+	resp := post(t, c, url+"/answer", body, header...)
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", resp.Status, b, err)
+	}
+	var a wholeAnswer
+	if err := json.Unmarshal(b, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func readStream(t *testing.T, resp *http.Response) []sse.Frame {
+	t.Helper()
+	var out []sse.Frame
+	for r := sse.NewReader(resp.Body, 1<<20); ; {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Data = append([]byte(nil), f.Data...)
+		out = append(out, f)
+	}
+}
+
+// volatile is what differs from run to run.
+var volatile = []struct{ pattern, with string }{
+	{`run_[a-z0-9]{26}`, "run_X"},
+	{`"ts":\d+`, `"ts":0`},
+	{`"trace_id":"[0-9a-f]{32}"`, `"trace_id":"X"`},
+	{`"duration_ms":\d+`, `"duration_ms":0`},
+}
+
+// The whole job, as it stands on the wire: S2.1, S2.2, S2.5, S2.8, S0.7, S1.9.
+func TestTheWholeJob(t *testing.T) {
+	w := newWorld(t, twoTools())
+	s := start(t, w.settings())
+	c := web(t)
+	frames := readStream(t, post(t, c, s.url+"/answer/stream", e2eQuestion))
+
+	var wire strings.Builder
+	sorted := make([]string, 0, 2)
+	for _, f := range frames {
+		line := string(sse.Frame{ID: f.ID, Event: f.Event, Data: f.Data}.AppendTo(nil))
+		for _, v := range volatile {
+			line = regexp.MustCompile(v.pattern).ReplaceAllString(line, v.with)
+		}
+		if f.Event == "tool_result" { // parallel calls end in any order
+			if sorted = append(sorted, line); len(sorted) < 2 {
+				continue
+			}
+			if strings.Contains(sorted[0], `"convert"`) {
+				sorted[0], sorted[1] = sorted[1], sorted[0]
+			}
+			line = renumber(sorted[0], 10) + renumber(sorted[1], 11)
+		}
+		wire.WriteString(line)
+	}
+	golden(t, "testdata/answer_stream.golden", wire.String())
+
+	whole := ask(t, c, s.url, e2eQuestion)
+	var end wholeAnswer
+	if err := json.Unmarshal(frames[len(frames)-1].Data, &end); err != nil {
+		t.Fatal(err)
+	}
+	if end.Answer != whole.Answer || string(end.Metadata) != string(whole.Metadata) {
+		t.Errorf("the stream says  %s %s\nthe answer says %s %s", end.Answer, end.Metadata, whole.Answer, whole.Metadata)
+	}
+	checkMessages(t, w.model.Requests())
+	if got := strings.Count(w.lines.String(), `"msg":"tool call"`); got != 4 || !strings.Contains(w.lines.String(), `"subject":"`+demoClient+`"`) {
+		t.Errorf("the MCP server saw %d calls:\n%s", got, w.lines)
+	}
+	for _, secret := range []string{"eyJ", "canary"} {
+		if strings.Contains(s.log.String()+wire.String(), secret) {
+			t.Errorf("%q is in the log or the stream", secret)
+		}
+	}
+}
+
+// renumber gives a frame its number in the order of the golden file.
+func renumber(frame string, seq int) string {
+	frame = regexp.MustCompile(`id: run_X:\d+`).ReplaceAllString(frame, fmt.Sprintf("id: run_X:%d", seq))
+	return regexp.MustCompile(`"seq":\d+`).ReplaceAllString(frame, fmt.Sprintf(`"seq":%d`, seq))
+}
+
+func checkMessages(t *testing.T, requests []llmtest.Request) {
+	t.Helper()
+	var roles []string
+	second := requests[1]
+	for _, m := range second.Messages {
+		roles = append(roles, m.Role)
+	}
+	if got := strings.Join(roles, " "); got != "system user assistant user assistant tool tool" {
+		t.Errorf("the model's second request has %s", got)
+	}
+	if m := second.Messages; !strings.Contains(m[0].Content, "Today") && !strings.Contains(m[0].Content, "today") || m[5].ToolCallID != "call_1" || !strings.Contains(m[5].Content, "100") {
+		t.Errorf("messages %+v", second.Messages)
+	}
+	if second.Header.Get("Authorization") != "Bearer canary-api-key" || second.Model != "scripted" || len(second.Tools) < 7 {
+		t.Errorf("model %s with %d tools", second.Model, len(second.Tools))
+	}
+}
+
+// S3.1, S2.2: however many ask at once.
+func TestAHundredQuestionsAreOneTokenAndOneSession(t *testing.T) {
+	w := newWorld(t, twoTools())
+	s := start(t, w.settings())
+	c := web(t)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if a := ask(t, c, s.url, e2eQuestion); a.Answer != "100 and 16 km." {
+				t.Errorf("answer %q", a.Answer)
+			}
+		})
+	}
+	wg.Wait()
+	if n := w.tokens.Load(); n != 1 {
+		t.Errorf("%d tokens were fetched", n)
+	}
+	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 1 {
+		t.Errorf("%d sessions were made", n)
+	}
+	if n := strings.Count(w.lines.String(), `"msg":"tool call"`); n != 200 {
+		t.Errorf("%d tool calls", n)
+	}
+}
+
+// S4.2, F12: a server that is down is reported, and keeps nothing from working.
+func TestAServerThatIsDownKeepsNothingFromWorking(t *testing.T) {
+	w := newWorld(t, llmtest.Turns(llmtest.Says("Without tools.")))
+	s := start(t, w.settings("MCP_URL", closedAddress(t)))
+	c := web(t)
+	if a := ask(t, c, s.url, `{"question":"?"}`); a.Answer != "Without tools." {
+		t.Errorf("answer %q", a.Answer)
+	}
+	resp, err := c.Get(s.url + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != 200 || !strings.Contains(string(b), `"state":"failed"`) || !strings.Contains(string(b), `"reason":"`) {
+		t.Errorf("%s %s", resp.Status, b)
+	}
+}
+
+// closedAddress is a URL on which nobody listens.
+func closedAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "http://" + l.Addr().String() + "/mcp"
+}
+
+func TestAPortThatIsTakenIsAnError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w := newWorld(t, twoTools())
+	err = run(t.Context(), nil, w.settings("ADDR", l.Addr().String()), io.Discard, io.Discard)
+	if !errors.Is(err, syscall.EADDRINUSE) || exitCode(err, io.Discard) != 1 {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
+	w := newWorld(t, twoTools())
+	out := &buffer{}
+	if err := run(t.Context(), []string{"check"}, w.settings(), out, io.Discard); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !regexp.MustCompile(`(?m)^default +http +connected +20\d\d-\d\d-\d\d +\d+`).MatchString(out.String()) || len(w.model.Requests()) != 0 {
+		t.Errorf("the table:\n%s", out)
+	}
+	err := run(t.Context(), []string{"check"}, w.settings("MCP_URL", closedAddress(t)), out, io.Discard)
+	if err == nil || exitCode(err, io.Discard) != 1 {
+		t.Errorf("error %v", err)
+	}
+	err = run(t.Context(), []string{"check"}, w.settings("IAM_CLIENT_SECRET", "canary-wrong"), out, io.Discard)
+	if err == nil || strings.Contains(out.String(), "canary") {
+		t.Errorf("error %v\n%s", err, out)
+	}
+}
+
+func TestVersionNamesTheProtocols(t *testing.T) {
+	out := &buffer{}
+	if err := run(t.Context(), []string{"version"}, from(), out, io.Discard); err != nil || !strings.Contains(out.String(), "2026-07-28") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestUnknownCommandsAndArgumentsAreUsageErrors(t *testing.T) {
+	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
+		err := run(t.Context(), args, from(), io.Discard, io.Discard)
+		if exitCode(err, io.Discard) != 2 {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// The demo as a newcomer meets it, from its printed line to the answer.
+func TestTheDemoAnswersItsOwnQuestion(t *testing.T) {
+	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	frames := readStream(t, post(t, web(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
+	var end struct {
+		Answer   string
+		Metadata struct {
+			ToolNames []string `json:"tool_names"`
+		}
+	}
+	if err := json.Unmarshal(frames[len(frames)-1].Data, &end); err != nil {
+		t.Fatal(err)
+	}
+	if len(end.Metadata.ToolNames) != 2 || !strings.Contains(end.Answer, "100") || !strings.Contains(end.Answer, "stand-in") {
+		t.Errorf("%+v", end)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, p.log)
+	}
+}
+
+// SIGTERM lets an open stream end in its own time.
+func TestATermSignalDrains(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, waits(release))
+	p := spawn(t, w.environ())
+	resp := post(t, web(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, `"draining"`)
+	close(release)
+	frames := readStream(t, resp)
+	if got := frames[len(frames)-1].Event; got != "final_answer" {
+		t.Errorf("the stream ended with %s", got)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, p.log)
+	}
+}
+
+// The second signal stops at once, and still every run says how it ended.
+func TestASecondTermSignalStopsAtOnce(t *testing.T) {
+	w := newWorld(t, waits(nil))
+	p := spawn(t, w.environ())
+	resp := post(t, web(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, `"draining"`)
+	p.signal(t, syscall.SIGTERM)
+	frames := readStream(t, resp)
+	if last := frames[len(frames)-1]; last.Event != "run_error" || !strings.Contains(string(last.Data), "server_shutdown") {
+		t.Errorf("the stream ended with %s %s", last.Event, last.Data)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, p.log)
+	}
+}
+
+// waits is a model that says one word and the next when release is closed.
+func waits(release <-chan struct{}) llmtest.Script {
+	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+		llmtest.Stream(w, "", map[string]any{"content": "Well"})
+		select {
+		case <-release:
+			fmt.Fprint(w, `data: {"choices":[{"delta":{"content":"."},"finish_reason":"stop"}]}`+"\n\n")
+		case <-r.Context().Done():
+		}
+	})
+}
+
+// environ is the world's settings for a process of its own.
+func (w *world) environ() []string {
+	var out []string
+	getenv := w.settings()
+	for _, name := range []string{"ADDR", "LLM_BASE_URL", "DEFAULT_MODEL_ID", "MCP_URL", "ENABLE_JWT_TOKEN", "IAM_BASE_URL", "IAM_CLIENT_ID", "IAM_CLIENT_SECRET"} {
+		out = append(out, name+"="+getenv(name))
+	}
+	return out
+}

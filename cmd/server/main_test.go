@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/demo"
+	"answerd/internal/llm/llmtest"
+)
+
+// TestMain lets the test binary be answerd itself, for the tests that need a process
+// of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_AS_ANSWERD") != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// world is what answerd needs around it, all of it real and on loopback.
+type world struct {
+	model  *llmtest.Endpoint
+	iam    *part
+	tools  *part
+	tokens atomic.Int64 // token requests that the IAM saw
+	lines  *buffer      // what the MCP server logged
+}
+
+const clientSecret = "canary-client-secret"
+
+func newWorld(t testing.TB, script llmtest.Script) *world {
+	t.Helper()
+	w := &world{model: llmtest.New(t, script), lines: &buffer{}}
+	logger := slog.New(slog.NewJSONHandler(w.lines, nil))
+	w.iam = begin(t, func(url string) (http.Handler, func(), error) {
+		h, release, err := iamPart("", clientSecret, logger)(url)
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				w.tokens.Add(1)
+			}
+			h.ServeHTTP(rw, r)
+		}), release, err
+	})
+	w.tools = begin(t, mcpPart(w.iam.url, logger))
+	return w
+}
+
+func begin(t testing.TB, build builder) *part {
+	t.Helper()
+	p, err := startPart("127.0.0.1:0", build)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.stop)
+	return p
+}
+
+// settings are those of a production service in this world; more come in pairs.
+func (w *world) settings(more ...string) func(string) string {
+	return from(append([]string{
+		"ADDR", "127.0.0.1:0", "LLM_BASE_URL", w.model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
+		"MCP_URL", w.tools.url + demo.MCPPath, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", w.iam.url,
+		"IAM_CLIENT_ID", demoClient, "IAM_CLIENT_SECRET", clientSecret,
+	}, more...)...)
+}
+
+// service is a running answerd.
+type service struct {
+	url  string
+	log  *buffer
+	stop context.CancelFunc
+	done chan error // what run returned
+}
+
+// start runs answerd as main does, until the test ends.
+func start(t *testing.T, getenv func(string) string) *service {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &service{log: &buffer{}, stop: cancel, done: make(chan error, 1)}
+	read, write := io.Pipe()
+	go func() {
+		err := run(ctx, nil, getenv, io.Discard, io.MultiWriter(write, s.log))
+		write.Close()
+		s.done <- err
+		close(s.done)
+	}()
+	addr := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			var line struct{ Msg, Addr string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" {
+				addr <- line.Addr
+			}
+		}
+		close(addr)
+	}()
+	a, ok := <-addr
+	if !ok {
+		t.Fatalf("answerd did not start: %v", <-s.done)
+	}
+	s.url = "http://" + a
+	t.Cleanup(func() {
+		cancel()
+		<-s.done
+	})
+	return s
+}
+
+// buffer collects what is written from several goroutines.
+type buffer struct {
+	mu sync.Mutex // guards b
+	b  strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// web is a client of its own for every test, so that no connection outlives it.
+func web(t testing.TB) *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 128
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func post(t testing.TB, c *http.Client, url, body string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}

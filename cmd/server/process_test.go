@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// process is answerd as a process of its own.
+type process struct {
+	cmd   *exec.Cmd
+	log   *buffer
+	lines chan string // stdout and stderr
+}
+
+// spawn starts this binary as answerd, with this environment and no other.
+func spawn(t testing.TB, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0], args...), log: &buffer{}, lines: make(chan string, 4096)}
+	p.cmd.Env = append(env, "TEST_AS_ANSWERD=1")
+	read, write := io.Pipe()
+	both := io.MultiWriter(write, p.log)
+	p.cmd.Stdout, p.cmd.Stderr = both, both
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(p.lines)
+		for s := bufio.NewScanner(read); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+		write.Close()
+		<-done
+	})
+	return p
+}
+
+// until returns the next line of output that contains text.
+func (p *process) until(t testing.TB, text string) string {
+	t.Helper()
+	for line := range p.lines {
+		if strings.Contains(line, text) {
+			return line
+		}
+	}
+	t.Fatalf("no %s in:\n%s", text, p.log)
+	return ""
+}
+
+// url is where the process listens, from its log.
+func (p *process) url(t testing.TB) string {
+	return "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(p.until(t, `"listening"`))[1]
+}
+
+func (p *process) signal(t testing.TB, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// receiver is an OTLP/HTTP collector.
+type receiver struct {
+	url string
+
+	mu      sync.Mutex // guards the fields below
+	spans   []*trace.Span
+	headers http.Header
+}
+
+func newReceiver(t *testing.T) *receiver {
+	r := &receiver{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		b, err := io.ReadAll(req.Body)
+		var export collector.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(b, &export)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.headers = req.Header
+		for _, resource := range export.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				r.spans = append(r.spans, scope.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	r.url = server.URL
+	return r
+}
+
+// tree is the spans of one trace, by "parent > child".
+func (r *receiver) tree(traceID string) map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := make(map[string]string)
+	for _, s := range r.spans {
+		names[string(s.SpanId)] = s.Name
+	}
+	out := make(map[string]int)
+	for _, s := range r.spans {
+		if hex.EncodeToString(s.TraceId) == traceID {
+			parent, ok := names[string(s.ParentSpanId)]
+			if !ok {
+				parent = "?"
+			}
+			out[parent+" > "+s.Name]++
+		}
+	}
+	return out
+}
+
+func (r *receiver) attributes(name string) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]string)
+	for _, s := range r.spans {
+		if s.Name == name {
+			for _, a := range s.Attributes {
+				out[a.Key] = strings.Trim(strings.SplitN(a.Value.String(), ":", 2)[1], `"`)
+			}
+		}
+	}
+	return out
+}
+
+// S2.10: the spans of a run hang together under its request and continue the
+// caller's trace; the model and the MCP server get it on.
+func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
+	const (
+		traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+		caller  = "00-" + traceID + "-00f067aa0ba902b7-01"
+	)
+	w, otlp := newWorld(t, twoTools()), newReceiver(t)
+	s := start(t, w.settings("ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.url+"/apm", "OCI_APM_DATA_KEY", "canary-data-key"))
+	a := ask(t, web(t), s.url, e2eQuestion, "Traceparent", caller)
+	s.stop()
+	if err := <-s.done; err != nil { // the last spans are sent at the end
+		t.Fatal(err)
+	}
+	if a.TraceID != traceID {
+		t.Errorf("the answer has trace %s", a.TraceID)
+	}
+	tree := otlp.tree(traceID)
+	for branch, n := range map[string]int{
+		"? > POST /answer":                 1,
+		"POST /answer > tool_calling_loop": 1,
+		"tool_calling_loop > llm_invoke":   2,
+		"tool_calling_loop > tool_call":    2,
+		"llm_invoke > POST":                2, // the HTTP request to the model
+		"tool_call > POST":                 2, // and to the MCP server
+	} {
+		if tree[branch] != n {
+			t.Errorf("%d of %q, want %d in %v", tree[branch], branch, n, tree)
+		}
+	}
+	for span, wanted := range map[string][]string{
+		"llm_invoke": {"model", "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.usage.input_tokens"},
+		"tool_call":  {"tool", "gen_ai.tool.name", "gen_ai.tool.call.id", "mcp.method.name"},
+	} {
+		got := otlp.attributes(span)
+		for _, key := range wanted {
+			if got[key] == "" {
+				t.Errorf("%s has no %s: %v", span, key, got)
+			}
+		}
+	}
+	for i, r := range w.model.Requests() {
+		if !strings.HasPrefix(r.Header.Get("Traceparent"), "00-"+traceID+"-") {
+			t.Errorf("model request %d has traceparent %q", i, r.Header.Get("Traceparent"))
+		}
+	}
+	if got := otlp.headers.Get("Authorization"); got != "dataKey canary-data-key" {
+		t.Errorf("the collector got authorization %q", got)
+	}
+	if strings.Contains(s.log.String(), "canary") {
+		t.Error("the data key is in the log")
+	}
+}
+
+func TestTracingWithoutAnEndpointDoesNotStart(t *testing.T) {
+	w := newWorld(t, twoTools())
+	err := run(t.Context(), nil, w.settings("ENABLE_TRACING", "true"), io.Discard, io.Discard)
+	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWithoutTracingAnAnswerStillHasATraceID(t *testing.T) {
+	w := newWorld(t, twoTools())
+	s := start(t, w.settings())
+	a := ask(t, web(t), s.url, e2eQuestion)
+	if len(a.TraceID) != 32 || strings.Trim(a.TraceID, "0") == "" {
+		t.Errorf("trace id %q", a.TraceID)
+	}
+	for i, r := range w.model.Requests() {
+		if !strings.Contains(r.Header.Get("Traceparent"), a.TraceID) {
+			t.Errorf("model request %d has traceparent %q", i, r.Header.Get("Traceparent"))
+		}
+	}
+}
