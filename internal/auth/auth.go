@@ -1,0 +1,52 @@
+// Package auth knows who is calling, and whose token we send.
+//
+// Inbound, a Verifier turns the bearer JWT of a request (RFC 6750, RFC 9068) into
+// an Identity. Outbound, a TokenSource gives the bearer token that goes to an MCP
+// server: ClientCredentials fetches the service's own JWT from the IAM (RFC 6749
+// section 4.4) with a secret given directly or kept in OCI Vault; Static is a fixed
+// token.
+//
+//	src, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{TokenURL: …, ClientID: …, Secret: …})
+//	defer src.Close()
+//	tok, err := src.Token(ctx)        // cached, refreshed before it expires
+//	tok, err = src.Renew(ctx, tok)    // after a server answered 401 to tok
+//
+//	token, err := auth.FromRequest(r)            // and inbound, for every request:
+//	id, err := verifier.Verify(ctx, token)
+//	status, header := auth.Challenge(err)        // if either failed
+//
+// However many callers wait, one request is under way to the IAM; each caller waits
+// under its own context. Everything here may be used concurrently. No token and no
+// secret is ever formatted: both are a Secret.
+package auth
+
+import (
+	"context"
+	"time"
+)
+
+// TokenSource gives the bearer token of outgoing requests.
+type TokenSource interface {
+	// Token returns a token that is valid now. It waits, under ctx, only while
+	// there is none.
+	Token(ctx context.Context) (Secret, error)
+	// Renew returns a token other than rejected, which a server refused with
+	// 401. Callers that bring the same rejected token share one request, and one
+	// that comes late gets the token that the others fetched.
+	Renew(ctx context.Context, rejected Secret) (Secret, error)
+}
+
+// Identity is who is calling. The zero Identity is the anonymous caller of a
+// service that runs without inbound authentication. A run belongs to its
+// (Issuer, Subject).
+type Identity struct {
+	Issuer  string
+	Subject string
+	Scopes  []string
+	Expiry  time.Time // when the token ends; zero for the anonymous caller
+}
+
+// Owns reports whether a run of owner belongs to id.
+func (id Identity) Owns(owner Identity) bool {
+	return id.Issuer == owner.Issuer && id.Subject == owner.Subject
+}

@@ -1,0 +1,231 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// S2.2: refreshed by one request however many wait.
+func TestOneFetchHoweverManyWait(t *testing.T) {
+	i := newIAM(t)
+	const callers = 100
+	var ready, done sync.WaitGroup
+	ready.Add(callers)
+	i.handleToken(func(w http.ResponseWriter, _ *http.Request) {
+		ready.Wait()
+		_, _ = w.Write([]byte(`{"access_token":"` + tokenCanary + `","expires_in":3600}`))
+	})
+	c, _ := i.client(t, nil)
+	for range callers {
+		done.Go(func() {
+			ready.Done()
+			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+				t.Errorf("got %v, %v", tok.Reveal(), err)
+			}
+		})
+	}
+	done.Wait()
+	if n := i.tokenCalls.Load(); n != 1 {
+		t.Errorf("%d token requests, want 1", n)
+	}
+}
+
+func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
+	i := newIAM(t)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	i.handleToken(func(w http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-release
+		_, _ = w.Write([]byte(`{"access_token":"` + tokenCanary + `","expires_in":3600}`))
+	})
+	c, _ := i.client(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	if _, err := c.Token(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	close(release)
+	// The fetch that the first caller started went on without him.
+	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+		t.Fatalf("got %v, %v", tok.Reveal(), err)
+	}
+	if n := i.tokenCalls.Load(); n != 1 {
+		t.Errorf("%d token requests, want 1", n)
+	}
+}
+
+// S2.2 and RFC 6749 section 2.3.1.
+func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
+	i := newIAM(t)
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		id, secret, _ := r.BasicAuth()
+		id, errID := url.QueryUnescape(id)
+		secret, errSecret := url.QueryUnescape(secret)
+		if errID != nil || errSecret != nil || id != "my:id é" || secret != secretCanary {
+			t.Errorf("basic authentication by %q", id)
+		}
+		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != "grant_type=client_credentials&scope=a+b" {
+			t.Errorf("form %q, %v", r.PostForm.Encode(), err)
+		}
+		if r.Header.Get("Accept") != "application/json" {
+			t.Errorf("Accept %q", r.Header.Get("Accept"))
+		}
+		_, _ = w.Write([]byte(`{"access_token":"x","expires_in":60}`))
+	})
+	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.ClientID = "my:id é" })
+	if _, err := c.Token(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// S2.2: the secret may be changed in the vault; it is read again once, not for ever.
+func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
+	i := newIAM(t)
+	var wanted atomic.Pointer[string]
+	setWanted := func(s string) { wanted.Store(&s) }
+	setWanted("first")
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		if _, secret, _ := r.BasicAuth(); secret != *wanted.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"error":"invalid_client"}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"access_token":"for-` + *wanted.Load() + `","expires_in":3600}`))
+	})
+	var kept atomic.Pointer[string]
+	setKept := func(s string) { kept.Store(&s) }
+	setKept("first")
+	reads := atomic.Int64{}
+	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
+		cfg.Secret = func(context.Context) (Secret, error) { reads.Add(1); return NewSecret(*kept.Load()), nil }
+	})
+	old, err := c.Token(t.Context())
+	if err != nil || reads.Load() != 1 {
+		t.Fatalf("got %v after %d reads", err, reads.Load())
+	}
+	setWanted("second")
+	setKept("second")
+	fresh, err := c.Renew(t.Context(), old)
+	if err != nil || fresh.Reveal() != "for-second" || reads.Load() != 2 || i.tokenCalls.Load() != 3 {
+		t.Fatalf("got %q, %v after %d reads and %d requests", fresh.Reveal(), err, reads.Load(), i.tokenCalls.Load())
+	}
+}
+
+func TestUnchangedSecretIsNotTriedTwice(t *testing.T) {
+	for name, test := range map[string]struct {
+		before          bool // a token was fetched before with this secret
+		requests, reads int64
+	}{
+		"just read":     {false, 1, 1},
+		"read long ago": {true, 2, 2},
+	} {
+		i := newIAM(t)
+		reads := atomic.Int64{}
+		c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
+			cfg.Secret = func(context.Context) (Secret, error) { reads.Add(1); return NewSecret(secretCanary), nil }
+		})
+		if test.before {
+			if _, err := c.Token(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		i.answerToken(`{"error":"invalid_client"}`, http.StatusUnauthorized)
+		_, err := c.Renew(t.Context(), NewSecret(tokenCanary))
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || fetch.Code != "invalid_client" || fetch.Status != http.StatusUnauthorized {
+			t.Fatalf("%s: got %v", name, err)
+		}
+		if i.tokenCalls.Load() != test.requests || reads.Load() != test.reads {
+			t.Errorf("%s: %d token requests, %d reads of the secret", name, i.tokenCalls.Load(), reads.Load())
+		}
+	}
+}
+
+func TestUnreadableSecretIsATypedError(t *testing.T) {
+	i := newIAM(t)
+	for name, secret := range map[string]func(context.Context) (Secret, error){
+		"error": func(context.Context) (Secret, error) { return Secret{}, errors.New("no such file") },
+		"empty": Fixed(Secret{}),
+	} {
+		c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = secret })
+		_, err := c.Token(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || i.tokenCalls.Load() != 0 {
+			t.Errorf("%s: %v after %d requests", name, err, i.tokenCalls.Load())
+		}
+	}
+}
+
+func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
+	good := ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me", Secret: Fixed(NewSecret("x"))}
+	for name, change := range map[string]func(*ClientCredentialsConfig){
+		"plain http beyond loopback": func(c *ClientCredentialsConfig) { c.TokenURL = "http://iam.example/t" },
+		"loopback look-alike":        func(c *ClientCredentialsConfig) { c.TokenURL = "http://localhost.evil.example/t" },
+		"credentials in the URL":     func(c *ClientCredentialsConfig) { c.TokenURL = "https://u:" + secretCanary + "@iam.example/t" },
+		"no URL":                     func(c *ClientCredentialsConfig) { c.TokenURL = "" },
+		"another scheme":             func(c *ClientCredentialsConfig) { c.TokenURL = "ftp://localhost/t" },
+		"no client":                  func(c *ClientCredentialsConfig) { c.ClientID = "" },
+		"no secret":                  func(c *ClientCredentialsConfig) { c.Secret = nil },
+	} {
+		cfg := good
+		change(&cfg)
+		_, err := NewClientCredentials(cfg)
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+			continue
+		}
+		checkQuiet(t, err.Error())
+	}
+	for _, loopback := range []string{"http://localhost:1/t", "http://127.0.0.1:1/t", "http://[::1]:1/t", "https://iam.example/t"} {
+		cfg := good
+		cfg.TokenURL = loopback
+		c, err := NewClientCredentials(cfg)
+		if err != nil {
+			t.Errorf("%s: %v", loopback, err)
+			continue
+		}
+		c.Close()
+	}
+}
+
+func TestStaticHasNothingNewer(t *testing.T) {
+	s := Static(NewSecret("fixed"))
+	if tok, err := s.Token(t.Context()); err != nil || tok.Reveal() != "fixed" {
+		t.Errorf("got %q, %v", tok.Reveal(), err)
+	}
+	if _, err := s.Renew(t.Context(), NewSecret("fixed")); !errors.Is(err, ErrNothingNewer) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkToken(b *testing.B) {
+	c, _ := newIAM(b).client(b, nil)
+	ctx := b.Context()
+	if _, err := c.Token(ctx); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := c.Token(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestTokenThatIsThereCostsNoAllocation(t *testing.T) {
+	c, _ := newIAM(t).client(t, nil)
+	ctx := t.Context()
+	if _, err := c.Token(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = c.Token(ctx) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,330 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeIAM is a token endpoint inside a bubble of fake time. Its fields are changed
+// between fetches only.
+type fakeIAM struct {
+	count int
+	times []time.Duration // of each request, since the beginning
+	begin time.Time
+	life  string        // expires_in
+	skew  time.Duration // of its clock against ours; used if jwt is set
+	jwt   time.Duration // life of its tokens by exp, 0 for opaque tokens
+	delay time.Duration
+	fail  bool
+	hang  bool
+}
+
+func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.count++
+	f.times = append(f.times, time.Since(f.begin))
+	if f.hang {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	pass(f.delay)
+	if f.fail {
+		return respond(http.StatusServiceUnavailable, ""), nil
+	}
+	token := fmt.Sprintf("token-%d", f.count)
+	header := http.Header{}
+	if f.jwt != 0 {
+		theirs := time.Now().Add(f.skew)
+		header.Set("Date", theirs.UTC().Format(http.TimeFormat))
+		// No signature: the client cannot check one.
+		token = b64([]byte(goodHeader(nil))) + "." + b64([]byte(claimsOf("x", fields{"exp": theirs.Add(f.jwt).Unix(), "n": f.count}))) + ".AA"
+	}
+	resp := respond(http.StatusOK, `{"access_token":"`+token+`","expires_in":`+f.life+`}`)
+	resp.Header = header
+	return resp, nil
+}
+
+// pass lets d of a bubble's fake time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
+// inBubble runs test with a client of f in fake time.
+func inBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, c *ClientCredentials)) {
+	synctest.Test(t, func(t *testing.T) {
+		f.begin = time.Now()
+		c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
+			Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		test(t, c)
+	})
+}
+
+// mustToken asks for a token and lets what that started come to its end.
+func mustToken(t *testing.T, c *ClientCredentials) string {
+	t.Helper()
+	tok, err := c.Token(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return tok.Reveal()
+}
+
+// S2.2: cached until shortly before expiry.
+func TestRefreshedBeforeExpiryWhileTheOldOneServes(t *testing.T) {
+	for _, test := range []struct {
+		life        string
+		early, late time.Duration // no refresh before early, one at late
+	}{
+		{"3600", 3600*time.Second - 397*time.Second, 3600*time.Second - 360*time.Second},
+		{"120", 86 * time.Second, 90 * time.Second},
+		{"20", 9 * time.Second, 10 * time.Second},
+		{"1e12", maxLife - maxLife*12/100, maxLife - maxLife/10},
+	} {
+		f := &fakeIAM{life: test.life}
+		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+			mustToken(t, c)
+			pass(test.early)
+			if got := mustToken(t, c); got != "token-1" || f.count != 1 {
+				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+			}
+			pass(test.late - test.early)
+			if got := mustToken(t, c); got != "token-1" || f.count != 2 {
+				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+			}
+			if got := mustToken(t, c); got != "token-2" || f.count != 2 {
+				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+			}
+		})
+	}
+}
+
+// S2.2: nobody waits for a refresh while the old token is valid, even if it hangs.
+func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
+	f := &fakeIAM{life: "3600"}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		mustToken(t, c)
+		f.delay = 4 * time.Second
+		pass(3500 * time.Second)
+		at := time.Now()
+		for range 1000 {
+			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
+				t.Fatalf("got %q, %v", tok.Reveal(), err)
+			}
+		}
+		if !time.Now().Equal(at) {
+			t.Errorf("callers waited %v", time.Since(at))
+		}
+		pass(5 * time.Second)
+		if got := mustToken(t, c); got != "token-2" || f.count != 2 {
+			t.Errorf("%s after %d requests", got, f.count)
+		}
+	})
+}
+
+// S2.2, F26: the old token serves while it is valid, and no longer; meanwhile the
+// endpoint is asked at most once a second, and ever more rarely.
+func TestOldTokenServesUntilItExpiresWhileRefreshFails(t *testing.T) {
+	f := &fakeIAM{life: "600"}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		mustToken(t, c)
+		f.fail = true
+		for time.Since(f.begin) < 600*time.Second {
+			if got := mustToken(t, c); got != "token-1" {
+				t.Fatalf("%s at %v", got, time.Since(f.begin))
+			}
+			pass(250 * time.Millisecond)
+		}
+		_, err := c.Token(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || fetch.Status != http.StatusServiceUnavailable {
+			t.Errorf("after expiry: %v", err)
+		}
+		// 54 to 60 s of refreshing: at 0, 1, 3, 7, 15, 31 s, and no more.
+		if f.count < 7 || f.count > 8 {
+			t.Errorf("%d requests at %v", f.count, f.times)
+		}
+	})
+}
+
+// F26: when the endpoint fails, everybody fails by the one request, with one error.
+func TestOneFailureIsEverybodys(t *testing.T) {
+	f := &fakeIAM{fail: true, delay: time.Second}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		errs := make([]error, 100)
+		var done sync.WaitGroup
+		for n := range errs {
+			done.Go(func() { _, errs[n] = c.Token(t.Context()) })
+		}
+		done.Wait()
+		for _, err := range errs {
+			if err == nil || err != errs[0] {
+				t.Fatalf("got %v and %v", err, errs[0])
+			}
+		}
+		if f.count != 1 || time.Since(f.begin) != time.Second {
+			t.Errorf("%d requests in %v", f.count, time.Since(f.begin))
+		}
+	})
+}
+
+// F26: callers in between fail at once, with the same error.
+func TestPauseAfterFailuresGrowsTo30s(t *testing.T) {
+	f := &fakeIAM{life: "600", fail: true}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		_, first := c.Token(t.Context())
+		if _, second := c.Token(t.Context()); first == nil || second != first {
+			t.Errorf("got %v, then %v", first, second)
+		}
+		for time.Since(f.begin) < 2*time.Minute {
+			_, _ = c.Token(t.Context())
+			pass(100 * time.Millisecond)
+		}
+		want := []time.Duration{0, 1, 3, 7, 15, 31, 61, 91}
+		for n := range want {
+			want[n] *= time.Second
+		}
+		if fmt.Sprint(f.times) != fmt.Sprint(want) {
+			t.Errorf("requests at %v, want %v", f.times, want)
+		}
+		f.fail = false
+		pass(30 * time.Second)
+		mustToken(t, c)
+	})
+}
+
+// F26: an endpoint that hangs costs 5 s; a caller in a hurry fails at its own deadline.
+func TestHangingEndpointIsGivenUp(t *testing.T) {
+	f := &fakeIAM{hang: true}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		hurry, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Token(hurry); !errors.Is(err, context.DeadlineExceeded) || time.Since(f.begin) != time.Second {
+			t.Errorf("got %v after %v", err, time.Since(f.begin))
+		}
+		_, err := c.Token(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || time.Since(f.begin) != requestTimeout || f.count != 1 {
+			t.Errorf("got %v after %v and %d requests", err, time.Since(f.begin), f.count)
+		}
+	})
+}
+
+// F27: what counts is how long the issuer says the token lives, not what our clock
+// says about its exp; the earlier of exp and expires_in.
+func TestSkewedClocksDoNotChangeTheLife(t *testing.T) {
+	for _, skew := range []time.Duration{-90 * time.Second, 0, 90 * time.Second} {
+		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}
+		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+			mustToken(t, c)
+			pass(66 * time.Second)
+			mustToken(t, c)
+			if f.count != 1 {
+				t.Errorf("skew %v: %d requests after 66 s", skew, f.count)
+			}
+			pass(5 * time.Second)
+			mustToken(t, c)
+			if f.count != 2 {
+				t.Errorf("skew %v: %d requests after 71 s", skew, f.count)
+			}
+		})
+	}
+}
+
+// F18: 401 from a server causes one fetch, however many callers were refused.
+func TestBurstOfRenewsIsOneFetch(t *testing.T) {
+	f := &fakeIAM{life: "3600", delay: time.Second}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		old := NewSecret(mustToken(t, c))
+		var done sync.WaitGroup
+		renew := func() {
+			if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "token-2" {
+				t.Errorf("got %q, %v", tok.Reveal(), err)
+			}
+		}
+		for range 100 {
+			done.Go(renew)
+		}
+		// Meanwhile the others are not disturbed.
+		synctest.Wait()
+		if got := mustToken(t, c); got != "token-1" {
+			t.Errorf("got %s", got)
+		}
+		done.Wait()
+		renew() // who comes late gets the new one
+		if f.count != 2 {
+			t.Errorf("%d requests, want 2", f.count)
+		}
+	})
+}
+
+// F18: a server that refuses every token costs at most one fetch per second.
+func TestServerThatRefusesEverythingCostsOneFetchPerSecond(t *testing.T) {
+	f := &fakeIAM{life: "3600"}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		refusals := 0
+		for time.Since(f.begin) < 10*time.Second {
+			tok := NewSecret(mustToken(t, c))
+			var fetch *FetchError
+			if _, err := c.Renew(t.Context(), tok); errors.As(err, &fetch) {
+				refusals++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			pass(100 * time.Millisecond)
+		}
+		if f.count != 11 || refusals != 90 {
+			t.Errorf("%d requests, %d refusals", f.count, refusals)
+		}
+	})
+}
+
+func TestFailedRenewKeepsTheOldTokenAndPauses(t *testing.T) {
+	f := &fakeIAM{life: "3600"}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		old := NewSecret(mustToken(t, c))
+		f.fail = true
+		for range 10 {
+			if _, err := c.Renew(t.Context(), old); err == nil {
+				t.Fatal("renewed")
+			}
+		}
+		if got := mustToken(t, c); got != "token-1" || f.count != 2 {
+			t.Errorf("%s after %d requests", got, f.count)
+		}
+	})
+}
+
+func TestCloseEndsTheFetchAndKeepsTheToken(t *testing.T) {
+	f := &fakeIAM{life: "3600"}
+	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		old := NewSecret(mustToken(t, c))
+		f.hang = true
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.Renew(t.Context(), old)
+			result <- err
+		}()
+		synctest.Wait()
+		at := time.Now()
+		c.Close()
+		if err := <-result; err == nil || !time.Now().Equal(at) {
+			t.Errorf("got %v after %v", err, time.Since(at))
+		}
+		if got := mustToken(t, c); got != "token-1" {
+			t.Errorf("got %s", got)
+		}
+		pass(forcedEvery)
+		if _, err := c.Renew(t.Context(), old); !errors.Is(err, errClosed) {
+			t.Errorf("got %v", err)
+		}
+		c.Close()
+	})
+}

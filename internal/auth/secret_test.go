@@ -1,0 +1,38 @@
+package auth
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestSecretNeverPrints(t *testing.T) {
+	s := NewSecret("hush")
+	hidden := struct {
+		Open   Secret
+		closed Secret
+		deep   []any
+	}{s, s, []any{s, &s}}
+	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%d", "%x", "%X", "%q", "%c", "%U", "%t", "%e", "%p", "%10.2s"} {
+		for _, value := range []any{s, &s, hidden, &hidden, []Secret{s}, map[Secret]Secret{s: s}} {
+			if text := fmt.Sprintf(verb, value); strings.Contains(text, "hush") || strings.Contains(text, "68757368") {
+				t.Errorf("%s of %T: %s", verb, value, text)
+			}
+		}
+	}
+	text, err := json.Marshal(hidden)
+	if err != nil || strings.Contains(string(text), "hush") {
+		t.Errorf("JSON %s, %v", text, err)
+	}
+}
+
+func TestSecretsCompareByTheirText(t *testing.T) {
+	var read Secret
+	if err := read.UnmarshalText([]byte("hush")); err != nil || read != NewSecret("hush") || read.Reveal() != "hush" {
+		t.Errorf("got %q, %v", read.Reveal(), err)
+	}
+	if !NewSecret("").IsZero() || (Secret{}).Reveal() != "" || read.IsZero() {
+		t.Error("only the empty secret is zero")
+	}
+}

@@ -1,0 +1,75 @@
+package auth
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// F26: expires_in 0, missing, negative, 1e12, and what else is sent.
+func TestLifeOfATokenIsTheShorterOfWhatIsSaid(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	jwt := func(life time.Duration) string {
+		return b64([]byte(`{"alg":"XY9"}`)) + "." + b64([]byte(merged(fields{"exp": now.Add(life).Unix()}, nil))) + ".AA"
+	}
+	for _, test := range []struct {
+		token, expiresIn string
+		want             time.Duration
+	}{
+		{"opaque", `,"expires_in":3600`, time.Hour},
+		{"opaque", `,"expires_in":"3600"`, time.Hour},
+		{"opaque", `,"expires_in":1.5`, 1500 * time.Millisecond},
+		{"opaque", ``, defaultLife},
+		{"opaque", `,"expires_in":0`, defaultLife},
+		{"opaque", `,"expires_in":-5`, defaultLife},
+		{"opaque", `,"expires_in":null`, defaultLife},
+		{"opaque", `,"expires_in":[1]`, defaultLife},
+		{"opaque", `,"expires_in":"NaN"`, defaultLife},
+		{"opaque", `,"expires_in":1e12`, maxLife},
+		{"opaque", `,"expires_in":1e999`, defaultLife},
+		{"opaque", `,"expires_in":"Inf"`, maxLife},
+		{jwt(time.Minute), `,"expires_in":3600`, time.Minute},
+		{jwt(time.Hour), `,"expires_in":60`, time.Minute},
+		{jwt(time.Hour), ``, time.Hour},
+		{jwt(time.Hour), `,"expires_in":0`, time.Hour},
+		{jwt(1e6 * time.Hour), ``, maxLife},
+		{"a.b.c", `,"expires_in":60`, time.Minute},
+	} {
+		tok, life, err := parseTokenReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now)
+		if err != nil || tok.Reveal() != test.token || life != test.want {
+			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, life, err, test.want)
+		}
+	}
+	for _, expired := range []time.Duration{0, -time.Hour} {
+		if _, _, err := parseTokenReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now); err != errStillborn {
+			t.Errorf("exp in %v: %v", expired, err)
+		}
+	}
+	if _, _, err := parseTokenReply([]byte(`{"access_token":"x","expires_in":0.5}`), now); err != errStillborn {
+		t.Errorf("half a second: %v", err)
+	}
+}
+
+func FuzzTokenReply(f *testing.F) {
+	for _, seed := range []string{
+		`{"access_token":"x","token_type":"Bearer","expires_in":3600}`,
+		`{"access_token":"eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjE3MDAwMDAwMDB9.AA","expires_in":"1e12"}`,
+		`{"access_token":"eyJhbGciOiJub25lIn0.eyJleHAiOjFlMzAwfQ.","expires_in":-1}`,
+		`{"access_token":"x","access_token":"y"}`, `{"access_token":"a b"}`, `{"error":"invalid_client"}`, `<html>`, `null`, ``,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_ = errorCode(body)
+		tok, life, err := parseTokenReply(body, time.Unix(1_700_000_000, 0))
+		if err != nil {
+			if !tok.IsZero() {
+				t.Error("a token with an error")
+			}
+			return
+		}
+		if life < minLife || life > maxLife || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
+			t.Errorf("token of %d bytes for %v", len(tok.Reveal()), life)
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const secretOCID = "ocid1.vaultsecret.oc1.test"
+
+// vault is OCI Vault's secret retrieval service on a loopback port.
+type vault struct {
+	*httptest.Server
+	reads  atomic.Int64
+	answer atomic.Pointer[http.HandlerFunc]
+	keyID  atomic.Pointer[string] // who asked last
+}
+
+func newVault(t *testing.T) *vault {
+	v := &vault{}
+	v.keep(secretCanary)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /20190301/secretbundles/{id}", func(w http.ResponseWriter, r *http.Request) {
+		v.reads.Add(1)
+		_, keyID, _ := strings.Cut(r.Header.Get("Authorization"), `keyId="`)
+		keyID, _, _ = strings.Cut(keyID, `"`)
+		v.keyID.Store(&keyID)
+		if r.PathValue("id") != secretOCID || !strings.HasPrefix(r.Header.Get("Authorization"), "Signature ") {
+			t.Errorf("request for %q, authorization %q", r.PathValue("id"), r.Header.Get("Authorization"))
+		}
+		(*v.answer.Load())(w, r)
+	})
+	v.Server = httptest.NewServer(mux)
+	t.Cleanup(v.Close)
+	return v
+}
+
+func (v *vault) handle(h http.HandlerFunc) { v.answer.Store(&h) }
+
+func (v *vault) say(status int, body string) {
+	v.handle(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+}
+
+func (v *vault) keep(secret string) {
+	v.say(http.StatusOK, fmt.Sprintf(`{"secretId":%q,"versionNumber":1,"stages":["CURRENT","LATEST"],
+		"secretBundleContent":{"contentType":"BASE64","content":%q}}`, secretOCID, base64.StdEncoding.EncodeToString([]byte(secret))))
+}
+
+// config reads from v with a throw-away API key.
+func (v *vault) config(t *testing.T) VaultConfig {
+	dir := t.TempDir()
+	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey())})
+	file := filepath.Join(dir, "config")
+	text := fmt.Sprintf("[DEFAULT]\nuser=ocid1.user.u\ntenancy=ocid1.tenancy.t\nfingerprint=aa:bb\nregion=eu-frankfurt-1\nkey_file=%s\n",
+		filepath.Join(dir, "key.pem"))
+	text += strings.Replace(strings.Replace(text, "[DEFAULT]", "[OTHER]", 1), "user.u", "user.other", 1)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return VaultConfig{SecretOCID: secretOCID, ConfigFile: file, Endpoint: v.URL}
+}
+
+// onlyLoopback refuses to ask anybody beyond this machine: an instance principal that
+// is set up wrongly would ask the real metadata service.
+func onlyLoopback(t *testing.T) *http.Client {
+	real := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(real.CloseIdleConnections)
+	return &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if !isLoopback(r.URL.Hostname()) {
+			t.Errorf("request to %s", r.URL.Host)
+			return nil, errors.New("beyond loopback")
+		}
+		return real.RoundTrip(r)
+	})}
+}
+
+// S2.2: the client secret from OCI Vault by SECRET_OCID, read when it is needed.
+func TestSecretComesFromTheVaultAtFirstUse(t *testing.T) {
+	i, v := newIAM(t), newVault(t)
+	v.keep(secretCanary + "\n")
+	c, logged := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	if v.reads.Load() != 0 {
+		t.Error("read before it was needed")
+	}
+	for range 3 {
+		if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if v.reads.Load() != 1 || c.secret.Reveal() != secretCanary || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
+		t.Errorf("%d reads by %s", v.reads.Load(), *v.keyID.Load())
+	}
+	checkQuiet(t, logged.String())
+}
+
+// S2.2: a rotated secret is read once more.
+func TestRotatedSecretIsReadFromTheVaultAgain(t *testing.T) {
+	i, v := newIAM(t), newVault(t)
+	v.keep("old")
+	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	old, err := c.Token(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.keep("new")
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		if _, secret, _ := r.BasicAuth(); secret != "new" {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"error":"invalid_client"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"access_token":"fresh","expires_in":3600}`)
+	})
+	if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "fresh" || v.reads.Load() != 2 {
+		t.Errorf("got %v after %d reads", err, v.reads.Load())
+	}
+}
+
+func TestVaultProfileIsTheOneThatIsNamed(t *testing.T) {
+	v := newVault(t)
+	cfg := v.config(t)
+	cfg.Profile = "OTHER"
+	if _, err := VaultSecret(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// F26, for the vault: one typed error, one request, nothing repeated.
+func TestMisbehavingVaultIsATypedError(t *testing.T) {
+	v, other := newVault(t), newVault(t)
+	bundle := func(content string) string {
+		return `{"secretId":"x","versionNumber":1,"secretBundleContent":` + content + `}`
+	}
+	for name, answer := range map[string]struct {
+		status int
+		body   string
+	}{
+		"404":        {404, `{"code":"NotAuthorizedOrNotFound","message":"` + bodyCanary + `"}`},
+		"401":        {401, `{"code":"NotAuthenticated","message":"` + bodyCanary + `"}`},
+		"500":        {500, bodyCanary},
+		"503":        {503, bodyCanary},
+		"302":        {302, ""},
+		"HTML":       {200, "<html>" + bodyCanary},
+		"empty":      {200, ""},
+		"no content": {200, bundle(`null`)},
+		"not base64": {200, bundle(`{"contentType":"BASE64","content":"!` + bodyCanary + `"}`)},
+		"other type": {200, bundle(`{"contentType":"` + bodyCanary + `","content":"AA=="}`)},
+		"1 MiB":      {200, bundle(`{"contentType":"BASE64","content":"` + strings.Repeat("QUFB", 1<<18) + `"}`)},
+	} {
+		v.say(answer.status, answer.body)
+		if answer.status == http.StatusFound {
+			v.handle(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, answer.status) })
+		}
+		before := v.reads.Load()
+		_, err := VaultSecret(v.config(t))(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || answer.status != 200 && fetch.Status != answer.status {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		checkQuiet(t, fmt.Sprintf("%v %+v", err, fetch.Err))
+		if n := v.reads.Load() - before; n != 1 {
+			t.Errorf("%s: %d requests", name, n)
+		}
+	}
+	if other.reads.Load() != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+func TestVaultReadEndsWithItsContext(t *testing.T) {
+	v := newVault(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	v.handle(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	})
+	if _, err := VaultSecret(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnusableVaultConfigurationIsSaidAtFirstUse(t *testing.T) {
+	v := newVault(t)
+	for name, change := range map[string]func(*VaultConfig){
+		"auth type": func(c *VaultConfig) { c.AuthType = "magic" },
+		"file":      func(c *VaultConfig) { c.ConfigFile += ".missing" },
+		"profile":   func(c *VaultConfig) { c.Profile = "MISSING" },
+		"endpoint":  func(c *VaultConfig) { c.Endpoint = "http://vault.example" },
+		"resource":  func(c *VaultConfig) { c.AuthType = "resource_principal" },
+	} {
+		cfg := v.config(t)
+		change(&cfg)
+		_, err := VaultSecret(cfg)(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || fetch.Err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if v.reads.Load() != 0 {
+		t.Error("the vault was asked")
+	}
+}
+
+// Left alone, the SDK would sleep for two minutes here.
+func TestInstancePrincipalGivesUpAtOnceBeyondOCI(t *testing.T) {
+	v := newVault(t)
+	asked := atomic.Int64{}
+	metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(metadata.Close)
+	t.Setenv("OCI_METADATA_BASE_URL", metadata.URL)
+	_, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	var fetch *FetchError
+	if !errors.As(err, &fetch) || fetch.Status != http.StatusNotFound || asked.Load() != 1 {
+		t.Errorf("got %v after %d requests", err, asked.Load())
+	}
+}
+
+// The whole way of an instance: metadata, federation, vault.
+func TestInstancePrincipalReadsTheSecret(t *testing.T) {
+	v := newVault(t)
+	cert, key := instanceCertificate(t)
+	mux := http.NewServeMux()
+	file := func(path string, body []byte) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
+	}
+	file("/instance/region", []byte("eu-frankfurt-1"))
+	file("/identity/cert.pem", cert)
+	file("/identity/intermediate.pem", cert)
+	file("/identity/key.pem", key)
+	session := signRS256(rsaKey(), goodHeader(nil), claimsOf("auth", nil))
+	mux.HandleFunc("POST /v1/x509", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(fields{"token": session})
+	})
+	oci := httptest.NewServer(mux)
+	t.Cleanup(oci.Close)
+	t.Setenv("OCI_METADATA_BASE_URL", oci.URL)
+	t.Setenv("OCI_SDK_AUTH_CLIENT_REGION_URL", oci.URL)
+	secret, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	if err != nil || secret.Reveal() != secretCanary || *v.keyID.Load() != "ST$"+session {
+		t.Errorf("got %v", err)
+	}
+}
+
+func instanceCertificate(t *testing.T) (cert, key []byte) {
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		Subject: pkix.Name{CommonName: "instance", OrganizationalUnit: []string{"opc-tenant:ocid1.tenancy.t"}}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &rsaKey().PublicKey, rsaKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: der}); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey())})
+}
