@@ -138,7 +138,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if id, err := a.keys.find(owner, r); id != "" || err != nil {
-		return a.attachLocked(id, err)
+		return a.attach(id, err)
 	}
 	if a.draining {
 		return event.Run{}, ErrDraining
@@ -166,10 +166,10 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	// Whoever started the run is about to watch it, however short the grace is.
 	ru.rest(max(a.Grace, startGrace))
 	a.runs.Go(func() { a.execute(ru) })
-	return rec, nil
+	return a.Log.Run(rec.ID)
 }
 
-func (a *Agent) attachLocked(id string, err error) (event.Run, error) {
+func (a *Agent) attach(id string, err error) (event.Run, error) {
 	if err != nil {
 		return event.Run{}, err
 	}

@@ -72,10 +72,15 @@ func (c *call) parse(text string) {
 	c.argsText = text
 }
 
-// forModel is the arguments in the conversation. Providers refuse a history whose
-// arguments are no JSON, so bad ones go back as an object that quotes them.
-func (c *call) forModel() string { return string(c.params()) }
+// written is the arguments as the model wrote them, for the conversation.
+func (c *call) written() string {
+	if c.args != nil {
+		return string(c.args)
+	}
+	return c.argsText
+}
 
+// params is the arguments in the metadata, where every element is an object.
 func (c *call) params() jsonText {
 	if c.args != nil {
 		return c.args
@@ -147,9 +152,12 @@ func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, e
 		return outcome{}, err
 	}
 	l.agent.metrics.toolTime(ctx, c.Call, "", took)
-	payload := res.Payload()
+	payload, content := res.Payload(), res.Content
+	if content == nil {
+		content = []jsonText{} // structured content alone; readers expect a list
+	}
 	return outcome{forModel: clip(res.Text()), result: payload}, l.run.out.Append(ctx, event.ToolResult{
-		Call: c.Call, Args: c.args, Payload: payload, Content: res.Content, Structured: res.Structured, DurationMS: took.Milliseconds(),
+		Call: c.Call, Args: c.args, Payload: payload, Content: content, Structured: res.Structured, DurationMS: took.Milliseconds(),
 	})
 }
 

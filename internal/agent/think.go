@@ -22,7 +22,7 @@ type reply struct {
 func (r reply) asked() []llm.ToolCall {
 	out := make([]llm.ToolCall, len(r.calls))
 	for i, c := range r.calls {
-		out[i] = llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.forModel()}
+		out[i] = llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.written()}
 	}
 	return out
 }

@@ -131,7 +131,7 @@ func runProblem(run event.Run, e event.RunError) *problem {
 	}
 	p := newProblem(code, e.Message)
 	p.Instance, p.TraceID = "/runs/"+run.ID, run.TraceID
-	if e.Retryable && p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.retryAfter()
 	}
 	return p
@@ -139,16 +139,20 @@ func runProblem(run event.Run, e event.RunError) *problem {
 
 // authProblem is the answer to a request that did not authenticate (RFC 6750
 // section 3).
-func authProblem(err error) *problem {
+func authProblem(err error) error {
 	status, challenge := auth.Challenge(err)
-	p := newProblem("unauthenticated", "A valid bearer token is required.")
+	var p *problem
 	switch status {
+	case http.StatusUnauthorized:
+		p = newProblem("unauthenticated", "A valid bearer token is required.")
 	case http.StatusBadRequest:
 		p = newProblem("invalid_request", "The Authorization header is not one bearer token.")
 	case http.StatusForbidden:
 		p = newProblem("forbidden", "The token lacks the scope that this service requires.")
 	case http.StatusServiceUnavailable:
 		return newProblem("overloaded", "Tokens cannot be verified at the moment.").retryAfter()
+	default:
+		return err
 	}
 	p.header.Set("WWW-Authenticate", challenge)
 	return p

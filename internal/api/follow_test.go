@@ -1,0 +1,144 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/event"
+	"answerd/internal/mcp"
+)
+
+// pipes is a listener without sockets, so that the time of its connections is the
+// bubble's.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	close(p.done)
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// still is an API over a log that the test writes itself, and a way to connect.
+func still(t *testing.T, log event.Log) (dial func() net.Conn) {
+	t.Helper()
+	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := agent.New(agent.Options{Tools: tools, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	server := &http.Server{Handler: api.New(api.Options{Agent: a, Log: log})}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-served
+		tools.Close()
+		a.Drain(context.Background())
+	})
+	return func() net.Conn {
+		client, conn := net.Pipe()
+		l.conns <- conn
+		return client
+	}
+}
+
+func readRun(c net.Conn) error {
+	_, err := fmt.Fprint(c, "GET /runs/run_a/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	return err
+}
+
+func TestAnOpenStreamBeatsEveryFifteenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{})
+		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+			t.Fatal(err)
+		}
+		c := still(t, log)()
+		defer c.Close()
+		if err := readRun(c); err != nil {
+			t.Fatal(err)
+		}
+		began, beats := time.Now(), 0
+		for lines := bufio.NewScanner(c); beats < 4 && lines.Scan(); {
+			if lines.Text() == ": ping" {
+				if beats++; time.Since(began) != time.Duration(beats)*15*time.Second {
+					t.Errorf("beat %d after %s", beats, time.Since(began))
+				}
+			}
+		}
+		if beats != 4 {
+			t.Errorf("%d beats", beats)
+		}
+	})
+}
+
+// F30: a reader that takes nothing holds its connection for one write's time and not
+// for ever; the run and its other readers never wait for it.
+func TestAReaderThatStallsIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{})
+		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+			t.Fatal(err)
+		}
+		dial := still(t, log)
+		stalled, reading := dial(), dial()
+		defer stalled.Close()
+		defer reading.Close()
+		for _, c := range []net.Conn{stalled, reading} {
+			if err := readRun(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		for range 100 {
+			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 1000)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
+			t.Fatal(err)
+		}
+		for lines := bufio.NewScanner(reading); lines.Scan() && lines.Text() != "event: final_answer"; {
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the other reader waited %s", took)
+		}
+		// The server closes its end; until then a read would have got what it wrote.
+		<-time.After(10 * time.Second)
+		synctest.Wait()
+		if b, err := io.ReadAll(stalled); err != nil || strings.Contains(string(b), "final_answer") {
+			t.Errorf("the connection is still there: %v, %d bytes", err, len(b))
+		}
+	})
+}

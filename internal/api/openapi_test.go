@@ -1,0 +1,361 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	contract "answerd/api"
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api/native"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+	"answerd/internal/sse"
+)
+
+func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
+	documented := document().operations()
+	routes := make(map[string]bool)
+	h := New(Options{Metrics: http.NotFoundHandler(), Console: http.NotFoundHandler()})
+	err := chi.Walk(h.Handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		name := method + " " + strings.Replace(route, "*", "{file}", 1) // OpenAPI has no wildcards
+		routes[name] = true
+		if documented[name] == nil {
+			t.Errorf("%s is not in the document", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range documented {
+		if !routes[name] {
+			t.Errorf("%s is no route", name)
+		}
+	}
+}
+
+func TestEveryExampleMatchesItsSchema(t *testing.T) {
+	d, count := document(), 0
+	check := func(at string, schema, example any) {
+		count++
+		if err := d.check(schema, example); err != nil {
+			t.Errorf("%s: %v\n%v", at, err, example)
+		}
+	}
+	walk("#", d.root, func(at string, o object) {
+		if list, ok := o["examples"].([]any); ok { // of a schema
+			for _, example := range list {
+				check(at, o, example)
+			}
+		}
+		schema, ok := o["schema"].(object) // of a parameter, a header or a body
+		if !ok {
+			return
+		}
+		if example := o["example"]; example != nil {
+			check(at, schema, example)
+		}
+		named, _ := o["examples"].(object)
+		for name, example := range named {
+			check(at+"/"+name, schema, example.(object)["value"])
+		}
+	})
+	if count < 100 {
+		t.Errorf("only %d examples were found", count)
+	}
+}
+
+// framesIn reads a stream and checks each frame: its event against the schema, and
+// its fields against its event.
+func framesIn(t *testing.T, stream io.Reader) (count int) {
+	t.Helper()
+	for r := sse.NewReader(stream, 1<<20); ; count++ {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return count
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := document().check(component("Event"), json.RawMessage(f.Data)); err != nil {
+			t.Errorf("%s: %v", f.Data, err)
+		}
+		var e struct {
+			Type  string
+			RunID string `json:"run_id"`
+			Seq   int64
+		}
+		if err := json.Unmarshal(f.Data, &e); err != nil {
+			t.Fatal(err)
+		}
+		if f.Event != e.Type || f.ID != e.RunID+":"+strconv.FormatInt(e.Seq, 10) {
+			t.Errorf("the frame of %s is %s, %s", f.Data, f.Event, f.ID)
+		}
+	}
+}
+
+func TestTheExamplesOfStreamsAreFramesOfEvents(t *testing.T) {
+	for name, want := range map[string]int{"fromTheStart": 9, "resumed": 4, "heartbeat": 0} {
+		example := document().at("components", "responses", "EventStream", "content", "text/event-stream", "examples", name)
+		if n := framesIn(t, strings.NewReader(example["value"].(string))); n != want {
+			t.Errorf("%s has %d frames, want %d", name, n, want)
+		}
+	}
+}
+
+func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
+	d := document()
+	d.sameShape(t, "Answer", reflect.TypeFor[native.Answer](), component("Answer"))
+	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
+	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
+	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
+	d.sameShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), component("ServerStatus"))
+	states := make(map[string]bool)
+	for _, b := range bodies() {
+		run := event.Run{ID: "run_a", ThreadID: "thr_a", TraceID: strings.Repeat("0a", 16), Created: time.Now(), Last: kept(t, b)}
+		s := (&Handler{}).status(run)
+		states[s.Status] = true
+		if err := d.check(component("Status"), s); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+		if end, ok := b.(event.FinalAnswer); ok {
+			if err := d.check(component("Answer"), native.NewAnswer(run, end)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if len(states) != 5 {
+		t.Errorf("states %v", states)
+	}
+}
+
+func TestEveryCodeOfAProblemIsInTheDocumentWithItsMeaning(t *testing.T) {
+	d := document()
+	listed := d.at("components", "schemas", "ProblemCode")["enum"].([]any)
+	shown := make(map[string]bool)
+	for name, operation := range d.operations() {
+		for status, response := range operation["responses"].(object) {
+			content, _ := d.follow(response)["content"].(object)
+			body, _ := content["application/problem+json"].(object)
+			examples, _ := body["examples"].(object)
+			for _, example := range examples {
+				p := example.(object)["value"].(object)
+				code := p["code"].(string)
+				shown[code] = true
+				k := kinds[code]
+				if p["status"] != float64(k.status) || p["title"] != k.title || status != strconv.Itoa(k.status) {
+					t.Errorf("%s %s: the example is %v, the code means %v", name, status, p, k)
+				}
+			}
+		}
+	}
+	for code := range kinds {
+		if !slices.Contains(listed, any(code)) || !shown[code] {
+			t.Errorf("%s is not in the document, or has no example", code)
+		}
+	}
+	if len(listed) != len(kinds) {
+		t.Errorf("%d codes in the document, %d in the code", len(listed), len(kinds))
+	}
+}
+
+func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
+	d := document()
+	properties := d.flat(component("Question"))["properties"].(object)
+	body := make(object)
+	for name, p := range properties {
+		body[name] = p.(object)["examples"].([]any)[0]
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := native.Decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := fieldsOf(reflect.TypeFor[agent.Request]())
+	delete(fields, "idempotency_key") // of a header
+	delete(fields, "fingerprint")
+	sameKeys(t, "Question", fields, properties)
+	sameKeys(t, "Question/budget", fieldsOf(reflect.TypeFor[agent.Budget]()), d.flat(component("Limits"))["properties"].(object))
+	sameKeys(t, "Question/history/0", fieldsOf(reflect.TypeFor[agent.Message]()), d.flat(component("Message"))["properties"].(object))
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[agent.Request]()) {
+		if _, ok := fields[snake(f.Name)]; ok && reflect.ValueOf(request).FieldByIndex(f.Index).IsZero() {
+			t.Errorf("%s was not read from %s", f.Name, text)
+		}
+	}
+}
+
+func sameKeys[A, B any](t *testing.T, at string, code map[string]A, documented map[string]B) {
+	t.Helper()
+	in, out := slices.Sorted(maps.Keys(code)), slices.Sorted(maps.Keys(documented))
+	if !slices.Equal(in, out) {
+		t.Errorf("%s: the code has %v, the document %v", at, in, out)
+	}
+}
+
+func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
+	items := func(n int, item string) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
+	pairs := func(n int) string {
+		var b bytes.Buffer
+		for i := range n {
+			fmt.Fprintf(&b, `,"k%d":"v"`, i)
+		}
+		return "{" + strings.TrimPrefix(b.String(), ",") + "}"
+	}
+	long := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	turn := `{"role":"user","content":""}`
+	for field, values := range map[string]struct{ good, bad []string }{
+		"question":    {[]string{`"?"`}, []string{`""`, `" \t"`, `1`, `null`}},
+		"nope":        {nil, []string{`1`}},
+		"history":     {[]string{`[]`, items(1024, turn)}, []string{`{}`, items(1025, turn), `[1]`, `[{"role":"user"}]`, `[{"role":"u","content":"","x":1}]`}},
+		"model":       {[]string{`""`, long(256)}, []string{long(257), `null`}},
+		"tool_choice": {[]string{`"auto"`, `"none"`, `"required"`}, []string{`""`, `"any"`}},
+		"servers":     {[]string{`[]`}, []string{`"a"`, `[""]`, `[1]`}},
+		"tools":       {[]string{items(256, long(128))}, []string{items(257, `"a"`), `[` + long(129) + `]`}},
+		"max_turns":   {[]string{`1`, `2147483647`}, []string{`0`, `-1`, `1.5`, `2147483648`, `"1"`}},
+		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`}, []string{`1`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
+		"context":     {[]string{`{}`, pairs(32), `{"a":` + long(1024) + `}`, `{` + long(64) + `:""}`}, []string{pairs(33), `{"a":1}`, `{"":"v"}`, `{` + long(65) + `:""}`, `{"a":` + long(1025) + `}`}},
+		"thread_id":   {[]string{long(128), `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},
+		"metadata":    {[]string{pairs(1)}, []string{`[]`}},
+		"background":  {[]string{`true`, `false`}, []string{`"true"`, `0`}},
+	} {
+		for _, value := range append(values.good, values.bad...) {
+			body := `{"question":"?","` + field + `":` + value + `}`
+			if field == "question" {
+				body = `{"question":` + value + `}`
+			}
+			_, decoded := native.Decode([]byte(body))
+			checked := document().check(component("Question"), json.RawMessage(body))
+			want := slices.Contains(values.good, value)
+			if (decoded == nil) != want || (checked == nil) != want {
+				t.Errorf("%.80s should be good: %t; Decode says %v, the document %v", body, want, decoded, checked)
+			}
+		}
+	}
+}
+
+func TestTheQueryHasTheParametersThatAreRead(t *testing.T) {
+	d := document()
+	documented := make(map[string]bool)
+	for _, p := range d.operations()["GET /answer/stream"]["parameters"].([]any) {
+		if p := d.follow(p); p["in"] == "query" {
+			documented[p["name"].(string)] = true
+		}
+	}
+	if !documented["question"] {
+		t.Fatal("no parameters were found")
+	}
+	for name := range d.flat(component("Question"))["properties"].(object) {
+		_, err := native.DecodeQuery(url.Values{"question": {"?"}, name: {"1"}})
+		if known := err == nil || !strings.Contains(err.Error(), "unknown parameter"); known != documented[name] {
+			t.Errorf("%s: documented is %t, and DecodeQuery says %v", name, documented[name], err)
+		}
+	}
+}
+
+// What the service says to real requests is one of the responses of the document.
+func TestTheServiceAnswersAsDocumented(t *testing.T) {
+	house := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3.")), nil)
+	web := httptest.NewServer(New(Options{Agent: house.Agent, Log: house.Log, AllowedHosts: []string{"127.0.0.1"}, OpenAPI: contract.OpenAPI}))
+	t.Cleanup(web.Close)
+	run := house.Begin(t, agent.Request{})
+	house.Events(t, run.ID)
+	const ask = `{"question":"What is 1 + 2?"}`
+	for _, c := range []struct {
+		route, path, body, header, value string
+		status                           int
+	}{
+		{route: "POST /answer", body: ask, status: 200},
+		{route: "POST /answer", body: `{"question":"?","background":true}`, status: 202},
+		{route: "POST /answer", body: `{"qestion":"?"}`, status: 400},
+		{route: "POST /answer", body: ask, header: "Origin", value: "https://example.com", status: 403},
+		{route: "POST /answer", body: ask, header: "Accept", value: "text/html", status: 406},
+		{route: "POST /answer", body: ask, header: "Content-Type", value: "text/plain", status: 415},
+		{route: "POST /answer/stream", body: ask, status: 200},
+		{route: "POST /answer/stream", body: ask, header: "Last-Event-ID", value: "run_none:1", status: 404},
+		{route: "GET /answer/stream", path: "/answer/stream?question=x", status: 200},
+		{route: "GET /runs/{run_id}", path: "/runs/" + run.ID, status: 200},
+		{route: "GET /runs/{run_id}", path: "/runs/run_none", status: 404},
+		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events", status: 200},
+		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events?after=999", status: 400},
+		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},
+		{route: "GET /tools", status: 200},
+		{route: "GET /servers", status: 200},
+		{route: "POST /servers/{name}/refresh", path: "/servers/default/refresh", status: 200},
+		{route: "POST /servers/{name}/refresh", path: "/servers/none/refresh", status: 404},
+		{route: "GET /healthz", status: 200},
+		{route: "GET /readyz", status: 200},
+		{route: "GET /openapi.yaml", status: 200},
+	} {
+		method, path, _ := strings.Cut(c.route, " ")
+		if c.path != "" {
+			path = c.path
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if c.header != "" {
+			req.Header.Set(c.header, c.value)
+		}
+		conforms(t, web.Client(), req, c.route, c.status)
+	}
+}
+
+func conforms(t *testing.T, client *http.Client, req *http.Request, route string, status int) {
+	t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	d := document()
+	response := d.follow(d.operations()[route]["responses"].(object)[strconv.Itoa(resp.StatusCode)])
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	content, _ := response["content"].(object)
+	media, ok := content[kind].(object)
+	if resp.StatusCode != status || !ok {
+		t.Fatalf("%s: %d %s, want a documented %d", route, resp.StatusCode, kind, status)
+	}
+	headers, _ := response["headers"].(object)
+	for name := range headers {
+		if d.follow(headers[name])["required"] == true && resp.Header.Get(name) == "" {
+			t.Errorf("%s: %d without %s", route, status, name)
+		}
+	}
+	switch kind {
+	case "application/json", "application/problem+json":
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.check(media["schema"], json.RawMessage(body)); err != nil {
+			t.Errorf("%s: %s: %v", route, body, err)
+		}
+	case "text/event-stream":
+		if framesIn(t, resp.Body) == 0 {
+			t.Errorf("%s: no events", route)
+		}
+	}
+}

@@ -1,0 +1,373 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"go.yaml.in/yaml/v3"
+
+	contract "answerd/api"
+	"answerd/internal/event"
+)
+
+type object = map[string]any
+
+// contractDocument is api/openapi.yaml as JSON values, and its schemas as validators
+// read them.
+type contractDocument struct {
+	root     object
+	defs     map[string]json.RawMessage
+	resolved map[string]*jsonschema.Resolved // by the schema's JSON; the tests run one by one
+}
+
+// document is read once. A broken one fails every test.
+var document = sync.OnceValue(func() *contractDocument {
+	var raw any
+	d := &contractDocument{resolved: make(map[string]*jsonschema.Resolved)}
+	if err := yaml.Unmarshal(contract.OpenAPI, &raw); err != nil {
+		panic(err)
+	}
+	if err := convert(raw, &d.root); err != nil {
+		panic(err)
+	}
+	if err := convert(inDefs(d.at("components", "schemas")), &d.defs); err != nil {
+		panic(err)
+	}
+	return d
+})
+
+// convert takes a value into another type through JSON.
+func convert(from, to any) error {
+	b, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, to)
+}
+
+// inDefs points the references of a schema to where validators look for them: JSON
+// Schema knows $defs, OpenAPI's components mean nothing to it.
+func inDefs(schema any) json.RawMessage {
+	b, err := json.Marshal(schema)
+	if err != nil {
+		panic(err)
+	}
+	return bytes.ReplaceAll(b, []byte(`"#/components/schemas/`), []byte(`"#/$defs/`))
+}
+
+func component(name string) object { return object{"$ref": "#/components/schemas/" + name} }
+
+// at is the object under these keys, nil if there is none.
+func (d *contractDocument) at(keys ...string) object {
+	node := d.root
+	for _, k := range keys {
+		node, _ = node[k].(object)
+	}
+	return node
+}
+
+// follow is what a reference stands for, or v itself.
+func (d *contractDocument) follow(v any) object {
+	o, _ := v.(object)
+	if ref, ok := o["$ref"].(string); ok {
+		return d.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
+	}
+	return o
+}
+
+// flat is a schema with its $ref and allOf written out. What stands beside them wins.
+func (d *contractDocument) flat(schema any) object {
+	o, _ := schema.(object)
+	parts, _ := o["allOf"].([]any)
+	if o["$ref"] != nil {
+		parts = append(parts, d.follow(o))
+	}
+	out, properties, required := object{}, object{}, []any{}
+	for _, p := range parts {
+		maps.Copy(out, d.flat(p))
+		maps.Copy(properties, out["properties"].(object))
+		required = append(required, out["required"].([]any)...)
+	}
+	maps.Copy(out, o)
+	own, _ := o["properties"].(object)
+	maps.Copy(properties, own)
+	need, _ := o["required"].([]any)
+	out["properties"], out["required"] = properties, append(required, need...)
+	return out
+}
+
+// check validates a value, as its JSON reads, against a schema of the document.
+func (d *contractDocument) check(schema, value any) error {
+	resolved, err := d.resolve(inDefs(schema))
+	if err != nil {
+		return err
+	}
+	var v any
+	if err := convert(value, &v); err != nil {
+		return err
+	}
+	return resolved.Validate(v)
+}
+
+// resolve makes a validator, once for every schema and with no more of the others
+// than it needs: making one takes much longer than using it.
+func (d *contractDocument) resolve(schema json.RawMessage) (*jsonschema.Resolved, error) {
+	if known, ok := d.resolved[string(schema)]; ok {
+		return known, nil
+	}
+	root := &jsonschema.Schema{Defs: make(map[string]*jsonschema.Schema)}
+	main, err := d.collect(root.Defs, schema)
+	if err != nil {
+		return nil, err
+	}
+	root.AllOf = []*jsonschema.Schema{main}
+	resolved, err := root.Resolve(nil)
+	d.resolved[string(schema)] = resolved
+	return resolved, err
+}
+
+var reference = regexp.MustCompile(`"#/\$defs/(\w+)"`)
+
+// collect reads a schema, and into defs all those that it refers to.
+func (d *contractDocument) collect(defs map[string]*jsonschema.Schema, schema json.RawMessage) (*jsonschema.Schema, error) {
+	var s *jsonschema.Schema
+	if err := json.Unmarshal(schema, &s); err != nil {
+		return nil, err
+	}
+	for _, m := range reference.FindAllSubmatch(schema, -1) {
+		name := string(m[1])
+		if _, known := defs[name]; known {
+			continue
+		}
+		defs[name] = nil // against going in circles
+		other, err := d.collect(defs, d.defs[name])
+		if err != nil {
+			return nil, fmt.Errorf("schema %s: %w", name, err)
+		}
+		defs[name] = other
+	}
+	return s, nil
+}
+
+// operations are the operations of the document by method and path.
+func (d *contractDocument) operations() map[string]object {
+	out := make(map[string]object)
+	for path, item := range d.at("paths") {
+		for method, operation := range item.(object) {
+			out[strings.ToUpper(method)+" "+path] = operation.(object)
+		}
+	}
+	return out
+}
+
+// walk visits every object of the document except those inside of examples, which
+// are not part of it.
+func walk(at string, node any, visit func(at string, o object)) {
+	switch node := node.(type) {
+	case object:
+		visit(at, node)
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			if key != "example" && key != "examples" {
+				walk(at+"/"+key, node[key], visit)
+			}
+		}
+	case []any:
+		for i, v := range node {
+			walk(fmt.Sprintf("%s/%d", at, i), v, visit)
+		}
+	}
+}
+
+// field is a member of the JSON that a Go struct becomes.
+type field struct {
+	typ      reflect.Type
+	optional bool
+}
+
+// fieldsOf are the members that typ's JSON can have. Structs that are no JSON of
+// ours, such as agent.Request, have none of their tags: their names are the wire's.
+func fieldsOf(typ reflect.Type) map[string]field {
+	out := make(map[string]field)
+	for _, f := range reflect.VisibleFields(typ) {
+		if f.Anonymous || !f.IsExported() {
+			continue
+		}
+		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out[cmp.Or(tag, snake(f.Name))] = field{f.Type, strings.Contains(options, "omitempty")}
+	}
+	return out
+}
+
+// snake turns ThreadID into thread_id.
+func snake(name string) string {
+	var out []rune
+	runes := []rune(name)
+	for i, r := range runes {
+		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(runes[i-1]) {
+			out = append(out, '_')
+		}
+		out = append(out, unicode.ToLower(r))
+	}
+	return string(out)
+}
+
+// sameShape checks that a schema declares what the JSON of a Go type can hold, no
+// more and no less, and requires what is always there. The names in besides are the
+// schema's own.
+func (d *contractDocument) sameShape(t *testing.T, at string, typ reflect.Type, schema any, besides ...string) {
+	t.Helper()
+	s := d.flat(schema)
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	want := map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer", reflect.Int64: "integer",
+		reflect.Float64: "number", reflect.Slice: "array", reflect.Map: "object", reflect.Struct: "object",
+	}[typ.Kind()]
+	switch {
+	case typ == reflect.TypeFor[json.RawMessage]() || typ.Kind() == reflect.Interface:
+		return // any JSON; the schema may say more
+	case typ == reflect.TypeFor[time.Time]():
+		want = "string"
+	case typ.Kind() == reflect.Slice:
+		d.sameShape(t, at+"/0", typ.Elem(), s["items"])
+	case typ.Kind() == reflect.Struct:
+		d.sameFields(t, at, typ, s, besides)
+	}
+	if s["type"] != want {
+		t.Errorf("%s: the type is %v in the document, %s in the code", at, s["type"], want)
+	}
+}
+
+func (d *contractDocument) sameFields(t *testing.T, at string, typ reflect.Type, s object, besides []string) {
+	t.Helper()
+	properties, required := s["properties"].(object), s["required"].([]any)
+	fields := fieldsOf(typ)
+	for name, f := range fields {
+		if properties[name] == nil {
+			t.Errorf("%s/%s is in the code and not in the document", at, name)
+			continue
+		}
+		if slices.Contains(required, any(name)) == f.optional {
+			t.Errorf("%s/%s: optional in the code is %t, and not so in the document", at, name, f.optional)
+		}
+		d.sameShape(t, at+"/"+name, f.typ, properties[name])
+	}
+	for name := range properties {
+		if _, known := fields[name]; !known && !slices.Contains(besides, name) {
+			t.Errorf("%s/%s is in the document and not in the code", at, name)
+		}
+	}
+}
+
+// bodies is one event of every type, with every field set.
+func bodies() []event.Body {
+	call := event.Call{CallID: "c1", Tool: "t", Server: "s"}
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	usage := event.Usage{InputTokens: 1, OutputTokens: 1, TotalTokens: 2}
+	metadata := event.Metadata{
+		ToolNames: []string{"t", "u"}, ToolParams: []json.RawMessage{raw(`{"a":1}`), raw(`{}`)},
+		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
+	}
+	return []event.Body{
+		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}},
+		event.StepStart{Step: 1},
+		event.StepEnd{Step: 1, FinishReason: "stop", Usage: &usage},
+		event.StepReset{Step: 1, Reason: "r"},
+		event.ReasoningStart{PartID: "p"}, event.ReasoningDelta{PartID: "p", Delta: "d"}, event.ReasoningEnd{PartID: "p"},
+		event.TextStart{PartID: "p"}, event.TextDelta{PartID: "p", Delta: "d"}, event.TextEnd{PartID: "p"},
+		event.ToolCallStart{Call: call, NeedsApproval: true},
+		event.ToolCallArgs{Call: call, Delta: "{"},
+		event.ToolCall{Call: call, Args: raw(`{"a":1}`), ArgsText: "{"},
+		event.ApprovalRequired{Call: call, InterruptID: "i", Args: raw(`{}`), Message: "m", ExpiresAt: 1},
+		event.ApprovalResolved{Call: call, InterruptID: "i", Approved: true, Reason: "r", By: "b"},
+		event.Elicitation{Call: call, InterruptID: "i", Mode: "form", Message: "m", Schema: raw(`{}`), URL: "https://example.com", ExpiresAt: 1},
+		event.ElicitationResolved{Call: call, InterruptID: "i", Action: "accept"},
+		event.ToolProgress{Call: call, Progress: 0.5, Total: 1, Message: "m"},
+		event.LogMessage{Call: call, Level: "info", Logger: "l", Data: raw(`1`)},
+		event.ToolResult{Call: call, Args: raw(`{}`), Payload: raw(`0`), Content: []json.RawMessage{raw(`{"type":"text","text":"x"}`)}, Structured: raw(`0`), DurationMS: 1},
+		event.ToolError{Call: call, Args: raw(`{}`), ArgsText: "{", Payload: "p", Kind: "execution", DurationMS: 1},
+		event.Budget{Limit: "tool_calls", Used: 8, Max: 10},
+		event.Suspended{Interrupts: []event.Interrupt{{ID: "i", Kind: "approval"}}},
+		event.FinalAnswer{Answer: "a", Metadata: metadata, FinishReason: "stop"},
+		event.RunError{Code: "model_error", Message: "m", Retryable: true, PartialAnswer: "p"},
+		event.Cancelled{Reason: "requested", PartialAnswer: "p"},
+	}
+}
+
+// kept is b as a log keeps it.
+func kept(t *testing.T, b event.Body) event.Event {
+	t.Helper()
+	log := event.NewMemory(event.MemoryOptions{})
+	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Append(t.Context(), "run_a", b); err != nil {
+		t.Fatal(err)
+	}
+	page, err := log.After("run_a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Events[0]
+}
+
+func TestEveryTypeOfEventHasOneSchema(t *testing.T) {
+	d := document()
+	mapping := d.at("components", "schemas", "Event", "discriminator", "mapping")
+	listed := make(map[string]bool)
+	for _, s := range d.at("components", "schemas", "Event")["oneOf"].([]any) {
+		listed[s.(object)["$ref"].(string)] = true
+	}
+	for _, typ := range event.Types() {
+		ref, _ := mapping[string(typ)].(string)
+		s := d.flat(object{"$ref": ref})
+		properties := s["properties"].(object)
+		if got, _ := properties["type"].(object); got["const"] != string(typ) || !listed[ref] {
+			t.Errorf("%s has no schema of its own", typ)
+		}
+	}
+	if n := len(event.Types()); len(mapping) != n || len(listed) != n {
+		t.Errorf("%d schemas, %d in the mapping, for %d types", len(listed), len(mapping), n)
+	}
+}
+
+// S2.1
+func TestEveryEventMatchesItsSchemaFieldByField(t *testing.T) {
+	d := document()
+	var types []event.Type
+	for _, b := range bodies() {
+		name := string(b.Type())
+		types = append(types, b.Type())
+		schema := object{"$ref": d.at("components", "schemas", "Event", "discriminator", "mapping")[name]}
+		d.sameShape(t, name, reflect.TypeOf(b), schema, "type", "run_id", "seq", "ts")
+		e := kept(t, b)
+		for _, s := range []object{schema, component("Event")} {
+			if err := d.check(s, json.RawMessage(e.JSON)); err != nil {
+				t.Errorf("%s: %v", e.JSON, err)
+			}
+		}
+		var members object
+		if err := json.Unmarshal(e.JSON, &members); err != nil {
+			t.Fatal(err)
+		}
+		if want := len(fieldsOf(reflect.TypeOf(b))) + 4; len(members) != want {
+			t.Errorf("%s: the sample has %d of %d fields", e.JSON, len(members), want)
+		}
+	}
+	if !slices.Equal(types, event.Types()) {
+		t.Errorf("samples of %v", types)
+	}
+}
