@@ -1,0 +1,184 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	testClient = "answerd"
+	testSecret = "s3cret:with %+ signs"
+)
+
+// startIAM serves an IAM on a loopback address that is its issuer.
+func startIAM(t *testing.T, c IAMConfig) (*IAM, *httptest.Server) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	c.Issuer = "http://" + srv.Listener.Addr().String()
+	c.ClientID, c.ClientSecret = testClient, testSecret
+	iam, err := NewIAM(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Config.Handler = iam
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return iam, srv
+}
+
+// requestToken posts form with the client's credentials, form-encoded as RFC 6749
+// section 2.3.1 says, and gives status and decoded answer.
+func requestToken(t *testing.T, srv *httptest.Server, secret string, form url.Values) (int, map[string]any, http.Header) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, srv.URL+TokenPath, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if secret != "" {
+		req.SetBasicAuth(url.QueryEscape(testClient), url.QueryEscape(secret))
+	}
+	return doJSON(t, srv, req)
+}
+
+func doJSON(t *testing.T, srv *httptest.Server, req *http.Request) (int, map[string]any, http.Header) {
+	t.Helper()
+	resp, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatalf("the answer is no JSON: %q", b)
+	}
+	return resp.StatusCode, v, resp.Header
+}
+
+// S2.2
+func TestIssuedTokenVerifiesAgainstThePublishedKey(t *testing.T) {
+	_, srv := startIAM(t, IAMConfig{Lifetime: time.Minute})
+	status, answer, header := requestToken(t, srv, testSecret, url.Values{"grant_type": {"client_credentials"}, "scope": {DefaultScope}})
+	if status != http.StatusOK || answer["token_type"] != "Bearer" || answer["expires_in"] != 60.0 || answer["scope"] != DefaultScope {
+		t.Fatalf("status %d, answer %v", status, answer)
+	}
+	if header.Get("Cache-Control") != "no-store" {
+		t.Errorf("a token may be cached: %v", header)
+	}
+	raw := answer["access_token"].(string)
+	for _, path := range []string{JWKSPath, SigningCertPath} {
+		keys := newKeySet(srv.URL + path)
+		defer keys.close()
+		info, err := newVerifier(srv.URL, DefaultAudience, keys).verify(context.Background(), raw)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if info.UserID != testClient || len(info.Scopes) != 1 || info.Scopes[0] != DefaultScope {
+			t.Errorf("%s: %+v", path, info)
+		}
+	}
+	var c jwt.MapClaims
+	token, _, err := jwt.NewParser().ParseUnverified(raw, &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token.Header["typ"] != "at+jwt" || token.Header["kid"] == "" || token.Header["alg"] != "RS256" {
+		t.Errorf("header %v", token.Header)
+	}
+	for _, name := range []string{"iss", "aud", "sub", "client_id", "scope", "iat", "nbf", "exp", "jti"} {
+		if c[name] == nil {
+			t.Errorf("claim %s is missing in %v", name, c)
+		}
+	}
+	_, again, _ := requestToken(t, srv, testSecret, url.Values{"grant_type": {"client_credentials"}})
+	if again["access_token"] == raw {
+		t.Error("two requests got the same token")
+	}
+}
+
+func TestTokenRequestsAreRefusedAsRFC6749Says(t *testing.T) {
+	_, srv := startIAM(t, IAMConfig{})
+	good := "grant_type=client_credentials"
+	for _, c := range []struct {
+		name, secret, body, code string
+		status                   int
+	}{
+		{"no credentials", "", good, "invalid_client", 401},
+		{"wrong secret", "wrong", good, "invalid_client", 401},
+		{"wrong secret before bad grant", "wrong", "grant_type=password", "invalid_client", 401},
+		{"secret in the body only", "", good + "&client_id=" + testClient + "&client_secret=" + url.QueryEscape(testSecret), "invalid_client", 401},
+		{"no grant", testSecret, "scope=x", "invalid_request", 400},
+		{"other grant", testSecret, "grant_type=password", "unsupported_grant_type", 400},
+		{"repeated parameter", testSecret, good + "&" + good, "invalid_request", 400},
+		{"foreign scope", testSecret, good + "&scope=admin", "invalid_scope", 400},
+		{"broken form", testSecret, "grant_type=%zz", "invalid_request", 400},
+		{"huge body", testSecret, good + "&x=" + strings.Repeat("a", maxTokenRequest), "invalid_request", 413},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req, _ := http.NewRequest(http.MethodPost, srv.URL+TokenPath+"?grant_type=client_credentials", strings.NewReader(c.body))
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			if c.secret != "" {
+				req.SetBasicAuth(testClient, url.QueryEscape(c.secret))
+			}
+			status, answer, header := doJSON(t, srv, req)
+			if status != c.status || answer["error"] != c.code {
+				t.Errorf("status %d, %v; want %d %s", status, answer, c.status, c.code)
+			}
+			if header.Get("Cache-Control") != "no-store" {
+				t.Error("a refusal may be cached")
+			}
+			if (status == 401) != (header.Get("WWW-Authenticate") != "") {
+				t.Errorf("WWW-Authenticate is %q", header.Get("WWW-Authenticate"))
+			}
+		})
+	}
+	req, _ := http.NewRequest(http.MethodPost, srv.URL+TokenPath, strings.NewReader(`{"grant_type":"client_credentials"}`))
+	req.Header.Set("Content-Type", "application/json")
+	req.SetBasicAuth(testClient, url.QueryEscape(testSecret))
+	if status, answer, _ := doJSON(t, srv, req); status != 400 || answer["error"] != "invalid_request" {
+		t.Errorf("a JSON body: %d %v", status, answer)
+	}
+}
+
+func TestMetadataLeadsToLiveEndpoints(t *testing.T) {
+	_, srv := startIAM(t, IAMConfig{})
+	for _, path := range []string{"/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
+		req, _ := http.NewRequest(http.MethodGet, srv.URL+path, nil)
+		_, meta, _ := doJSON(t, srv, req)
+		if meta["issuer"] != srv.URL || meta["token_endpoint"] != srv.URL+TokenPath {
+			t.Errorf("%s: %v", path, meta)
+		}
+		req, _ = http.NewRequest(http.MethodGet, meta["jwks_uri"].(string), nil)
+		if _, keys, _ := doJSON(t, srv, req); len(keys["keys"].([]any)) != 1 {
+			t.Errorf("keys %v", keys)
+		}
+	}
+	req, _ := http.NewRequest(http.MethodGet, srv.URL+"/healthz", nil)
+	if _, v, _ := doJSON(t, srv, req); v["status"] != "ok" {
+		t.Errorf("healthz says %v", v)
+	}
+}
+
+func TestIAMNeedsIssuerAndClient(t *testing.T) {
+	for _, c := range []IAMConfig{
+		{}, {Issuer: "http://x"}, {Issuer: "http://x", ClientID: "a"}, {ClientID: "a", ClientSecret: "b"},
+		{Issuer: "http://x", ClientID: "a", ClientSecret: "b", Lifetime: -1},
+	} {
+		if _, err := NewIAM(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}

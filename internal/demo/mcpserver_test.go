@@ -1,0 +1,335 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// bearerTransport sends token with every request.
+type bearerTransport struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (b bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if b.token != "" {
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return b.next.RoundTrip(r)
+}
+
+// lockedBuffer is a log that tests may read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startMCP serves the MCP server of an IAM.
+func startMCP(t *testing.T, c MCPConfig) (*MCPServer, *httptest.Server) {
+	t.Helper()
+	s, err := NewMCPServer(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	t.Cleanup(s.Close) // before srv.Close, which waits for open streams
+	return s, srv
+}
+
+// connect opens a session with token, and closes it at the end of the test.
+func connect(t *testing.T, srv *httptest.Server, token string, opts *sdk.ClientOptions) (*sdk.ClientSession, error) {
+	t.Helper()
+	client := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts)
+	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{
+		Endpoint: srv.URL + MCPPath, HTTPClient: &http.Client{Transport: bearerTransport{token, srv.Client().Transport}},
+	}, nil)
+	if err == nil {
+		t.Cleanup(func() { session.Close() })
+	}
+	return session, err
+}
+
+// world is an IAM, its MCP server, and a session with a token of the real endpoint.
+func world(t *testing.T, c MCPConfig, opts *sdk.ClientOptions) (*MCPServer, *sdk.ClientSession) {
+	t.Helper()
+	_, iam := startIAM(t, IAMConfig{})
+	c.Issuer, c.JWKSURL = iam.URL, iam.URL+JWKSPath
+	s, srv := startMCP(t, c)
+	_, answer, _ := requestToken(t, iam, testSecret, url.Values{"grant_type": {"client_credentials"}})
+	session, err := connect(t, srv, answer["access_token"].(string), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, session
+}
+
+// S2.2 and the authentication matrix of the reliability facts.
+func TestOnlyAValidTokenReachesTheTools(t *testing.T) {
+	iam, iamSrv := startIAM(t, IAMConfig{})
+	var log lockedBuffer
+	_, srv := startMCP(t, MCPConfig{Issuer: iamSrv.URL, JWKSURL: iamSrv.URL + JWKSPath, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	claims := func(change jwt.MapClaims) jwt.MapClaims {
+		now := time.Now().Unix()
+		c := jwt.MapClaims{"iss": iamSrv.URL, "aud": DefaultAudience, "sub": "me", "scope": DefaultScope, "iat": now, "nbf": now, "exp": now + 60}
+		for k, v := range change {
+			if c[k] = v; v == nil {
+				delete(c, k)
+			}
+		}
+		return c
+	}
+	sign := func(change jwt.MapClaims) string {
+		s, err := iam.key.sign(claims(change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "Bearer " + s
+	}
+	with := func(method jwt.SigningMethod, key any, header map[string]any) string {
+		tok := jwt.NewWithClaims(method, claims(nil))
+		tok.Header["kid"] = iam.key.public.Kid
+		for k, v := range header {
+			tok.Header[k] = v
+		}
+		s, err := tok.SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "Bearer " + s
+	}
+	foreign, err := rsa.GenerateKey(rand.Reader, keyBits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Minute).Unix()
+	for _, c := range []struct {
+		name, authorization string
+		status              int
+		code                string
+	}{
+		{"no header", "", 401, ""},
+		{"basic", "Basic eDp5", 401, ""},
+		{"empty bearer", "Bearer ", 400, "invalid_request"},
+		{"two words", "Bearer a b", 400, "invalid_request"},
+		{"garbage", "Bearer a.b.c", 401, "invalid_token"},
+		{"too long", "Bearer " + strings.Repeat("a", maxToken+1), 401, "invalid_token"},
+		{"expired", sign(jwt.MapClaims{"exp": past}), 401, "invalid_token"},
+		{"no expiry", sign(jwt.MapClaims{"exp": nil}), 401, "invalid_token"},
+		{"not yet valid", sign(jwt.MapClaims{"nbf": time.Now().Add(time.Hour).Unix()}), 401, "invalid_token"},
+		{"wrong audience", sign(jwt.MapClaims{"aud": "other"}), 401, "invalid_token"},
+		{"no audience", sign(jwt.MapClaims{"aud": nil}), 401, "invalid_token"},
+		{"wrong issuer", sign(jwt.MapClaims{"iss": iamSrv.URL + "/"}), 401, "invalid_token"},
+		{"no subject", sign(jwt.MapClaims{"sub": nil}), 401, "invalid_token"},
+		{"wrong scope", sign(jwt.MapClaims{"scope": "other"}), 403, "insufficient_scope"},
+		{"right kid, wrong key", with(jwt.SigningMethodRS256, foreign, nil), 401, "invalid_token"},
+		{"alg none", with(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, nil), 401, "invalid_token"},
+		{"HS256 with the public modulus", with(jwt.SigningMethodHS256, []byte(iam.key.public.N), nil), 401, "invalid_token"},
+		{"RS512", with(jwt.SigningMethodRS512, iam.key.private, nil), 401, "invalid_token"},
+		{"critical extension", with(jwt.SigningMethodRS256, iam.key.private, map[string]any{"crit": []string{"x"}}), 401, "invalid_token"},
+		{"ID token", with(jwt.SigningMethodRS256, iam.key.private, map[string]any{"typ": "logout+jwt"}), 401, "invalid_token"},
+		{"no kid", with(jwt.SigningMethodRS256, iam.key.private, map[string]any{"kid": ""}), 401, "invalid_token"},
+		{"unknown kid", with(jwt.SigningMethodRS256, iam.key.private, map[string]any{"kid": "../../keys"}), 401, "invalid_token"},
+		// The guard is passed: a GET without a session is then MCP's own 400.
+		{"valid", sign(nil), 400, "-"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req, _ := http.NewRequest(http.MethodGet, srv.URL+MCPPath, nil)
+			req.Header.Set("Accept", "text/event-stream")
+			if c.authorization != "" {
+				req.Header.Set("Authorization", c.authorization)
+			}
+			resp, err := srv.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			challenge := resp.Header.Get("WWW-Authenticate")
+			if resp.StatusCode != c.status {
+				t.Errorf("status %d, want %d", resp.StatusCode, c.status)
+			}
+			if c.code == "-" {
+				if challenge != "" {
+					t.Errorf("a valid token is challenged: %s", challenge)
+				}
+				return
+			}
+			if !strings.Contains(challenge, "resource_metadata=") || strings.Contains(challenge, "error=") != (c.code != "") ||
+				!strings.Contains(challenge, c.code) {
+				t.Errorf("challenge %q, want error %q", challenge, c.code)
+			}
+		})
+	}
+	if strings.Contains(log.String(), "eyJ") {
+		t.Error("the log has a token")
+	}
+}
+
+func TestConnectingNeedsAToken(t *testing.T) {
+	_, iam := startIAM(t, IAMConfig{})
+	_, srv := startMCP(t, MCPConfig{Issuer: iam.URL, JWKSURL: iam.URL + JWKSPath})
+	if _, err := connect(t, srv, "", nil); err == nil {
+		t.Fatal("a session without a token")
+	}
+	req, _ := http.NewRequest(http.MethodGet, srv.URL+resourceMetadataPath, nil)
+	if _, meta, _ := doJSON(t, srv, req); meta["resource"] != srv.URL+MCPPath || fmt.Sprint(meta["authorization_servers"]) != "["+iam.URL+"]" {
+		t.Errorf("metadata %v", meta)
+	}
+}
+
+// The compose file starts both at once: the MCP server must do without an IAM and
+// recover as soon as there is one, and must not call a good token bad meanwhile.
+func TestIAMMayStartLater(t *testing.T) {
+	iam, err := NewIAM(IAMConfig{Issuer: "http://iam", ClientID: testClient, ClientSecret: testSecret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := make(chan struct{})
+	iamSrv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-up:
+			iam.ServeHTTP(w, r)
+		default:
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}))
+	t.Cleanup(iamSrv.Close)
+	s, srv := startMCP(t, MCPConfig{Issuer: "http://iam", JWKSURL: iamSrv.URL + JWKSPath})
+	s.keys.failWait = 0
+	now := time.Now().Unix()
+	token, err := iam.key.sign(jwt.MapClaims{"iss": "http://iam", "aud": DefaultAudience, "sub": "me", "scope": DefaultScope, "exp": now + 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, _ := http.NewRequest(http.MethodGet, srv.URL+MCPPath, nil)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("without an IAM: status %d, %v", resp.StatusCode, resp.Header)
+	}
+	close(up)
+	if _, err := connect(t, srv, token, nil); err != nil {
+		t.Errorf("with an IAM: %v", err)
+	}
+}
+
+// F28
+func TestInventedKeyNamesCostOneFetch(t *testing.T) {
+	iam, err := NewIAM(IAMConfig{Issuer: "http://iam", ClientID: "a", ClientSecret: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fetches atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fetches.Add(1)
+		iam.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	keys := newKeySet(srv.URL + JWKSPath)
+	defer keys.close()
+	keys.unknownWait = time.Hour
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			if _, err := keys.key(context.Background(), fmt.Sprint("invented", i)); err != errUnknownKey {
+				t.Errorf("key %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if k, err := keys.key(context.Background(), iam.key.public.Kid); err != nil || k == nil {
+		t.Errorf("the real key: %v", err)
+	}
+	if n := fetches.Load(); n != 1 {
+		t.Errorf("%d fetches", n)
+	}
+	keys.unknownWait = 0 // a rotated key is found once the wait is over
+	if _, err := keys.key(context.Background(), "rotated"); err != errUnknownKey || fetches.Load() != 2 {
+		t.Errorf("after the wait: %v, %d fetches", err, fetches.Load())
+	}
+}
+
+// F19 and F28: nothing but a direct, small, sane document gives keys.
+func TestKeySetRefusesOtherAnswers(t *testing.T) {
+	answers := map[string]http.HandlerFunc{
+		"/redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, JWKSPath, http.StatusFound) },
+		"/huge":     func(w http.ResponseWriter, _ *http.Request) { w.Write(bytes.Repeat([]byte(" "), maxKeySet+1)) },
+		"/empty":    func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) },
+		"/weak": func(w http.ResponseWriter, _ *http.Request) {
+			w.Write([]byte(`{"keys":[{"kty":"RSA","kid":"k","n":"AQAB","e":"AQAB"}]}`))
+		},
+		"/html": func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) },
+	}
+	iam, err := NewIAM(IAMConfig{Issuer: "http://iam", ClientID: "a", ClientSecret: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if answer := answers[r.URL.Path]; answer != nil {
+			answer(w, r)
+			return
+		}
+		iam.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	for path := range answers {
+		keys := newKeySet(srv.URL + path)
+		if _, err := keys.key(context.Background(), "k"); err != errKeysUnavailable {
+			t.Errorf("%s: %v", path, err)
+		}
+		keys.close()
+	}
+}
+
+func TestMCPServerRefusesToRunWithoutKeys(t *testing.T) {
+	for _, c := range []MCPConfig{{}, {Issuer: "http://iam"}, {JWKSURL: "http://iam/keys"}} {
+		if _, err := NewMCPServer(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}
+
+// Close is what lets the http.Server shut down while clients hold streams open.
+func TestCloseEndsOpenSessions(t *testing.T) {
+	s, session := world(t, MCPConfig{}, nil)
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	s.Close()
+	for range s.server.Sessions() {
+		t.Error("a session is left")
+	}
+	session.Close()
+	<-ended
+}
