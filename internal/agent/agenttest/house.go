@@ -103,10 +103,10 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options)) *House
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tools.Close() })
-	web := http.DefaultTransport.(*http.Transport).Clone()
-	t.Cleanup(web.CloseIdleConnections)
+	model := llm.NewOpenAI(llm.OpenAIConfig{BaseURL: h.Model.URL})
+	t.Cleanup(model.Close)
 	o := agent.Options{
-		Model: llm.NewOpenAI(llm.OpenAIConfig{BaseURL: h.Model.URL, Transport: web}),
+		Model: model,
 		Tools: tools, Log: event.NewMemory(event.MemoryOptions{}),
 		DefaultModel: "scripted", Grace: time.Hour,
 	}

@@ -1,0 +1,212 @@
+package llm
+
+import "errors"
+
+// Bounds of one answer. They keep an endpoint that never ends from filling memory.
+const (
+	maxAnswer    = 16 << 20 // bytes of text, reasoning and arguments together
+	maxCalls     = 128
+	maxArguments = 1 << 20 // bytes of one call's arguments
+)
+
+// errStopped says that the consumer has left its loop: nothing more may be yielded.
+var errStopped = errors.New("the consumer stopped")
+
+// emitter hands one part to the consumer and reports whether it wants more.
+type emitter func(Part) bool
+
+// assembler turns the chunks of one answer into parts. Text, reasoning and pieces of
+// calls go out as they come; complete calls, usage and finish wait for end, because
+// endpoints send usage after finish_reason, and some of them more of a call, too.
+type assembler struct {
+	emit   emitter
+	calls  callSet
+	usage  *Usage // the last that came: some endpoints send it with every chunk, growing
+	model  string // the model that answered, which need not be the one asked for
+	reason string // finish_reason, "" until it comes
+	bytes  int    // towards maxAnswer
+	spoken bool   // a part was handed out
+}
+
+// send hands out one part.
+func (a *assembler) send(p Part) error {
+	a.spoken = true
+	if !a.emit(p) {
+		return errStopped
+	}
+	return nil
+}
+
+// add takes one chunk.
+func (a *assembler) add(c *chunk) error {
+	if c.Model != "" {
+		a.model = c.Model
+	}
+	if c.Usage != nil {
+		u := c.Usage.part()
+		a.usage = &u
+	}
+	for i := range c.Choices {
+		if c.Choices[i].Index != 0 {
+			continue // we ask for one answer
+		}
+		if err := a.choice(&c.Choices[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choice takes the first, and only, choice of a chunk. Its finish_reason is noted after
+// its text, as both may come in one chunk; "" and null, which some endpoints send until
+// the end, are none.
+func (a *assembler) choice(c *choice) error {
+	said := c.Delta
+	if said == nil && !a.spoken {
+		// Where deltas came before, a message is the whole answer once more.
+		said = c.Message
+	}
+	if said != nil {
+		if err := a.answer(said); err != nil {
+			return err
+		}
+	}
+	if c.FinishReason == "error" {
+		return failed(ModelError, publicFailing, errors.New("finish_reason is error"))
+	}
+	if c.FinishReason != "" {
+		a.reason = c.FinishReason
+	}
+	return nil
+}
+
+// answer takes a delta, or a message that stands for all of them. Reasoning goes out
+// before text: where one chunk holds both, the model thought first.
+func (a *assembler) answer(said *answer) error {
+	words, thought := content(said.Content)
+	if words == "" {
+		words = text(said.Refusal)
+	}
+	// Gateways that rename reasoning send it under both names, so one of them counts.
+	if thought == "" {
+		thought = text(said.ReasoningContent)
+	}
+	if thought == "" {
+		thought = text(said.Reasoning)
+	}
+	if err := a.grow(len(words) + len(thought)); err != nil {
+		return err
+	}
+	if thought != "" {
+		if err := a.send(Reasoning{Delta: thought}); err != nil {
+			return err
+		}
+	}
+	if words != "" {
+		if err := a.send(Text{Delta: words}); err != nil {
+			return err
+		}
+	}
+	return a.callDeltas(said.ToolCalls)
+}
+
+// callDeltas takes the pieces of calls in one chunk.
+func (a *assembler) callDeltas(deltas []callDelta) error {
+	for i := range deltas {
+		d := newPiece(&deltas[i])
+		if d.empty() {
+			continue
+		}
+		if err := a.grow(len(d.arguments) + len(d.name) + len(d.id)); err != nil {
+			return err
+		}
+		// Of one chunk, two pieces without an index are two calls.
+		call, err := a.calls.target(d, i > 0)
+		if err != nil {
+			return err
+		}
+		if err := a.callPiece(call, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// callPiece adds a piece to its call. A call is announced with its first arguments,
+// because until then more of its name may come.
+func (a *assembler) callPiece(c *call, d piece) error {
+	c.take(d)
+	if d.arguments == "" {
+		return nil
+	}
+	if len(c.arguments)+len(d.arguments) > maxArguments {
+		return failed(ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
+	}
+	if err := a.announce(c); err != nil {
+		return err
+	}
+	c.arguments = append(c.arguments, d.arguments...)
+	c.scan.feed(d.arguments)
+	return a.send(ToolCallArgs{Index: c.index, Delta: d.arguments})
+}
+
+// announce sends the start of c, and before it of those that came earlier: their names
+// are complete, as no endpoint goes back to a name once the next call has begun.
+func (a *assembler) announce(c *call) error {
+	if c.announced {
+		return nil
+	}
+	for _, earlier := range a.calls.list[:c.index+1] {
+		if earlier.announced {
+			continue
+		}
+		if earlier.name == "" {
+			return failed(ModelError, publicNonsense, errors.New("a tool call without a name"))
+		}
+		earlier.announced = true
+		earlier.id = a.calls.unique(earlier.upstreamID)
+		if err := a.send(ToolCallStart{Index: earlier.index, ID: earlier.id, Name: earlier.name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow counts n bytes towards the bound of the answer.
+func (a *assembler) grow(n int) error {
+	if a.bytes += n; a.bytes > maxAnswer {
+		return failed(ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
+	}
+	return nil
+}
+
+// finished reports whether the model said that its answer is complete.
+func (a *assembler) finished() bool { return a.reason != "" }
+
+// end sends what closes an answer. Without a finish_reason it is none: a stream that
+// merely stops looks just like a short answer (facts/reliability.md 0.7). cause says
+// how the stream ended.
+func (a *assembler) end(cause error) error {
+	if !a.finished() {
+		e := failed(UpstreamTruncated, publicTruncated, cause)
+		e.Retryable = true
+		return e
+	}
+	// Calls without arguments have not been announced yet.
+	if n := a.calls.len(); n > 0 {
+		if err := a.announce(a.calls.list[n-1]); err != nil {
+			return err
+		}
+	}
+	for _, c := range a.calls.list {
+		if err := a.send(ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
+			return err
+		}
+	}
+	if a.usage != nil {
+		if err := a.send(*a.usage); err != nil {
+			return err
+		}
+	}
+	return a.send(Finish{Reason: a.reason, Model: a.model})
+}

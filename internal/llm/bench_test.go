@@ -1,0 +1,63 @@
+package llm
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// tokenChunk is a chunk as OpenAI's own endpoint sends it.
+const tokenChunk = `{"id":"chatcmpl-BxQ2mS0m3l","object":"chat.completion.chunk","created":1764000000,"model":"m-1","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"aB3"}`
+
+func BenchmarkChunk(b *testing.B) {
+	m := NewOpenAI(OpenAIConfig{})
+	a := &assembler{emit: func(Part) bool { return true }}
+	data := []byte(tokenChunk)
+	b.ReportAllocs()
+	for b.Loop() {
+		a.bytes = 0
+		if err := m.chunk(a, data, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func answerOf(tokens int) string {
+	return strings.Repeat("data: "+tokenChunk+"\n\n", tokens) + events(stop, usage, "[DONE]")
+}
+
+// BenchmarkAnswer is one answer of 64 tokens over loopback HTTP, server included.
+func BenchmarkAnswer(b *testing.B) {
+	wire := []byte(answerOf(64))
+	_, m := play(b, OpenAIConfig{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write(wire)
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ask(b.Context(), m, question); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRequestBody(b *testing.B) {
+	for _, n := range []int{0, 10, 1000} {
+		b.Run(fmt.Sprintf("%d tools", n), func(b *testing.B) {
+			r := Request{Model: "m", Messages: []Message{{Role: System, Text: strings.Repeat("s", 2000)}, {Role: User, Text: "Hi"}}}
+			for i := range n {
+				r.Tools = append(r.Tools, Tool{Name: fmt.Sprintf("tool_%d", i), Description: "Does something useful.",
+					Schema: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city"},"days":{"type":"integer"}},"required":["city"]}`)})
+			}
+			var cache toolCache
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := requestBody(r, &cache); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

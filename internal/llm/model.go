@@ -1,0 +1,136 @@
+// Package llm is a language model as a stream of parts.
+//
+//	for part, err := range model.Stream(ctx, llm.Request{Messages: msgs, Tools: tools}) {
+//		if err != nil {
+//			return err // *llm.Error: what kind of failure, and whether a retry may help; or ctx's error
+//		}
+//		switch p := part.(type) {
+//		case llm.Text:
+//			fmt.Print(p.Delta)
+//		case llm.ToolCall:
+//			calls = append(calls, p)
+//		}
+//	}
+//
+// Two models stand here. OpenAI speaks Chat Completions to any compatible
+// endpoint and uses its native tool calling. TextDialect wraps a model that has
+// none: it writes the tools into the prompt and reads the calls out of the prose.
+// Either way the caller sees the same parts and never parses text.
+//
+// A stream yields parts in the order in which the model produced them, ends with
+// exactly one Finish or exactly one error, and releases its connection when the
+// loop ends, however it ends. One Stream call is one model answer; retries happen
+// inside it, before the first part only. Streams may run concurrently.
+package llm
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+)
+
+// Model answers one request with a stream of parts.
+type Model interface {
+	Stream(ctx context.Context, r Request) iter.Seq2[Part, error]
+}
+
+// Request is one question to a model.
+type Request struct {
+	Model      string // the provider's model id
+	Messages   []Message
+	Tools      []Tool
+	ToolChoice ToolChoice // "" is Auto
+}
+
+// Role is who speaks in a Message.
+type Role string
+
+// The roles of Chat Completions.
+const (
+	System    Role = "system"
+	User      Role = "user"
+	Assistant Role = "assistant"
+	ToolRole  Role = "tool"
+)
+
+// Message is one turn of the conversation.
+type Message struct {
+	Role  Role
+	Text  string
+	Calls []ToolCall // of an Assistant message
+	// CallID names the call that a ToolRole message answers, Tool the tool's name.
+	CallID string
+	Tool   string
+	// Failed marks a ToolRole message that reports a failure.
+	Failed bool
+}
+
+// Tool is what the model may call.
+type Tool struct {
+	Name        string // ^[A-Za-z0-9_-]{1,64}$
+	Description string
+	Schema      json.RawMessage // the input's JSON Schema, whole, type object
+}
+
+// ToolChoice says whether the model may, must not or must call a tool.
+type ToolChoice string
+
+// The choices of Chat Completions that name no tool.
+const (
+	Auto     ToolChoice = "auto"
+	None     ToolChoice = "none"
+	Required ToolChoice = "required"
+)
+
+// Part is one piece of a model's answer: Text, Reasoning, ToolCallStart,
+// ToolCallArgs, ToolCall, Usage or Finish.
+type Part interface{ part() }
+
+// Text is a piece of the answer. Delta is never empty.
+type Text struct{ Delta string }
+
+// Reasoning is a piece of the model's thinking, where the provider gives it.
+type Reasoning struct{ Delta string }
+
+// ToolCallStart says that the model began to write a call. Index tells the calls
+// of one answer apart, counting from 0; ID and Name are what ToolCall will carry.
+type ToolCallStart struct {
+	Index int
+	ID    string
+	Name  string
+}
+
+// ToolCallArgs is a piece of a call's arguments, as text.
+type ToolCallArgs struct {
+	Index int
+	Delta string
+}
+
+// ToolCall is a complete call. Arguments is what the model wrote, unchecked: it
+// need not be JSON. An empty text stands for no arguments.
+type ToolCall struct {
+	Index     int
+	ID        string // never empty, unique within one answer
+	Name      string
+	Arguments string
+}
+
+// Usage is what one answer cost, in tokens, as the provider reports it.
+type Usage struct {
+	Input, Output, Total int64
+}
+
+// Finish ends a complete answer. Reason is the provider's finish_reason ("stop",
+// "length", "tool_calls", "content_filter" …), Model the model that answered.
+type Finish struct {
+	Reason string
+	Model  string
+}
+
+func (Text) part()          {}
+func (Reasoning) part()     {}
+func (ToolCallStart) part() {}
+func (ToolCallArgs) part()  {}
+func (ToolCall) part()      {}
+func (Usage) part()         {}
+func (Finish) part()        {}

@@ -1,0 +1,203 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// The request goes to the SDK as finished bytes. Its own parameter types cost 15 ms
+// to marshal with 1,000 tools and joined bytes 0.3 (facts/performance.md), and they
+// would model a schema again that is to pass through whole.
+
+// wireRequest is the head of a Chat Completions request; the tools are spliced in
+// behind it.
+type wireRequest struct {
+	Model         string        `json:"model"`
+	Messages      []wireMessage `json:"messages"`
+	Stream        bool          `json:"stream"`
+	StreamOptions streamOptions `json:"stream_options"`
+	ToolChoice    ToolChoice    `json:"tool_choice,omitempty"`
+}
+
+// streamOptions asks for the usage chunk, which endpoints leave out otherwise.
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+// wireMessage is one message. Content is a pointer since an assistant that only
+// calls tools must say null: several endpoints refuse an empty text there.
+type wireMessage struct {
+	Role       Role       `json:"role"`
+	Content    *string    `json:"content"`
+	ToolCalls  []wireCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// wireCall and wireFunction are a call in an assistant's message. Arguments is JSON
+// within a string.
+type wireCall struct {
+	ID       string       `json:"id"`
+	Type     string       `json:"type"`
+	Function wireFunction `json:"function"`
+}
+
+type wireFunction struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// requestBody renders r. A tool_choice without tools is an error at most endpoints,
+// so it is sent with tools only; and None with tools offered sends both, for models
+// that refuse a history with calls when they are shown no tools.
+func requestBody(r Request, cache *toolCache) ([]byte, error) {
+	head := wireRequest{
+		Model:         r.Model,
+		Messages:      make([]wireMessage, 0, len(r.Messages)),
+		Stream:        true,
+		StreamOptions: streamOptions{IncludeUsage: true},
+	}
+	for _, m := range r.Messages {
+		head.Messages = append(head.Messages, wire(m))
+	}
+	var tools []byte
+	if len(r.Tools) > 0 {
+		head.ToolChoice = r.ToolChoice
+		if head.ToolChoice == "" {
+			head.ToolChoice = Auto
+		}
+		var err error
+		if tools, err = cache.render(r.Tools); err != nil {
+			return nil, err
+		}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(head); err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	if tools == nil {
+		return b.Bytes(), nil
+	}
+	b.Truncate(b.Len() - len("}\n"))
+	b.WriteString(`,"tools":`)
+	b.Write(tools)
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// wire turns a message into what goes over the wire. The caller has seen to it that a
+// tool message is never empty, which some endpoints refuse.
+func wire(m Message) wireMessage {
+	w := wireMessage{Role: m.Role, Content: &m.Text}
+	switch {
+	case m.Role == ToolRole:
+		w.ToolCallID = m.CallID
+	case m.Role == Assistant && len(m.Calls) > 0:
+		if m.Text == "" {
+			w.Content = nil
+		}
+		w.ToolCalls = make([]wireCall, len(m.Calls))
+		for i, c := range m.Calls {
+			w.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
+				Function: wireFunction{Name: wireName(c.Name), Arguments: wireArguments(c.Arguments)}}
+		}
+	}
+	return w
+}
+
+// wireName makes the name of a call fit to be sent back. A model may have called a
+// tool that does not exist by a name that no endpoint accepts in a request
+// (^[A-Za-z0-9_-]{1,64}$), and its history must not fail for that.
+func wireName(name string) string {
+	clean := []byte(name[:min(len(name), 64)])
+	for i, c := range clean {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '_' && c != '-' {
+			clean[i] = '_'
+		}
+	}
+	if len(clean) == 0 {
+		return "tool"
+	}
+	return string(clean)
+}
+
+// wireArguments makes the arguments of a call fit to be sent back. Endpoints that
+// put them through a chat template parse them and fail the whole request if they are
+// no object, so what is none goes wrapped in one.
+func wireArguments(raw string) string {
+	if raw == "" {
+		return "{}"
+	}
+	if strings.HasPrefix(strings.TrimLeft(raw, " \t\r\n"), "{") && json.Valid([]byte(raw)) {
+		return raw
+	}
+	wrapped, err := json.Marshal(map[string]string{"invalid_arguments": raw})
+	if err != nil {
+		return "{}" // cannot happen: a map of strings always marshals
+	}
+	return string(wrapped)
+}
+
+// toolCache keeps the last rendered tool block. Almost every request offers the same
+// tools, and rendering 1,000 of them costs more than the rest of the request.
+type toolCache struct {
+	last atomic.Pointer[toolBlock]
+}
+
+// toolBlock is a rendered list and the tools that it was rendered from. Nothing in it
+// is written once it is stored, so any number of requests may read it at once.
+type toolBlock struct {
+	tools []Tool
+	json  []byte
+}
+
+// wireTool is a tool as Chat Completions has it.
+type wireTool struct {
+	Type     string       `json:"type"`
+	Function wireToolSpec `json:"function"`
+}
+
+type wireToolSpec struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters"`
+}
+
+// noParameters is the schema of a tool that has none; a missing one is refused.
+var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
+
+// render returns tools as a JSON array, which the caller must not change. It fails
+// on a schema that is not JSON, which would break out of its place in the request.
+func (c *toolCache) render(tools []Tool) ([]byte, error) {
+	if last := c.last.Load(); last != nil && slices.EqualFunc(last.tools, tools, sameTool) {
+		return last.json, nil
+	}
+	list := make([]wireTool, len(tools))
+	for i, t := range tools {
+		list[i] = wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: t.Schema}}
+		if len(t.Schema) == 0 {
+			list[i].Function.Parameters = noParameters
+		}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(list); err != nil {
+		return nil, fmt.Errorf("encode the tools: %w", err)
+	}
+	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
+	c.last.Store(block)
+	return block.json, nil
+}
+
+// sameTool is quick for the tools of one list: equal strings and slices that share
+// their bytes are compared by address.
+func sameTool(a, b Tool) bool {
+	return a.Name == b.Name && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
+}

@@ -1,0 +1,133 @@
+package llm
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var weather = Tool{Name: "get_weather", Description: "Weather in a \"city\"\n<now>",
+	Schema: json.RawMessage(`{"type":"object","$defs":{"d":{"enum":["a",null,1.0]}},"properties":{"city":{"anyOf":[{"type":"string"},{"$ref":"#/$defs/d"}]},"x":{"type":["string","null"]}},"required":["city"],"x-vendor":{"keep":[1e3]}}`)}
+
+// sent asks once and returns the request that the endpoint got.
+func sent(t *testing.T, r Request) map[string]json.RawMessage {
+	t.Helper()
+	s, m := play(t, OpenAIConfig{APIKey: "k"}, sends(hello))
+	if _, err := ask(t.Context(), m, r); err != nil {
+		t.Fatal(err)
+	}
+	got := s.received()[0]
+	if got.path != "/v1/chat/completions" || got.header.Get("Content-Type") != "application/json" || got.header.Get("Authorization") != "Bearer k" {
+		t.Errorf("%s %v", got.path, got.header)
+	}
+	var body map[string]json.RawMessage
+	if err := json.Unmarshal(got.body, &body); err != nil {
+		t.Fatalf("%v: %s", err, got.body)
+	}
+	return body
+}
+
+func TestARequestWithoutToolsNamesNone(t *testing.T) {
+	body := sent(t, Request{Model: "m", ToolChoice: Required, Messages: []Message{{Role: System, Text: "S"}, {Role: User, Text: "<Hi & \u2028>"}}})
+	want := map[string]string{"model": `"m"`, "stream": `true`, "stream_options": `{"include_usage":true}`,
+		"messages": `[{"role":"system","content":"S"},{"role":"user","content":"<Hi & \u2028>"}]`}
+	if len(body) != len(want) {
+		t.Errorf("members %v", body)
+	}
+	for name, w := range want {
+		if got := string(body[name]); got != w {
+			t.Errorf("%s: got %s, want %s", name, got, w)
+		}
+	}
+}
+
+// S2.3
+func TestSchemasReachTheModelWhole(t *testing.T) {
+	for choice, want := range map[ToolChoice]string{"": `"auto"`, Auto: `"auto"`, None: `"none"`, Required: `"required"`} {
+		body := sent(t, Request{Model: "m", Tools: []Tool{weather, {Name: "now"}}, ToolChoice: choice, Messages: question.Messages})
+		if got := string(body["tool_choice"]); got != want {
+			t.Errorf("tool_choice %s, want %s", got, want)
+		}
+		description, _ := json.Marshal(weather.Description)
+		wantTools := `[{"type":"function","function":{"name":"get_weather","description":` + strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(description)) +
+			`,"parameters":` + string(weather.Schema) + `}},{"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{}}}}]`
+		if got := string(body["tools"]); got != wantTools {
+			t.Errorf("tools\ngot  %s\nwant %s", got, wantTools)
+		}
+	}
+}
+
+// A schema that is no JSON would break out of its place in the request.
+func TestASchemaThatIsNoJSONFailsTheRequest(t *testing.T) {
+	s, m := play(t, OpenAIConfig{}, sends(hello))
+	_, err := ask(t.Context(), m, Request{Tools: []Tool{{Name: "x", Schema: json.RawMessage(`{}}}],"model":"evil"`)}}})
+	wantError(t, err, ModelError)
+	if len(s.received()) != 0 {
+		t.Error("it was sent")
+	}
+}
+
+func TestCallsAndResultsGoBackAsTheEndpointWantsThem(t *testing.T) {
+	body := sent(t, Request{Model: "m", Messages: []Message{
+		{Role: User, Text: "Q"},
+		{Role: Assistant, Calls: []ToolCall{{ID: "c1", Name: "get_weather", Arguments: `{"city":"Rome"}`}, {Index: 1, ID: "c2", Name: "no such/tool", Arguments: ""},
+			{Index: 2, ID: "c3", Name: "f", Arguments: `{'a': 1}`}, {Index: 3, ID: "c4", Name: strings.Repeat("é", 40), Arguments: `[1]`}, {Index: 4, ID: "c5", Name: ""}}},
+		{Role: ToolRole, CallID: "c1", Tool: "get_weather", Text: "sunny"},
+		{Role: ToolRole, CallID: "c2", Text: "no such tool", Failed: true},
+		{Role: Assistant, Text: "It is sunny.", Calls: []ToolCall{{ID: "c6", Name: "f"}}},
+		{Role: Assistant, Text: ""},
+	}})
+	call := func(id, name, args string) string {
+		quoted, _ := json.Marshal(args)
+		return `{"id":"` + id + `","type":"function","function":{"name":"` + name + `","arguments":` + string(quoted) + `}}`
+	}
+	want := `[{"role":"user","content":"Q"},{"role":"assistant","content":null,"tool_calls":[` + strings.Join([]string{
+		call("c1", "get_weather", `{"city":"Rome"}`), call("c2", "no_such_tool", `{}`), call("c3", "f", `{"invalid_arguments":"{'a': 1}"}`),
+		call("c4", strings.Repeat("_", 64), `{"invalid_arguments":"[1]"}`), call("c5", "tool", `{}`)}, ",") + `]},` +
+		`{"role":"tool","content":"sunny","tool_call_id":"c1"},{"role":"tool","content":"no such tool","tool_call_id":"c2"},` +
+		`{"role":"assistant","content":"It is sunny.","tool_calls":[` + call("c6", "f", `{}`) + `]},{"role":"assistant","content":""}]`
+	if got := string(body["messages"]); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// The SDK's client reads OPENAI_* itself: its key would go to any endpoint.
+func TestTheEnvironmentIsNotSentAnywhere(t *testing.T) {
+	for name, value := range map[string]string{"OPENAI_API_KEY": "sk-CANARY", "OPENAI_ORG_ID": "CANARY", "OPENAI_PROJECT_ID": "CANARY",
+		"OPENAI_BASE_URL": "http://127.0.0.1:1/CANARY", "OPENAI_CUSTOM_HEADERS": "X-Canary: CANARY"} {
+		t.Setenv(name, value)
+	}
+	s, m := play(t, OpenAIConfig{}, sends(hello))
+	if _, err := ask(t.Context(), m, question); err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range s.received()[0].header {
+		if strings.Contains(strings.Join(values, " "), "CANARY") || name == "Authorization" {
+			t.Errorf("%s: %q", name, values)
+		}
+	}
+}
+
+func TestToolsAreRenderedAgainOnlyWhenTheyChange(t *testing.T) {
+	var cache toolCache
+	tools := []Tool{weather, {Name: "now"}}
+	first, err := cache.render(tools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := cache.render(slices.Clone(tools)); &again[0] != &first[0] {
+		t.Error("the same tools were rendered again")
+	}
+	for name, other := range map[string][]Tool{
+		"name": {weather, {Name: "then"}}, "description": {weather, {Name: "now", Description: "x"}},
+		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object"}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
+	} {
+		if got, _ := cache.render(other); string(got) == string(first) {
+			t.Errorf("another %s gave the old block", name)
+		}
+	}
+	if got, _ := cache.render(tools); string(got) != string(first) {
+		t.Error("the first tools came back changed")
+	}
+}
