@@ -1,0 +1,125 @@
+package telemetry
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// collector is an OTLP/HTTP receiver on loopback that keeps what it is sent.
+type collector struct {
+	*httptest.Server
+	mu      sync.Mutex // protects the fields below
+	spans   []*tracepb.Span
+	service []*commonpb.KeyValue // the resource of the last export
+	headers http.Header          // of the last export
+}
+
+func newCollector(t *testing.T) *collector {
+	t.Helper()
+	c := &collector{}
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Errorf("reading an export: %v", err)
+		}
+		var export coltracepb.ExportTraceServiceRequest
+		if err := proto.Unmarshal(body, &export); err != nil {
+			t.Errorf("decoding an export: %v", err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.headers = r.Header.Clone()
+		for _, rs := range export.ResourceSpans {
+			c.service = rs.Resource.Attributes
+			for _, ss := range rs.ScopeSpans {
+				c.spans = append(c.spans, ss.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *collector) endpoint() string { return c.URL + "/v1/traces" }
+
+// span is the one span of that name that came in.
+func (c *collector) span(t *testing.T, name string) *tracepb.Span {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found *tracepb.Span
+	for _, s := range c.spans {
+		if s.Name == name {
+			if found != nil {
+				t.Fatalf("two spans %q", name)
+			}
+			found = s
+		}
+	}
+	if found == nil {
+		t.Fatalf("no span %q among %d", name, len(c.spans))
+	}
+	return found
+}
+
+func attr(attrs []*commonpb.KeyValue, key string) string {
+	for _, kv := range attrs {
+		if kv.Key == key {
+			return kv.Value.GetStringValue()
+		}
+	}
+	return ""
+}
+
+// start makes a Telemetry that is shut down with the test.
+func start(t testing.TB, c Config) *Telemetry {
+	t.Helper()
+	tel, err := New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// t.Context has ended by then, so nothing that hangs holds the test up.
+	t.Cleanup(func() { _ = tel.Shutdown(t.Context()) })
+	return tel
+}
+
+// serve runs h and gives its URL and a client, both gone with the test.
+func serve(t testing.TB, h http.Handler) (string, *http.Client) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL, s.Client()
+}
+
+// get asks for url with headers ("k", "v", …) and returns the whole body.
+func get(t testing.TB, client *http.Client, url string, headers ...string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}

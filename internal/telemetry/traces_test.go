@@ -1,0 +1,158 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+)
+
+const (
+	callerTrace = "0af7651916cd43dd8448eb211c80319c"
+	callerSpan  = "b7ad6b7169203331"
+	caller      = "00-" + callerTrace + "-" + callerSpan + "-01"
+)
+
+// S2.10: the spans of a run are children of the request's span, which continues the
+// caller's trace; the trace goes on to the next server; the collector gets it all,
+// with the data key of OCI APM.
+func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
+	col := newCollector(t)
+	tel := start(t, Config{
+		Tracing: true, Endpoint: col.endpoint(), Headers: OCIHeaders("KEY"),
+		ServiceName: "assistant", Version: "1.2.3",
+	})
+
+	var seen http.Header // by the next server
+	next, nextClient := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = r.Header.Clone()
+		_, _ = io.WriteString(w, "pong")
+	}))
+	outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
+
+	var id string
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id = TraceID(r.Context())
+		ctx, loop := tel.Tracer("test").Start(r.Context(), "tool_calling_loop")
+		defer loop.End()
+		ctx, call := tel.Tracer("test").Start(ctx, "tool_call")
+		defer call.End()
+		fetch(ctx, t, outgoing, next+"/mcp?customer=4711")
+	})
+	url, client := serve(t, tel.Handler(handler, func(*http.Request) string { return "/runs/{run_id}" }))
+	get(t, client, url+"/runs/run_1?secret=1", "traceparent", caller, "baggage", "user=4711")
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if id != callerTrace {
+		t.Errorf("TraceID = %q, want the caller's", id)
+	}
+	chain := []*tracepb.Span{
+		col.span(t, "GET /runs/{run_id}"), col.span(t, "tool_calling_loop"),
+		col.span(t, "tool_call"), col.span(t, "GET"),
+	}
+	parent := callerSpan
+	for _, s := range chain {
+		if got := hex.EncodeToString(s.TraceId); got != callerTrace {
+			t.Errorf("%s is in trace %s", s.Name, got)
+		}
+		if got := hex.EncodeToString(s.ParentSpanId); got != parent {
+			t.Errorf("%s has the parent %s, want %s", s.Name, got, parent)
+		}
+		parent = hex.EncodeToString(s.SpanId)
+	}
+	if got, want := seen.Get("traceparent"), "00-"+callerTrace+"-"+parent+"-"; len(got) != 55 || got[:53] != want {
+		t.Errorf("next server got traceparent %q, want %q…", got, want)
+	}
+	if seen.Get("baggage") != "" {
+		t.Error("baggage was sent on")
+	}
+	server, out := chain[0], chain[3]
+	if got := attr(server.Attributes, "http.route"); got != "/runs/{run_id}" {
+		t.Errorf("http.route = %q", got)
+	}
+	if got := attr(out.Attributes, "url.full"); got != next+"/mcp" {
+		t.Errorf("url.full = %q, want it without the query", got)
+	}
+	if got := col.headers.Get("Authorization"); got != "dataKey KEY" {
+		t.Errorf("collector got Authorization %q", got)
+	}
+	if n, v := attr(col.service, "service.name"), attr(col.service, "service.version"); n != "assistant" || v != "1.2.3" {
+		t.Errorf("service = %q %q", n, v)
+	}
+}
+
+// fetch reads url to its end under ctx.
+func fetch(ctx context.Context, t *testing.T, client *http.Client, url string) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+}
+
+func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
+	for _, c := range []struct{ env, config, want string }{
+		{"", "", "answerd"},
+		{"service.name=from-env", "", "from-env"},
+		{"service.name=from-env", "from-config", "from-config"},
+	} {
+		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.env)
+		col := newCollector(t)
+		tel := start(t, Config{Tracing: true, Endpoint: col.endpoint(), ServiceName: c.config})
+		_, span := tel.Tracer("test").Start(t.Context(), "work")
+		span.End()
+		if err := tel.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := attr(col.service, "service.name"); got != c.want {
+			t.Errorf("with %+v the service is %q", c, got)
+		}
+	}
+}
+
+func TestProbesMakeNoSpans(t *testing.T) {
+	col := newCollector(t)
+	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if id := TraceID(r.Context()); id != "" {
+			t.Errorf("%s is in trace %s", r.URL.Path, id)
+		}
+	}), nil))
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		get(t, client, url+path, "traceparent", caller)
+	}
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(col.spans) != 0 {
+		t.Errorf("%d spans, want none", len(col.spans))
+	}
+}
+
+// The caller's user agent is an attribute, so its length is the caller's choice.
+func TestAttributesAreCut(t *testing.T) {
+	col := newCollector(t)
+	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	url, client := serve(t, tel.Handler(http.NotFoundHandler(), nil))
+	get(t, client, url+"/no/such/path", "User-Agent", strings.Repeat("x", 2*maxValue))
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Without a route the path, which the caller made up, is not in the name.
+	if got := len(attr(col.span(t, "GET").Attributes, "user_agent.original")); got != maxValue {
+		t.Errorf("user agent of %d bytes, want %d", got, maxValue)
+	}
+}
