@@ -1,0 +1,39 @@
+# One static binary in an image without a shell: docker build -t answerd .
+#
+# BUILD_IMAGE needs /bin/sh, Go 1.26 and CA certificates; RUN_IMAGE needs nothing,
+# scratch will do: the time zones are in the binary. There is no syntax line and no cache mount, so that a builder
+# without a registry or BuildKit can build it (docker/test.sh is one).
+ARG BUILD_IMAGE=golang:1.26-bookworm
+ARG RUN_IMAGE=gcr.io/distroless/static-debian12:nonroot
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /src
+# Empty means Go's default. A proxy's address stays in this stage.
+ARG GOPROXY GOFLAGS
+# The modules are a layer of their own: editing code doesn't fetch them again.
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG VERSION=dev COMMIT
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+    -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" \
+    -o /out/answerd ./cmd/server
+
+FROM ${RUN_IMAGE}
+ARG VERSION=dev COMMIT
+LABEL org.opencontainers.image.title="answerd" \
+      org.opencontainers.image.description="Ask over HTTP; a language model answers with the tools of your MCP servers" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}"
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /out/answerd /answerd
+# distroless' nonroot; a number, because scratch has no /etc/passwd.
+USER 65532:65532
+# The container's loopback reaches nobody. Beyond it, answerd refuses to start until
+# inbound authentication is set (AUTH_ISSUER …) or waived.
+ENV ADDR=0.0.0.0:8080
+EXPOSE 8080
+# No curl in here: the binary asks its own GET /healthz at ADDR.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/answerd", "health"]
+ENTRYPOINT ["/answerd"]
