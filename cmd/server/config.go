@@ -93,8 +93,8 @@ type config struct {
 
 	// Export traces by OTLP/HTTP. The standard OTEL_* settings apply; without an endpoint it is a start-up error.
 	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
-	// Name of the service in traces and metrics.
-	OTelServiceName string `env:"OTEL_SERVICE_NAME" envDefault:"answerd"`
+	// Name of the service in traces and metrics. Unset: service.name in OTEL_RESOURCE_ATTRIBUTES, else answerd.
+	OTelServiceName string `env:"OTEL_SERVICE_NAME"`
 	// OTLP endpoint; /v1/traces is added.
 	OTelEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// OTLP endpoint of traces, used as it is.
@@ -288,6 +288,7 @@ func (c *config) check(modelSet bool) error {
 		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != ""), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
+		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},

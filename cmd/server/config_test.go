@@ -64,6 +64,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"IAM_CLIENT_SECRET_FILE", append(here, "IAM_CLIENT_SECRET_FILE", "/no/such/file")},
 		{"AUTH_AUDIENCE", append(here, "AUTH_ISSUER", "https://iam.example")},
 		{"AUTH_ISSUER", append(here, "AUTH_AUDIENCE", "answerd")},
+		{"OCI_APM_DATA_KEY", append(here, "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", "https://apm.example")},
 		{"HOOKS_URL", append(here, "HOOKS_URL", "https://hooks.example")},
 		{"EVENTS_URL", append(here, "EVENTS_URL", "file:/tmp")},
 	} {

@@ -50,7 +50,12 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		defer verifier.Close()
 	}
 	log := event.NewMemory(event.MemoryOptions{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)})
-	model := newModel(c, tel, logger)
+	native := newOpenAI(c, tel, logger)
+	defer native.Close()
+	var model llm.Model = native
+	if c.LLMToolCalling == "text" {
+		model = llm.NewText(native)
+	}
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
 	if err != nil {
 		return err
@@ -150,16 +155,13 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	return v, nil
 }
 
-func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) llm.Model {
-	native := llm.NewOpenAI(llm.OpenAIConfig{
+func newOpenAI(c config, tel *telemetry.Telemetry, logger *slog.Logger) *llm.OpenAI {
+	return llm.NewOpenAI(llm.OpenAIConfig{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(),
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries,
-		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
+		Transport: tel.Transport,
+		Tracer:    tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	})
-	if c.LLMToolCalling == "text" {
-		return llm.NewText(native)
-	}
-	return native
 }
 
 func newPrompt(c config) (*agent.Prompt, error) {
