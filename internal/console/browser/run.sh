@@ -1,0 +1,11 @@
+#!/bin/sh
+# The console in a real browser. It skips, with the reason, where Node is missing;
+# the tests themselves skip without Chromium, or without what npm could not install.
+set -eu
+cd "$(dirname "$0")"
+if ! command -v node >/dev/null; then
+	echo "skipped: Node is missing"
+	exit 0
+fi
+[ -d node_modules ] || npm ci --no-audit --no-fund || echo "npm could not install what package.json names"
+exec node --test --test-reporter=spec --test-concurrency=1 --test-timeout=120000 demo.test.js script.test.js

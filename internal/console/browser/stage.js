@@ -1,0 +1,194 @@
+// What the browser tests stand on: the demo as it ships, a real Chromium, a proxy that
+// cuts connections, and answers written out by hand for what the demo never says.
+import { spawn, execFileSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import assert from "node:assert/strict";
+
+const root = fileURLToPath(new URL("../../../", import.meta.url));
+const browsers = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+const executable = browsers.find((path) => path && existsSync(path));
+const require = createRequire(import.meta.url);
+
+/** Why the tests cannot run on this machine; false if they can. */
+export const missing = whatIsMissing();
+
+function whatIsMissing() {
+  try {
+    require.resolve("playwright-core");
+    require.resolve("axe-core");
+  } catch {
+    return "node_modules is missing: run npm ci in internal/console/browser";
+  }
+  return executable ? false : "no Chromium found: install it, or name it in CHROMIUM";
+}
+
+/** Builds and starts `answerd demo`. Gives its address and what ends it. */
+export async function startDemo() {
+  const dir = mkdtempSync(path.join(tmpdir(), "answerd-browser-"));
+  const binary = path.join(dir, "answerd");
+  // go run would leave its child behind when it is ended.
+  execFileSync("go", ["build", "-o", binary, "./cmd/server"], { cwd: root, stdio: "inherit" });
+  const demo = spawn(binary, ["demo"], { env: { ...process.env, ADDR: "127.0.0.1:0", DRAIN_TIMEOUT: "1s" }, stdio: ["ignore", "pipe", "inherit"] });
+  const ended = new Promise((resolve) => demo.once("exit", resolve));
+  const url = await new Promise((resolve, reject) => {
+    createInterface({ input: demo.stdout }).on("line", (line) => {
+      const found = /^Console: (http\S+)/.exec(line);
+      if (found) resolve(found[1]);
+    });
+    ended.then((code) => reject(new Error(`the demo ended with ${code} before it said its address`)));
+  });
+  const stop = async () => {
+    demo.kill("SIGTERM");
+    await ended;
+    rmSync(dir, { recursive: true });
+  };
+  return { url, stop };
+}
+
+/** A browser with an empty profile that talks to nobody on its own account. */
+export async function startBrowser() {
+  const { chromium } = await import("playwright-core");
+  return chromium.launch({
+    executablePath: executable,
+    headless: true,
+    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  });
+}
+
+/**
+ * A page that is watched: every error on its console, every exception and every
+ * request to another origin ends up in faults.
+ */
+export async function openPage(browser, url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const page = await context.newPage();
+  const faults = [];
+  page.on("pageerror", (error) => faults.push(String(error)));
+  page.on("dialog", (dialog) => faults.push(`dialog: ${dialog.message()}`));
+  page.on("console", (message) => {
+    if (message.type() === "error" || message.type() === "warning") faults.push(message.text());
+  });
+  page.on("request", (request) => {
+    if (new URL(request.url()).origin !== new URL(url).origin) faults.push(`request to ${request.url()}`);
+  });
+  await page.goto(url);
+  return { page, faults, close: () => context.close() };
+}
+
+/** Asks as a person would: types and presses Enter. */
+export async function ask(page, question) {
+  await page.getByLabel("Your question").fill(question);
+  await page.keyboard.press("Enter");
+}
+
+/** Waits until no question is being answered. */
+export async function answered(page) {
+  await page.getByRole("button", { name: "Send" }).waitFor();
+}
+
+/** Checks the page, as it is now, with all of axe's rules. */
+export async function accessible(page) {
+  const source = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+  await page.evaluate(source);
+  const { violations } = await page.evaluate(() => window.axe.run());
+  const told = violations.map((v) => `${v.id}: ${v.help}\n  ${v.nodes.map((n) => n.html).join("\n  ")}`);
+  assert.deepEqual(told, []);
+}
+
+/** Checks that nothing has to be scrolled sideways. */
+export async function fits(page) {
+  const [needed, there] = await page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth]);
+  assert.ok(needed <= there, `the page needs ${needed} pixels and has ${there}`);
+}
+
+/**
+ * A proxy on loopback in front of url. cutAt(text) cuts the next connection on which
+ * the service says text, a few bytes behind it, and so in the middle of an event;
+ * while refusing is true new connections are cut at once.
+ */
+export async function startProxy(url) {
+  const target = new URL(url);
+  const proxy = { url: "", refusing: false, cutAt, close };
+  const sockets = new Set();
+  let cut = null;
+  const server = net.createServer((client) => {
+    if (proxy.refusing) return void client.destroy();
+    const upstream = net.connect(Number(target.port), target.hostname);
+    for (const [socket, other] of [[client, upstream], [upstream, client]]) {
+      sockets.add(socket);
+      socket.on("error", () => {}); // the close that follows says it too
+      socket.on("close", () => (sockets.delete(socket), other.destroy()));
+    }
+    client.pipe(upstream);
+    upstream.on("data", (data) => {
+      const at = cut ? data.indexOf(cut.text) : -1;
+      if (at < 0) return void client.write(data);
+      const { told } = cut;
+      cut = null;
+      proxy.refusing = true;
+      client.write(data.subarray(0, at + 10), () => (client.destroy(), told()));
+    });
+  });
+  function cutAt(text) {
+    return new Promise((told) => (cut = { text, told }));
+  }
+  async function close() {
+    for (const socket of sockets) socket.destroy();
+    await new Promise((done) => server.close(done));
+  }
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  proxy.url = `http://127.0.0.1:${server.address().port}/`;
+  return proxy;
+}
+
+/** Events as the service writes them. Numbers are given in order where none stands. */
+export function sse(events, run = "run_script") {
+  let seq = 0;
+  return events
+    .map((event) => {
+      seq = event.seq ?? seq + 1;
+      const data = JSON.stringify({ run_id: run, ts: 1_000 * seq, ...event, seq });
+      return `id: ${run}:${seq}\nevent: ${event.type}\ndata: ${data}\n\n`;
+    })
+    .join("");
+}
+
+/** Answers the page's questions with these bodies, one after the other, the last one
+ * again and again. Gives the requests as they come. */
+export async function script(page, ...answers) {
+  const requests = [];
+  await page.route("**/answer/stream", (route) => {
+    requests.push({ headers: route.request().headers(), body: route.request().postDataJSON() });
+    const answer = answers[Math.min(requests.length, answers.length) - 1];
+    if (answer === "cut") return route.abort("connectionreset");
+    return route.fulfill(typeof answer === "string" ? { status: 200, contentType: "text/event-stream", body: answer } : answer);
+  });
+  return requests;
+}
+
+/** A problem document as the service sends it. */
+export function problem(status, code, detail) {
+  return { status, contentType: "application/problem+json", body: JSON.stringify({ status, code, detail, title: code, trace_id: "" }) };
+}
+
+export const start = { type: "start", question: "?", model: "m", thread_id: "thr_1", trace_id: "4bf92f3577b34da6a3ce929d0e0e4736" };
+
+/** The last event of a run that says text, after this many events. */
+export function finalAnswer(text) {
+  return {
+    type: "final_answer", answer: text, finish_reason: "stop",
+    metadata: { tool_names: [], tool_params: [], tool_results: [], model: "m", steps: 1, finish_reason: "stop", usage: { input_tokens: 3, output_tokens: 4, total_tokens: 7 } },
+  };
+}
+
+/** A whole run that only says text. */
+export function says(text) {
+  return sse([start, { type: "step_start", step: 1 }, { type: "text_start", part_id: "t" }, { type: "text_delta", part_id: "t", delta: text },
+    { type: "text_end", part_id: "t" }, { type: "step_end", step: 1 }, finalAnswer(text)]);
+}

@@ -1,0 +1,211 @@
+package console
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// serve starts the handler on loopback.
+func serve(t *testing.T) (url string, client *http.Client) {
+	t.Helper()
+	s := httptest.NewServer(Handler())
+	t.Cleanup(s.Close)
+	return s.URL, s.Client()
+}
+
+func get(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+func embedded(t *testing.T) map[string]file {
+	t.Helper()
+	files, err := load(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestEveryFileIsServedWithItsTypeAndPolicy(t *testing.T) {
+	url, client := serve(t)
+	for at, f := range embedded(t) {
+		res, body := get(t, client, url+at)
+		if res.StatusCode != http.StatusOK || body != string(f.content) || body == "" {
+			t.Errorf("GET %s: status %d, %d of %d bytes", at, res.StatusCode, len(body), len(f.content))
+		}
+		want := contentTypes[path.Ext(at)]
+		if at == "/" {
+			want = contentTypes[".html"]
+		}
+		if got := res.Header.Get("Content-Type"); got != want {
+			t.Errorf("GET %s: Content-Type %q, want %q", at, got, want)
+		}
+		checkHeader(t, at, res.Header)
+	}
+}
+
+// checkHeader checks what goes out with everything, errors included. The policy is
+// written out here, so that weakening it takes two hands.
+func checkHeader(t *testing.T, at string, h http.Header) {
+	t.Helper()
+	want := map[string]string{
+		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		"X-Content-Type-Options":  "nosniff",
+		"Referrer-Policy":         "no-referrer",
+	}
+	for name, value := range want {
+		if got := h.Get(name); got != value {
+			t.Errorf("GET %s: %s is %q, want %q", at, name, got, value)
+		}
+	}
+}
+
+func TestAFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
+	url, client := serve(t)
+	for at := range embedded(t) {
+		res, _ := get(t, client, url+at)
+		etag := res.Header.Get("ETag")
+		if etag == "" || res.Header.Get("Cache-Control") != "no-cache" {
+			t.Fatalf("GET %s: ETag %q, Cache-Control %q", at, etag, res.Header.Get("Cache-Control"))
+		}
+		if res, body := get(t, client, url+at, "If-None-Match", etag); res.StatusCode != http.StatusNotModified || body != "" {
+			t.Errorf("GET %s with its ETag: status %d, %d bytes", at, res.StatusCode, len(body))
+		}
+		if res, _ := get(t, client, url+at, "If-None-Match", `"another"`); res.StatusCode != http.StatusOK {
+			t.Errorf("GET %s with another ETag: status %d", at, res.StatusCode)
+		}
+	}
+}
+
+func TestETagsFollowTheContent(t *testing.T) {
+	tag := func(content string) string {
+		files, err := load(fstest.MapFS{"page/a.js": {Data: []byte(content)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files["/console/a.js"].etag
+	}
+	first, again, other := tag("one"), tag("one"), tag("two")
+	if first != again || first == other {
+		t.Errorf("the ETag is not the content's: %s and %s for the same, %s for another", first, again, other)
+	}
+}
+
+func TestAFileOfAnUnknownKindIsRefused(t *testing.T) {
+	if _, err := load(fstest.MapFS{"page/a.exe": {}}); err == nil {
+		t.Error("a file without content type was taken")
+	}
+}
+
+func TestAnyOtherPathIs404(t *testing.T) {
+	url, client := serve(t)
+	for _, at := range []string{
+		"/console/", "/console", "/console/index.html", "/index.html", "/console/nothing.js", "/console.go",
+		"/console/../console.go", "/console/%2e%2e/console.go", "/console/page/main.js", "/console/main.js/", "/console//main.js",
+	} {
+		res, body := get(t, client, url+at)
+		if res.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: status %d", at, res.StatusCode)
+		}
+		if strings.Contains(body, "package console") {
+			t.Errorf("GET %s gives source", at)
+		}
+		checkHeader(t, at, res.Header)
+	}
+}
+
+// reference finds what one file says it needs: links and scripts of HTML, imports of
+// modules. All of them are literal.
+var reference = regexp.MustCompile(`(?:href|src)="([^"#]+)"|(?:from|import) "([^"]+)"|url\(([^)]+)\)`)
+
+// TestThePageNeedsEveryFileAndNoOther follows the references from / as a browser
+// does: a name that is misspelt breaks the page, a file that nobody loads is dead.
+func TestThePageNeedsEveryFileAndNoOther(t *testing.T) {
+	files := embedded(t)
+	reached := map[string]bool{"/": true}
+	for queue := []string{"/"}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		for _, m := range reference.FindAllStringSubmatch(string(files[at].content), -1) {
+			name := m[1] + m[2] + m[3]
+			if strings.HasPrefix(name, "/") {
+				t.Errorf("%s refers to %s, which does not work behind a prefix", at, name)
+			}
+			target := path.Join(path.Dir(at), name)
+			if _, ok := files[target]; !ok {
+				t.Errorf("%s refers to %s, which is not there", at, name)
+			} else if !reached[target] {
+				reached[target] = true
+				queue = append(queue, target)
+			}
+		}
+	}
+	if got, want := slices.Sorted(maps.Keys(reached)), slices.Sorted(maps.Keys(files)); !slices.Equal(got, want) {
+		t.Errorf("the page reaches %v\nof %v", got, want)
+	}
+}
+
+// forbidden is what no file may have: the addresses of other hosts, and the ways in
+// which text becomes markup or code. The browser would refuse much of it, too late.
+var forbidden = map[string]*regexp.Regexp{
+	"an address of another host": regexp.MustCompile(`(?i)\b(?:https?|wss?|ftp)://[a-z0-9]|["'(]//[a-z]`),
+	"a way from text to markup":  regexp.MustCompile(`(?i)innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|srcdoc`),
+	"a way from text to code":    regexp.MustCompile(`\beval\(|new Function|javascript:|setTimeout\(["'\x60]`),
+	"an inline script or style":  regexp.MustCompile(`<style|<script[^>]*>[^<]|\sstyle=|\son[a-z]+="`),
+}
+
+func TestNoFileReachesOutOrMakesMarkup(t *testing.T) {
+	for at, f := range embedded(t) {
+		// A namespace is a name that looks like an address; nobody asks for it.
+		content := strings.ReplaceAll(string(f.content), `xmlns="http://www.w3.org/2000/svg"`, "")
+		for what, pattern := range forbidden {
+			if found := pattern.FindString(content); found != "" {
+				t.Errorf("%s has %s: %q", at, what, found)
+			}
+		}
+	}
+}
+
+// TestTheForbiddenIsFound keeps the patterns of the test above honest.
+func TestTheForbiddenIsFound(t *testing.T) {
+	for text, what := range map[string]string{
+		`fetch("https://a.example/")`:       "an address of another host",
+		`<img src="//a.example/">`:          "an address of another host",
+		`node.innerHTML = x`:                "a way from text to markup",
+		`eval(x)`:                           "a way from text to code",
+		`<script>alert(1)</script>`:         "an inline script or style",
+		`<script type="module">x</script>`:  "an inline script or style",
+		`<p style="color: red">`:            "an inline script or style",
+		`<button onclick="go()">`:           "an inline script or style",
+		`setTimeout("go()", 1)`:             "a way from text to code",
+		`body.insertAdjacentHTML("a", "b")`: "a way from text to markup",
+	} {
+		if !forbidden[what].MatchString(text) {
+			t.Errorf("%s is not found in %s", what, text)
+		}
+	}
+}

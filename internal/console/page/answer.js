@@ -1,0 +1,263 @@
+// @ts-check
+// One question and everything that happens until it is answered.
+import { CallView, duration } from "./call.js";
+import { Problem } from "./client.js";
+import { element } from "./element.js";
+import { MarkdownView } from "./markdown.js";
+import { metadataLine } from "./metadata.js";
+
+/** @typedef {import("./run.js").RunEvent} RunEvent */
+/** @typedef {import("./run.js").ConnectionEvent} ConnectionEvent */
+
+/** A text or a piece of reasoning that is being said: a MarkdownView or plain text.
+ * @typedef {{root: HTMLElement, text: string, step: number, draw: () => void, close: () => void}} Part
+ */
+
+/** Shows one run. Events that it does not know are left alone. */
+export class AnswerView {
+  runID = "";
+  threadID = "";
+  /** What the run said in the end; "" while there is nothing to go on from. */
+  answer = "";
+
+  #step = 0;
+  #started = 0; // ms, by the service's clock
+  #traceID = "";
+  /** @type {Map<string, Part>} by part_id */
+  #parts = new Map();
+  /** @type {Map<string, {view: CallView, step: number}>} by call_id */
+  #calls = new Map();
+  /** @type {Set<{draw: () => void}>} whose text has grown since the last frame */
+  #stale = new Set();
+  #frame = 0;
+  #activity = "";
+  #announce;
+  #body = element("div", { class: "answer" });
+  #status = element("p", { class: "status" }, "Asking");
+
+  /**
+   * @param {string} question
+   * @param {number} number of the question in the conversation, from 1
+   * @param {(text: string) => void} announce says something to a screen reader
+   */
+  constructor(question, number, announce) {
+    this.#announce = announce;
+    const title = element("h2", { class: "unseen" }, `Question ${number}`);
+    this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
+  }
+
+  /** @param {RunEvent | ConnectionEvent} event */
+  apply(event) {
+    switch (event.type) {
+      case "start":
+        [this.runID, this.threadID, this.#traceID, this.#started] = [event.run_id, event.thread_id, event.trace_id, event.ts];
+        break;
+      case "connection":
+        this.#connection(/** @type {ConnectionEvent} */ (event));
+        break;
+      case "step_start":
+        this.#step = event.step;
+        this.#now("Waiting for the model");
+        break;
+      case "step_reset":
+        this.#reset(event.step);
+        break;
+      case "budget":
+        this.#note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        break;
+      case "suspended":
+        this.#note("The run waits for a person to answer. This page cannot do that yet; POST /runs/{run_id}/input can.");
+        break;
+      case "final_answer":
+        this.#finalAnswer(/** @type {RunEvent} */ (event));
+        break;
+      case "run_error":
+        this.fail(new Problem(0, { detail: event.message, code: event.code, trace_id: this.#traceID }));
+        break;
+      case "cancelled":
+        this.#cancelled(/** @type {RunEvent} */ (event));
+        break;
+      default:
+        this.#applyPart(/** @type {RunEvent} */ (event));
+    }
+  }
+
+  /** Shows why the run, or following it, came to an end.
+   * @param {unknown} error
+   */
+  fail(error) {
+    const problem = error instanceof Problem ? error : new Problem(0, { code: "page", detail: "This page made a mistake and stopped showing the run." });
+    if (problem !== error) console.error(error);
+    const trace = problem.traceID && !/^0+$/.test(problem.traceID) ? [element("span", { class: "small" }, `trace ${problem.traceID}`)] : [];
+    this.#body.append(
+      element("p", { class: "problem", role: "alert" }, problem.message, " ", element("span", { class: "kind" }, problem.code), " ", ...trace),
+    );
+  }
+
+  /** Shows what is left to show. Nothing comes after it. */
+  close() {
+    cancelAnimationFrame(this.#frame);
+    this.#draw();
+    for (const part of this.#parts.values()) part.close();
+    for (const { view } of this.#calls.values()) view.close();
+    this.#status.remove();
+  }
+
+  /** @param {RunEvent} event of a text, of reasoning or of a call */
+  #applyPart(event) {
+    switch (event.type) {
+      case "reasoning_start":
+        this.#parts.set(event.part_id, this.#add(reasoningPart(this.#step)));
+        this.#now("Thinking");
+        break;
+      case "text_start":
+        this.#parts.set(event.part_id, this.#add(textPart(this.#step)));
+        this.#now("Writing");
+        break;
+      case "reasoning_delta":
+      case "text_delta":
+        this.#grow(this.#parts.get(event.part_id), event.delta);
+        break;
+      case "reasoning_end":
+      case "text_end":
+        this.#draw();
+        this.#parts.get(event.part_id)?.close();
+        break;
+      case "tool_call_start":
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event)), step: this.#step });
+        this.#now("Choosing tools");
+        break;
+      default:
+        this.#applyCall(event);
+    }
+  }
+
+  /** @param {RunEvent} event */
+  #applyCall(event) {
+    const call = this.#calls.get(event.call_id)?.view;
+    if (!call) return;
+    call.apply(event);
+    if (event.type === "tool_call_args") this.#drawSoon(call);
+    const running = [...this.#calls.values()].filter(({ view }) => !view.ended).length;
+    if (event.type === "tool_call") {
+      this.#announce(`Calling the tool ${call.name}`);
+      this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
+    } else if (call.ended) {
+      this.#announce(`The tool ${call.name} ${event.type === "tool_error" ? "failed" : "is done"}`);
+      if (running > 0) this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
+    }
+  }
+
+  /** @param {RunEvent} event */
+  #finalAnswer(event) {
+    // The deltas of the last step add up to the answer. If they did not, the answer counts.
+    const last = [...this.#parts.values()].filter((p) => p.step === this.#step && p.root.classList.contains("text"));
+    if (last.map((p) => p.text).join("") !== event.answer) {
+      for (const part of last) part.root.remove();
+      this.#grow(this.#add(textPart(this.#step)), event.answer);
+    }
+    this.answer = event.answer;
+    this.#body.append(metadataLine(event, this.#traceID, event.ts - this.#started, this.#announce));
+    this.#announce("The answer is complete");
+  }
+
+  /** @param {RunEvent} event */
+  #cancelled(event) {
+    this.answer = event.partial_answer;
+    this.#note(event.reason === "requested" ? "Stopped." : `The run was cancelled: ${event.reason}.`);
+    this.#announce("The run was stopped");
+  }
+
+  /** What a step said is void: it runs again.
+   * @param {number} step
+   */
+  #reset(step) {
+    for (const [id, part] of this.#parts) {
+      if (part.step !== step) continue;
+      part.root.remove();
+      this.#stale.delete(part);
+      this.#parts.delete(id);
+    }
+    for (const [id, call] of this.#calls) {
+      if (call.step !== step) continue;
+      call.view.root.remove();
+      this.#stale.delete(call.view);
+      this.#calls.delete(id);
+    }
+    this.#now("Starting this step again");
+  }
+
+  /** @param {ConnectionEvent} event */
+  #connection(event) {
+    const text = event.up ? this.#activity || "Asking" : `No connection, trying again in ${duration(Math.max(1000, event.wait))}`;
+    this.#status.classList.toggle("lost", !event.up);
+    this.#status.textContent = text;
+    if (!event.up) this.#announce("The connection is lost. Trying again.");
+  }
+
+  /** @param {string} activity */
+  #now(activity) {
+    this.#activity = activity;
+    this.#status.textContent = activity;
+  }
+
+  /** @param {string} text */
+  #note(text) {
+    this.#body.append(element("p", { class: "notice" }, text));
+  }
+
+  /**
+   * @template {{root: HTMLElement}} V
+   * @param {V} view
+   * @returns {V}
+   */
+  #add(view) {
+    this.#body.append(view.root);
+    return view;
+  }
+
+  /**
+   * @param {Part | undefined} part
+   * @param {string} delta
+   */
+  #grow(part, delta) {
+    if (!part) return;
+    part.text += delta;
+    this.#drawSoon(part);
+  }
+
+  /** Text comes faster than it can be read; it is drawn once a frame.
+   * @param {{draw: () => void}} view
+   */
+  #drawSoon(view) {
+    if (this.#stale.size === 0) this.#frame = requestAnimationFrame(() => this.#draw());
+    this.#stale.add(view);
+  }
+
+  #draw() {
+    for (const part of this.#stale) part.draw();
+    this.#stale.clear();
+  }
+}
+
+/**
+ * @param {number} step
+ * @returns {Part}
+ */
+function textPart(step) {
+  // Busy until the end, so that a screen reader reads sentences and not syllables.
+  const root = element("div", { class: "text", "aria-live": "polite", "aria-busy": "true" });
+  const view = new MarkdownView(root);
+  return { root, text: "", step, draw() { view.show(this.text); }, close: () => root.removeAttribute("aria-busy") };
+}
+
+/**
+ * @param {number} step
+ * @returns {Part}
+ */
+function reasoningPart(step) {
+  const title = element("summary", {}, "Thinking");
+  const body = element("div", { class: "reasoning-text" });
+  const root = element("details", { class: "reasoning" }, title, body);
+  return { root, text: "", step, draw() { body.textContent = this.text; }, close: () => void (title.textContent = "Reasoning") };
+}

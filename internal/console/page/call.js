@@ -1,0 +1,118 @@
+// @ts-check
+// The card of one tool call, from the model's first word of it to its result.
+import { element, valueBlock } from "./element.js";
+
+/** @typedef {import("./run.js").RunEvent} RunEvent */
+
+/** Shows one call. Its root is a details element, open until the reader closes it. */
+export class CallView {
+  #written = ""; // the arguments while the model writes them
+  #state = element("span", { class: "call-state" }, "preparing");
+  #args = element("div", { class: "call-part" });
+  #progress = element("div", { class: "call-part", hidden: true });
+  #end = element("div", { class: "call-part" });
+
+  /** @param {RunEvent} event tool_call_start */
+  constructor(event) {
+    this.name = event.tool;
+    const server = event.server ? [element("span", { class: "call-server" }, event.server)] : [];
+    this.root = element(
+      "details",
+      { class: "call", open: true, "data-state": "running" },
+      element("summary", {}, element("span", { class: "call-name" }, event.tool), ...server, this.#state),
+      this.#args,
+      this.#progress,
+      this.#end,
+    );
+  }
+
+  /** Whether the call has its result, or its error. */
+  get ended() {
+    return this.root.dataset.state !== "running";
+  }
+
+  /** @param {RunEvent} event of this call */
+  apply(event) {
+    switch (event.type) {
+      case "tool_call_args":
+        this.#written += event.delta; // shown by draw
+        break;
+      case "tool_call":
+        this.#state.textContent = "running";
+        this.#showArguments(event.args ?? event.args_text ?? "");
+        break;
+      case "tool_progress":
+        this.#showProgress(event);
+        break;
+      case "tool_result":
+        this.#finish("done", duration(event.duration_ms));
+        this.#end.replaceChildren(label("Result"), valueBlock(`Result of ${this.name}`, event.payload));
+        break;
+      case "tool_error":
+        this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
+        this.#end.replaceChildren(label("Error"), valueBlock(`Error of ${this.name}`, event.payload));
+        break;
+    }
+  }
+
+  /** Shows what the model has written of the arguments so far. */
+  draw() {
+    if (this.#state.textContent === "preparing") this.#showArguments(this.#written);
+  }
+
+  /** No more events come. A call without an end may have ended, or not. */
+  close() {
+    if (this.ended) return;
+    this.root.dataset.state = "unknown";
+    this.#state.textContent = "end not seen";
+  }
+
+  /** @param {unknown} value the object, or what the model wrote instead of one */
+  #showArguments(value) {
+    if (typeof value === "object" && value !== null && Object.keys(value).length === 0) {
+      this.#args.replaceChildren(label("No arguments"));
+      return;
+    }
+    this.#args.replaceChildren(label("Arguments"), valueBlock(`Arguments of ${this.name}`, value));
+  }
+
+  /** @param {RunEvent} event tool_progress */
+  #showProgress(event) {
+    const known = event.total > 0;
+    /** @type {Record<string, number>} without a value the bar says "under way" */
+    const attributes = known ? { max: event.total, value: Math.min(event.progress, event.total) } : {};
+    const figure = known ? `${event.progress} of ${event.total}` : String(event.progress);
+    this.#progress.hidden = false;
+    this.#progress.replaceChildren(
+      element("progress", { "aria-label": `Progress of ${this.name}`, ...attributes }),
+      element("span", { class: "small" }, event.message ? `${figure} · ${event.message}` : figure),
+    );
+  }
+
+  /**
+   * @param {"done" | "failed"} state
+   * @param {...(string | Node)} text
+   */
+  #finish(state, ...text) {
+    this.root.dataset.state = state;
+    this.#state.replaceChildren(...text);
+    this.#progress.hidden = true;
+  }
+}
+
+/** @param {string} text */
+function label(text) {
+  return element("p", { class: "label" }, text);
+}
+
+/**
+ * @param {number} ms
+ * @returns {string} for people: 12 ms, 1.3 s, 2 min 5 s
+ */
+export function duration(ms) {
+  if (!(ms >= 0)) return "";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+}
