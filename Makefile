@@ -56,7 +56,7 @@ bench: ## every benchmark COUNT times, summed up by benchstat
 
 .PHONY: golden
 golden: ## renew the golden files and the documents made from the code
-	go test ./cmd/server ./internal/... -update
+	go test ./cmd/server ./internal/demo -update
 
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)

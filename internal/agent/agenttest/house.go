@@ -85,7 +85,13 @@ func newToolServer(t testing.TB) *ToolServer {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
 	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	t.Cleanup(web.Close)
+	t.Cleanup(func() {
+		web.Close()
+		// A session whose handshake was cut short was never told of its end.
+		for session := range server.Sessions() {
+			session.Close()
+		}
+	})
 	s.URL = web.URL
 	return s
 }
