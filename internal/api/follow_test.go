@@ -42,8 +42,8 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// still is an API over a log that the test writes itself, and a way to connect.
-func still(t *testing.T, log event.Log) (dial func() net.Conn) {
+// apiOver is an API over a log that the test writes itself, without servers or model.
+func apiOver(t *testing.T, log event.Log) http.Handler {
 	t.Helper()
 	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -53,8 +53,18 @@ func still(t *testing.T, log event.Log) (dial func() net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		tools.Close()
+		a.Drain(context.Background())
+	})
+	return api.New(api.Options{Agent: a, Log: log})
+}
+
+// still is that API on a listener without sockets, and a way to connect.
+func still(t *testing.T, log event.Log) (dial func() net.Conn) {
+	t.Helper()
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: api.New(api.Options{Agent: a, Log: log})}
+	server := &http.Server{Handler: apiOver(t, log)}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -63,8 +73,6 @@ func still(t *testing.T, log event.Log) (dial func() net.Conn) {
 	t.Cleanup(func() {
 		server.Close()
 		<-served
-		tools.Close()
-		a.Drain(context.Background())
 	})
 	return func() net.Conn {
 		client, conn := net.Pipe()

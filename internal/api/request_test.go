@@ -18,6 +18,7 @@ import (
 
 	"answerd/internal/api"
 	"answerd/internal/auth"
+	"answerd/internal/event"
 )
 
 func TestWhatIsNoRequestOfOursIsRefusedByWhatItIs(t *testing.T) {
@@ -216,4 +217,18 @@ func TestAPanicInAHandlerIsAProblemAndTheServiceLives(t *testing.T) {
 		t.Errorf("problem %+v", p)
 	}
 	decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+}
+
+func TestAServiceWithoutServersListsNoToolsAsAList(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{})
+	server := httptest.NewServer(apiOver(t, log))
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL + "/tools")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, _ := io.ReadAll(resp.Body); strings.TrimSpace(string(b)) != `{"tools":[]}` {
+		t.Errorf("got %s", b)
+	}
 }

@@ -1,0 +1,220 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"path"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Call is one tool call.
+type Call struct {
+	Tool string          // Tool.Name
+	Args json.RawMessage // a JSON object; empty means {}
+	// Context goes to the server with this call: as query parameters over HTTP, and
+	// in _meta (seed 000). At most 64 entries and 8 KiB.
+	Context map[string]string
+	// Meta is merged into the request's _meta, such as traceparent. It wins over
+	// Context.
+	Meta map[string]any
+	// Progress, if set, receives the server's progress notifications for this call,
+	// one at a time, and never after Call has returned. What came before the result
+	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
+	Progress func(Progress)
+}
+
+// Progress is one notifications/progress of a call.
+type Progress struct {
+	Progress float64
+	Total    float64 // 0 where unknown
+	Message  string
+}
+
+const (
+	maxArgs    = 1 << 20 // bytes of a call's arguments
+	maxContext = 8 << 10 // bytes of a call's context, names and values
+	maxEntries = 64      // of a call's context
+	maxTries   = 4       // sessions that one call may find lost before it was sent
+)
+
+// Call calls a tool and waits for its result. The error is a *CallError. A result
+// with IsError is a result: the tool ran and says that it failed.
+//
+// The call waits under ctx for one of its server's permits; its time-out starts when
+// it has one (S4.4). When ctx ends Call returns at once, and the server is told.
+func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
+	b, ok := c.names.find(call.Tool)
+	if !ok {
+		c.awaitBegin(ctx) // its server may be on the way
+		b, ok = c.names.find(call.Tool)
+	}
+	if !ok {
+		f := &failure{kind: UnknownTool, public: "there is no tool of that name"}
+		return nil, f.of(call.Tool, "")
+	}
+	s := c.servers[b.server]
+	if f := check(&call); f != nil {
+		return nil, f.of(call.Tool, b.Server)
+	}
+	res, f := s.call(ctx, call, b)
+	if f != nil {
+		return nil, f.of(call.Tool, b.Server)
+	}
+	return res, nil
+}
+
+// of is f as the error of a call.
+func (f *failure) of(tool, server string) *CallError {
+	message := f.public
+	if server != "" {
+		message = "MCP server " + server + ": " + f.public
+	}
+	if f.kind == UnknownOutcome {
+		message += "; the call may or may not have been carried out"
+	}
+	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Err: f}
+}
+
+// check refuses, without asking the server, what cannot be sent.
+func check(call *Call) *failure {
+	if len(bytes.TrimSpace(call.Args)) == 0 {
+		call.Args = json.RawMessage("{}")
+	}
+	size := 0
+	for name, value := range call.Context {
+		size += len(name) + len(value)
+	}
+	switch {
+	case len(call.Args) > maxArgs:
+		return &failure{kind: TooLarge, public: "the arguments are too large", notRun: true}
+	case !json.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
+		return &failure{kind: InvalidArguments, public: "the arguments are not a JSON object", notRun: true}
+	case len(call.Context) > maxEntries || size > maxContext:
+		return &failure{kind: InvalidArguments, public: "the context is too large", notRun: true}
+	}
+	return nil
+}
+
+// call waits for a permit and sends the call: a second time only if the first
+// provably didn't run because the session was lost, or if the configuration says that
+// the tool may be repeated.
+func (s *server) call(ctx context.Context, call Call, b binding) (*Result, *failure) {
+	if !s.live() {
+		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
+	}
+	select {
+	case s.permits <- struct{}{}:
+		defer func() { <-s.permits }()
+	case <-ctx.Done():
+		return nil, ended(ctx)
+	case <-s.c.life.Done():
+		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+	}
+	deadline := time.Now().Add(s.cfg.Timeout)
+	sends := 0
+	for try := 1; ; try++ {
+		res, sent, f := s.send(ctx, call, b, deadline)
+		if sent {
+			sends++
+		}
+		if f == nil {
+			return res, nil
+		}
+		again := f.lost && f.notRun || f.kind == UnknownOutcome && s.repeatable(b)
+		if !again || sends > 1 || try == maxTries || ctx.Err() != nil {
+			return nil, f
+		}
+	}
+}
+
+// ended is a call that its caller gave up before it was sent.
+func ended(ctx context.Context) *failure {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &failure{kind: Timeout, public: "no answer in time", notRun: true, err: context.Cause(ctx)}
+	}
+	return &failure{kind: Cancelled, public: "cancelled", notRun: true, err: context.Cause(ctx)}
+}
+
+// repeatable reports whether the configuration allows a call whose outcome is
+// unknown to be sent again. The server's own annotations are not asked.
+func (s *server) repeatable(b binding) bool {
+	return matches(s.cfg.IdempotentTools, b.Original, b.Name)
+}
+
+// matches reports whether one of the globs matches one of the names.
+func matches(globs []string, names ...string) bool {
+	for _, g := range globs {
+		for _, n := range names {
+			if ok, err := path.Match(g, n); ok && err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// send sends the call once, on the current session, and reports whether the server
+// may have got it.
+func (s *server) send(ctx context.Context, call Call, b binding, deadline time.Time) (_ *Result, sent bool, _ *failure) {
+	x := newExchange(ctx, s.c.life, deadline)
+	defer x.finish()
+	used, f := s.pool.get(x.ctx)
+	if f != nil {
+		if x.ctx.Err() != nil {
+			_, f = x.outcome(ctx, f)
+		} else if s.down(f) {
+			s.poke()
+		}
+		return nil, false, f
+	}
+	x.session, x.query = used, call.Context
+	// Fresh params for each call: the SDK writes to them.
+	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
+	if call.Progress != nil {
+		x.token = s.c.nextToken()
+		params.SetProgressToken(x.token)
+		x.progress = newProgressQueue(call.Progress)
+	}
+	_, err := used.cs.CallTool(x.ctx, params)
+	raw, f := x.outcome(ctx, err)
+	if x.progress != nil {
+		x.progress.close(f == nil)
+	}
+	if f == nil {
+		var res *Result
+		if res, f = decodeResult(raw); f == nil {
+			return res, true, nil
+		}
+	}
+	sent = x.sent.Load()
+	switch {
+	// The others that lost it with us find the new one, or make it: once.
+	case f.lost:
+		s.pool.drop(used)
+	case !sent && f.kind == Unavailable && s.down(f):
+		s.poke()
+	}
+	return nil, sent, f
+}
+
+// reservedMeta is the prefix of _meta names that the protocol keeps for itself.
+// Context comes from outside and must not say what version or client we are.
+const reservedMeta = "io.modelcontextprotocol/"
+
+// meta is the _meta of a call.
+func meta(call Call) sdk.Meta {
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+1)
+	for name, value := range call.Context {
+		if !strings.HasPrefix(name, reservedMeta) && name != "progressToken" {
+			m[name] = value
+		}
+	}
+	maps.Copy(m, call.Meta)
+	return m
+}

@@ -1,0 +1,240 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// A tool's own failure is a result (S1.6), of every flavour of server.
+func TestIsErrorIsAResult(t *testing.T) {
+	for name, o := range flavours {
+		w := serve(t, handler(tools(func(s *sdk.Server) {
+			rawTool(s, "bad", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no luck"}}}, nil
+			})
+		}), o))
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "bad"})
+		if r := must(t, res, err); !r.IsError || r.Text() != "no luck" {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// What cannot be sent is refused without asking the server.
+func TestCallsThatAreNotSent(t *testing.T) {
+	var asked atomic.Int64
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		asked.Add(1)
+		reply(w, m.ID, text("ok"))
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		ctx  context.Context
+		call Call
+		kind ErrorKind
+	}{
+		{t.Context(), Call{Tool: "nope"}, UnknownTool},
+		{t.Context(), Call{Tool: strings.Repeat("n", 1<<20)}, UnknownTool},
+		{t.Context(), Call{Tool: "t", Args: json.RawMessage(`[1]`)}, InvalidArguments},
+		{t.Context(), Call{Tool: "t", Args: json.RawMessage(`{"a":`)}, InvalidArguments},
+		{t.Context(), Call{Tool: "t", Args: json.RawMessage(`{"a":"` + strings.Repeat("x", maxArgs) + `"}`)}, TooLarge},
+		{t.Context(), Call{Tool: "t", Context: map[string]string{"a": strings.Repeat("x", maxContext)}}, InvalidArguments},
+		{gone, Call{Tool: "t"}, Cancelled},
+	} {
+		_, err := c.Call(test.ctx, test.call)
+		if e := kind(t, err); e.Kind != test.kind {
+			t.Errorf("%.40s %.20s: %s, want %s", test.call.Tool, test.call.Args, e.Kind, test.kind)
+		}
+	}
+	if asked.Load() != 0 {
+		t.Errorf("%d calls were sent", asked.Load())
+	}
+}
+
+// A caller that leaves gets its call back at once, and the tool learns of it.
+func TestCancelReachesTheTool(t *testing.T) {
+	for name, o := range flavours {
+		t.Run(name, func(t *testing.T) {
+			begun, told := make(chan struct{}), make(chan struct{})
+			w := serve(t, handler(tools(func(s *sdk.Server) {
+				rawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					close(begun)
+					<-ctx.Done()
+					close(told)
+					return nil, ctx.Err()
+				})
+			}), o))
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := c.Call(ctx, Call{Tool: "slow"})
+				failed <- err
+			}()
+			<-begun
+			cancel()
+			if e := kind(t, <-failed); e.Kind != Cancelled {
+				t.Error(e)
+			}
+			<-told
+			res, err := c.Call(t.Context(), Call{Tool: "echo"}) // the session lives
+			must(t, res, err)
+		})
+	}
+}
+
+// S4.4: so many calls at a time, and the wait for a permit isn't part of a call's
+// time: three calls of 40 s one after the other all fit into a time-out of 60 s.
+func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int64
+		slow := func(http.RoundTripper) http.RoundTripper {
+			return fake(func(r *http.Request, m message) (string, error) {
+				if m.Method == "tools/call" {
+					most.Store(max(most.Load(), now.Add(1)))
+					defer now.Add(-1)
+					<-time.After(40 * time.Second) // fake time
+				}
+				return text("ok"), nil
+			})
+		}
+		c := open(t, Options{Transport: slow}, ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
+		c.Tools(t.Context())
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if _, err := c.Call(t.Context(), Call{Tool: "t"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(begin); took != 120*time.Second || most.Load() != 1 {
+			t.Errorf("took %s, %d at a time", took, most.Load())
+		}
+		_ = c.Close()
+	})
+}
+
+// S4.4: the time-out itself, and a caller's own deadline, also while it queues.
+func TestTimeOutStartsWithThePermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func(http.RoundTripper) http.RoundTripper {
+			return fake(func(r *http.Request, m message) (string, error) {
+				if m.Method == "tools/call" {
+					<-r.Context().Done()
+					return "", r.Context().Err()
+				}
+				return text("ok"), nil
+			})
+		}
+		c := open(t, Options{Transport: hang}, ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
+		c.Tools(t.Context())
+		begin := time.Now()
+		done := make(chan time.Duration, 3)
+		for range 2 {
+			go func() {
+				_, err := c.Call(t.Context(), Call{Tool: "t"})
+				if e := kind(t, err); e.Kind != Timeout {
+					t.Error(e)
+				}
+				done <- time.Since(begin)
+			}()
+		}
+		synctest.Wait()
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Call(hurried, Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != time.Second {
+			t.Errorf("%v after %s", e, time.Since(begin))
+		}
+		if a, b := <-done, <-done; a != 7*time.Second || b != 14*time.Second {
+			t.Errorf("timed out after %s and %s", a, b)
+		}
+		_ = c.Close()
+	})
+}
+
+// One server's calls don't wait for another's.
+func TestSlowServerHoldsUpNoOther(t *testing.T) {
+	begun := make(chan struct{})
+	slow := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
+		close(begun)
+		<-r.Context().Done()
+	}}
+	quick := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	c := open(t, Options{MaxConcurrentCalls: 1},
+		ServerConfig{Name: "slow", URL: serve(t, slow).URL, ToolPrefix: "s"},
+		ServerConfig{Name: "quick", URL: serve(t, quick).URL, ToolPrefix: "q"})
+	c.Tools(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = c.Call(ctx, Call{Tool: "s_t"})
+	}()
+	<-begun
+	for range 10 {
+		res, err := c.Call(t.Context(), Call{Tool: "q_t"})
+		must(t, res, err)
+	}
+	cancel()
+	<-done
+}
+
+// fake is an MCP server behind a RoundTripper, for tests in fake time, where real
+// sockets cannot be. It answers the handshake and the list; result answers the rest.
+type fake func(*http.Request, message) (string, error)
+
+func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
+	var m message
+	if r.Body != nil {
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		_ = r.Body.Close()
+	}
+	resp := emptyReply(r, http.StatusAccepted)
+	var result string
+	var err error
+	switch {
+	case r.Method != http.MethodPost:
+		return resp, nil
+	case m.Method == "server/discover":
+		resp.StatusCode = http.StatusBadRequest
+		return resp, nil
+	case m.Method == "initialize":
+		resp.Header.Set(sessionHeader, "fake")
+		if _, err = f(r, m); err == nil {
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`
+		}
+	case m.Method == "tools/list":
+		result = `{"tools":[{"name":"t"}]}`
+	case m.ID == nil:
+		return resp, nil
+	default:
+		result, err = f(r, m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp.StatusCode = http.StatusOK
+	resp.Header.Set("Content-Type", "application/json")
+	resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)))
+	return resp, nil
+}

@@ -1,0 +1,216 @@
+// Package mcp is the tools of many MCP servers behind one client: connect, recover,
+// list, call.
+//
+//	servers, err := mcp.ParseConfig(data, getenv)
+//	c, err := mcp.New(servers, mcp.Options{Service: tokens})
+//	defer c.Close()
+//	for _, t := range c.Tools(ctx) { … }
+//	res, err := c.Call(ctx, mcp.Call{Tool: "crm_get_customer", Args: args})
+//
+// Each enabled server has one long-lived session, shared by all runs, made at first
+// use on one http.Client and made again when the server forgets it. New returns at
+// once: servers are connected in the background, and one that is down is reported,
+// retried with backoff, and keeps nothing else from working.
+//
+// A call is sent at most once, unless it provably did not run. One bad reply fails
+// the call that it answers and no other. Everything may be used concurrently; Close
+// waits for every goroutine of the room and ends the servers' sessions.
+//
+// How the parts fit: a Client has one server per configured server, and the
+// catalogue of their tools under names that are safe for every provider. A server
+// has a supervisor goroutine, a pool that holds its one session, and an http.Client
+// whose guard checks every reply before the SDK sees it. An exchange is what the
+// guard learns about one request on its way.
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+// Options are the settings of a Client. The zero value works.
+type Options struct {
+	// Service is whose token goes to servers with auth type jwt; nil means that
+	// the service has none, and those servers are asked without.
+	Service auth.TokenSource
+	// Transport, if set, wraps the transport of every server's http.Client, such
+	// as with otelhttp. What it is given follows no redirects.
+	Transport func(http.RoundTripper) http.RoundTripper
+	Logger    *slog.Logger // nil: slog.Default()
+	// Timeout bounds one call from the moment that it has its permit; 0: 60 s.
+	// A server's own Timeout wins.
+	Timeout time.Duration
+	// MaxConcurrentCalls is how many calls one server gets at a time; 0: 10.
+	// A server's own MaxConcurrentCalls wins.
+	MaxConcurrentCalls int
+	// StartWait bounds how long Tools waits for servers that are connected for
+	// the first time; 0: 3 s.
+	StartWait time.Duration
+	// Version is what servers are told about this client; "": "dev".
+	Version string
+}
+
+// ErrUnknownServer is returned by Refresh for a name that is not configured.
+var ErrUnknownServer = errors.New("no such MCP server")
+
+// errClosed ends whatever is under way when the Client is closed.
+var errClosed = errors.New("the MCP client is closed")
+
+// Client is the tools of many MCP servers. New makes one.
+type Client struct {
+	opts    Options
+	log     *slog.Logger
+	servers []*server // in the configuration's order
+	byName  map[string]*server
+	names   *catalogue
+
+	life      context.Context // ends with Close
+	end       context.CancelCauseFunc
+	tokens    atomic.Int64  // progress tokens given out
+	untried   atomic.Int64  // servers whose first attempt is not over
+	begun     chan struct{} // closed when untried is 0
+	closeOnce sync.Once
+}
+
+// New makes a client of servers, in that order, and starts to connect to them. It
+// does not wait for any. The error is about the configuration.
+func New(servers []ServerConfig, o Options) (*Client, error) {
+	if err := checkServers(servers, o.Service != nil); err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 60 * time.Second
+	}
+	if o.MaxConcurrentCalls <= 0 {
+		o.MaxConcurrentCalls = 10
+	}
+	if o.StartWait <= 0 {
+		o.StartWait = 3 * time.Second
+	}
+	if o.Version == "" {
+		o.Version = "dev"
+	}
+	c := &Client{
+		opts:   o,
+		log:    o.Logger,
+		byName: make(map[string]*server, len(servers)),
+		names:  newCatalogue(o.Logger),
+		begun:  make(chan struct{}),
+	}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	for i, cfg := range servers {
+		s := newServer(c, i, cfg)
+		c.servers = append(c.servers, s)
+		c.byName[cfg.Name] = s
+	}
+	c.untried.Store(1)
+	for _, s := range c.servers {
+		if s.live() {
+			c.untried.Add(1)
+			go s.run()
+		}
+	}
+	c.tried()
+	return c, nil
+}
+
+// tried notes that one server's first attempt is over.
+func (c *Client) tried() {
+	if c.untried.Add(-1) == 0 {
+		close(c.begun)
+	}
+}
+
+// Ready reports whether every enabled server has been tried once, with success or
+// without.
+func (c *Client) Ready() bool {
+	select {
+	case <-c.begun:
+		return true
+	default:
+		return false
+	}
+}
+
+// Tools are the tools that a model may be offered, by server in the configuration's
+// order and then by name. The slice is shared: don't change it. Tools makes no
+// network call; it waits under ctx, at most Options.StartWait, only while a server
+// is being connected for the first time.
+func (c *Client) Tools(ctx context.Context) []Tool {
+	c.awaitBegin(ctx)
+	return c.names.offer()
+}
+
+// Tool returns the tool of that name, also one that is kept out of Tools
+// (auto_register_tools: false).
+func (c *Client) Tool(name string) (Tool, bool) {
+	b, ok := c.names.find(name)
+	return b.Tool, ok
+}
+
+func (c *Client) awaitBegin(ctx context.Context) {
+	if c.Ready() {
+		return
+	}
+	wait := time.NewTimer(c.opts.StartWait)
+	defer wait.Stop()
+	select {
+	case <-c.begun:
+	case <-wait.C:
+	case <-ctx.Done():
+	case <-c.life.Done():
+	}
+}
+
+// Servers are the states of all configured servers, in the configuration's order.
+func (c *Client) Servers() []ServerStatus {
+	out := make([]ServerStatus, len(c.servers))
+	for i, s := range c.servers {
+		out[i] = s.status()
+	}
+	return out
+}
+
+// Refresh lists the tools of one server again, connecting first if need be, and
+// returns when that is done, has failed (a *ServerError), or ctx has ended.
+func (c *Client) Refresh(ctx context.Context, name string) error {
+	s, ok := c.byName[name]
+	if !ok {
+		return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
+	}
+	return s.refresh(ctx)
+}
+
+// Close ends all calls, tells the servers that their sessions are over, and returns
+// when every goroutine is gone, at most some 5 s later. It may be called more than
+// once.
+func (c *Client) Close() error {
+	c.closeOnce.Do(func() {
+		c.end(errClosed)
+		var all sync.WaitGroup
+		for _, s := range c.servers {
+			if s.live() {
+				all.Go(s.close)
+			}
+		}
+		all.Wait()
+	})
+	return nil
+}
+
+// nextToken is a progress token that no other call of this client has.
+func (c *Client) nextToken() string {
+	return "p" + strconv.FormatInt(c.tokens.Add(1), 36)
+}

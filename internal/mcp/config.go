@@ -1,0 +1,224 @@
+package mcp
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"answerd/internal/auth"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// The types of servers that a configuration may name. This build connects to
+// TypeHTTP; the others are reported as failed.
+const (
+	TypeHTTP      = "http"
+	TypeStdio     = "stdio"
+	TypeWebSocket = "websocket"
+	TypeSSE       = "sse" // the transport of 2024-11-05
+)
+
+// AuthType is whose token goes to a server.
+type AuthType string
+
+// The types of authentication.
+const (
+	AuthNone AuthType = "none"
+	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
+)
+
+// ServerConfig is one server of mcp.json. Made by hand it needs a Name and a URL;
+// the zero value of everything else works.
+type ServerConfig struct {
+	Name     string // 1 to 64 printable characters, unique
+	Disabled bool   // no tools and no connection
+	Type     string // "" means TypeHTTP
+
+	URL         string                 // http or https, without user and fragment
+	Headers     map[string]auth.Secret // sent with every request
+	Query       map[string]string      // added to the URL
+	BearerToken auth.Secret            // wins over an Authorization header
+	Auth        AuthType               // "" means AuthNone
+
+	Command string // of a child process, with the next three
+	Args    []string
+	Env     map[string]auth.Secret
+	WorkDir string
+
+	ToolPrefix string // "" keeps tools' bare names
+	Hidden     bool   // callable by name, but not offered to the model
+	AllowTools []string
+	DenyTools  []string // wins over AllowTools
+	// IdempotentTools are the globs of tools that may be called again when the
+	// outcome of a call is unknown.
+	IdempotentTools []string
+	// Resources come from a file of seed 004 and are not offered by this build.
+	Resources []string
+
+	Timeout            time.Duration // of one call; 0: Options.Timeout
+	MaxConcurrentCalls int           // 0: Options.MaxConcurrentCalls
+	ProtocolVersion    string        // "" means the newest that both sides speak
+}
+
+// Bounds of a configuration.
+const (
+	maxServers    = 256
+	maxServerName = 64
+	maxCalls      = 10000
+	maxTimeout    = 24 * time.Hour
+)
+
+// SingleServer is the configuration of MCP_URL: one server named "default", which
+// gets the service's token when there is one.
+func SingleServer(rawURL string) (ServerConfig, error) {
+	cfg := ServerConfig{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
+	if f := cfg.check(false); f != nil {
+		return ServerConfig{}, fmt.Errorf("MCP_URL: %s", f.what)
+	}
+	return cfg, nil
+}
+
+// fieldError is what is wrong with one field.
+type fieldError struct{ field, what string }
+
+// wrong is a fieldError. The text must not quote values: they may hold secrets.
+func wrong(field, format string, args ...any) *fieldError {
+	return &fieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// checkServers checks what New is given. service says whether servers with auth
+// type jwt get a token.
+func checkServers(servers []ServerConfig, service bool) error {
+	if len(servers) > maxServers {
+		return fmt.Errorf("%d MCP servers, more than %d", len(servers), maxServers)
+	}
+	seen := map[string]bool{}
+	for _, s := range servers {
+		if f := s.check(service); f != nil {
+			return fmt.Errorf("MCP server %.80q, %s: %s", s.Name, f.field, f.what)
+		}
+		if seen[s.Name] {
+			return fmt.Errorf("MCP server %q, name: it is used twice", s.Name)
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
+
+// check is what is wrong with a server's configuration, nil if nothing.
+func (s *ServerConfig) check(service bool) *fieldError {
+	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, unprintable) {
+		return wrong("name", "must be 1 to %d printable characters", maxServerName)
+	}
+	for _, list := range []struct {
+		field string
+		globs []string
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"idempotentTools", s.IdempotentTools}} {
+		for _, g := range list.globs {
+			if _, err := path.Match(g, ""); err != nil {
+				return wrong(list.field, "%.80q is no pattern", g)
+			}
+		}
+	}
+	switch {
+	case s.Timeout < 0 || s.Timeout > maxTimeout:
+		return wrong("timeout", "must be more than 0 and at most %s", maxTimeout)
+	case s.MaxConcurrentCalls < 0 || s.MaxConcurrentCalls > maxCalls:
+		return wrong("maxConcurrentCalls", "must be 1 to %d", maxCalls)
+	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):
+		return wrong("protocolVersion", "must be one of %s", strings.Join(sdk.SupportedProtocolVersions(), ", "))
+	case s.Auth != "" && s.Auth != AuthNone && s.Auth != AuthJWT:
+		return wrong("auth.type", "%.40q is not supported by this build", string(s.Auth))
+	case s.Auth == AuthJWT && !s.BearerToken.IsZero():
+		return wrong("bearerToken", "cannot be set together with auth type jwt")
+	case s.Type != "" && s.Type != TypeHTTP:
+		return nil // New reports that it cannot be used
+	}
+	if f := s.checkHeaders(); f != nil {
+		return f
+	}
+	return s.checkURL(service)
+}
+
+// unprintable characters in a name would let it forge log lines and terminals.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// ownHeaders are those that the transport sets.
+var ownHeaders = []string{
+	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
+	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
+}
+
+// checkHeaders looks for what net/http would refuse with every request: an operator
+// should learn of it at the start.
+func (s *ServerConfig) checkHeaders() *fieldError {
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		value := s.Headers[name]
+		// RFC 9110 sections 5.1 and 5.5.
+		bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
+		switch {
+		case name == "" || strings.ContainsFunc(name, bad):
+			return wrong("headers", "%.80q is no header name", name)
+		case slices.Contains(ownHeaders, strings.ToLower(name)):
+			return wrong("headers."+name, "is set by the transport")
+		case badHeaderValue(value.Reveal()):
+			return wrong("headers."+name, "has characters that a header cannot have")
+		}
+	}
+	if badHeaderValue(s.BearerToken.Reveal()) {
+		return wrong("bearerToken", "has characters that a header cannot have")
+	}
+	return nil
+}
+
+func badHeaderValue(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// checkURL checks the URL, and that no token would go over a network in the clear.
+func (s *ServerConfig) checkURL(service bool) *fieldError {
+	u, err := url.Parse(s.URL)
+	switch {
+	case s.URL == "":
+		return wrong("url", "is missing")
+	case err != nil:
+		return wrong("url", "is no URL") // the cause would quote it
+	case u.Scheme != "http" && u.Scheme != "https":
+		return wrong("url", "must begin with http:// or https://")
+	case u.Host == "" || u.Hostname() == "":
+		return wrong("url", "has no host")
+	case u.User != nil:
+		return wrong("url", "must not hold a user or password")
+	case u.Fragment != "" || strings.Contains(s.URL, "#"):
+		return wrong("url", "must not have a fragment")
+	}
+	if u.Scheme == "https" || loopback(u.Hostname()) {
+		return nil
+	}
+	switch {
+	case !s.BearerToken.IsZero():
+		return wrong("url", "must be https://, since bearerToken would go there in the clear")
+	case s.Auth == AuthJWT && service:
+		return wrong("url", "must be https://, since the service's token would go there in the clear")
+	}
+	for name := range s.Headers {
+		if strings.EqualFold(name, "Authorization") {
+			return wrong("url", "must be https://, since headers.%s would go there in the clear", name)
+		}
+	}
+	return nil
+}
+
+// loopback reports whether a host is this machine without asking DNS, which could
+// answer otherwise the next time.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}

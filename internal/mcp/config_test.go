@@ -1,0 +1,228 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+var testEnv = map[string]string{"HOST": "example.com", "KEY": "${TOKEN}", "TOKEN": "secret-token", "HOME_DIR": "/home/x"}
+
+func getenv(name string) string { return testEnv[name] }
+
+func load(t *testing.T, file string) []ServerConfig {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers, err := ParseConfig(data, getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return servers
+}
+
+// CONTRACT section 7: every field, in the file's order, with the environment; what a
+// variable holds is not expanded again.
+func TestConfigOfEveryField(t *testing.T) {
+	want := []ServerConfig{
+		{
+			Name: "zeta", Type: TypeHTTP, URL: "https://example.com/mcp?x=1",
+			Headers:     map[string]auth.Secret{"X-Key": auth.NewSecret("key ${TOKEN}"), "X-Plain": auth.NewSecret("$5")},
+			Query:       map[string]string{"tenant": "acme", "empty": ""},
+			BearerToken: auth.NewSecret("secret-token"), ToolPrefix: "z",
+			Timeout: 90 * time.Second, MaxConcurrentCalls: 3,
+			AllowTools: []string{"get_*"}, DenyTools: []string{"get_secret"},
+			IdempotentTools: []string{"get_*"}, ProtocolVersion: "2025-11-25",
+		},
+		{Name: "alpha", Type: TypeHTTP, URL: "http://127.0.0.1:9000/mcp", Auth: AuthJWT, Timeout: 2500 * time.Millisecond},
+		{Name: "files", Type: TypeStdio, Command: "mcp-files", Args: []string{"--root", "/home/x"},
+			Env: map[string]auth.Secret{"KEY": auth.NewSecret("${TOKEN}")}, WorkDir: "/srv"},
+		{Name: "socket", Type: TypeWebSocket, URL: "wss://example.com/mcp", Disabled: true},
+	}
+	if got := load(t, "testdata/mcp.json"); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// S4.8: the file of seed 004 loads as it is.
+func TestConfigOfSeed004(t *testing.T) {
+	all := ServerConfig{Hidden: true, Timeout: 30 * time.Second, MaxConcurrentCalls: 10}
+	fs, web, tagged, ws := all, all, all, all
+	fs.Name, fs.Type, fs.Command, fs.Args = "filesystem_server", TypeStdio, "mcp-server-filesystem", []string{"--root", "/tmp"}
+	fs.ToolPrefix, fs.Resources = "fs", []string{"file://**"}
+	web.Name, web.Type, web.URL, web.Timeout = "web", TypeHTTP, "http://localhost:8080/mcp", 5*time.Second
+	web.Headers = map[string]auth.Secret{"Authorization": auth.NewSecret("Bearer token")}
+	tagged.Name, tagged.Type, tagged.URL, tagged.Disabled = "Tagged", TypeHTTP, "http://localhost:8081/mcp", true
+	tagged.BearerToken = auth.NewSecret("own")
+	ws.Name, ws.Type, ws.URL = "ws", TypeWebSocket, "ws://localhost:9090/mcp"
+	want := []ServerConfig{fs, web, tagged, ws}
+	if got := load(t, "testdata/seed004.json"); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Secrets of a configuration don't print.
+func TestConfigDoesNotPrintSecrets(t *testing.T) {
+	if s := fmt.Sprintf("%+v %#v", load(t, "testdata/mcp.json"), load(t, "testdata/seed004.json")); strings.Contains(s, "secret-token") {
+		t.Error(s)
+	}
+}
+
+// fileWith is a file with one server of that JSON, its fields on line 3.
+func fileWith(fields string) string {
+	return "{\n \"mcpServers\": {\"crm\":\n  {\"url\": \"https://h\"" + fields + "}\n }\n}"
+}
+
+// Errors are one line that names server, field and line, and quote no values.
+func TestConfigErrors(t *testing.T) {
+	for file, want := range map[string]string{
+		``:                                    `the JSON ends too early`,
+		`{`:                                   `the JSON ends too early`,
+		"{\n\"mcpServers\": {},\n}":           `line 3: invalid character '}'`,
+		`[]`:                                  `the file: must be an object, not an array (line 1)`,
+		`{}`:                                  `the file: has no mcpServers (line 1)`,
+		`{"mcpServers":{}} x`:                 `line 1: something follows the JSON`,
+		`{"mcpServers":{},"mcpServers":{}}`:   `line 1: "mcpServers" is there twice`,
+		"{\"mcpServers\":{},\n\"inputs\":[]}": `the file, inputs: unknown field (line 2)`,
+		`{"mcpServers":{},"servers":[]}`:      `the file: has both mcpServers and servers (line 1)`,
+		`{"mcpServers":[]}`:                   `the file, mcpServers: must be an object, not an array (line 1)`,
+		`{"servers":{}}`:                      `the file, servers: must be an array, not an object (line 1)`,
+		"{\"mcpServers\":{\"\xff\":{}}}":      `not UTF-8`,
+		`{"mcpServers":` + strings.Repeat(`{"a":`, 100) + `1` + strings.Repeat(`}`, 100) + `}`: `line 1: nested deeper than 16 levels`,
+		`{"mcpServers":{"":{"url":"https://h"}}}`:                                              `server "", name: must be 1 to 64 printable characters (line 1)`,
+		`{"mcpServers":{"` + strings.Repeat("x", 65) + `":{"url":"https://h"}}}`:               `server "` + strings.Repeat("x", 65) + `", name: must be 1 to 64 printable characters (line 1)`,
+		`{"mcpServers":{"a\n":{"url":"https://h"}}}`:                                           `server "a\n", name: must be 1 to 64 printable characters (line 1)`,
+		`{"mcpServers":{"a":7}}`:                                                               `server "a": must be an object, not a number (line 1)`,
+		`{"mcpServers":{"a":{}}}`:                                                              `server "a", url: is missing (line 1)`,
+		`{"mcpServers":{"a":{"url":"x","command":"y"}}}`:                                       `server "a": has both url and command (line 1)`,
+		`{"mcpServers":{"a":{"type":"stdio"}}}`:                                                `server "a": command is missing (line 1)`,
+		`{"mcpServers":{"a":{"url":"ftp://h"}}}`:                                               `server "a", url: must begin with http:// or https:// (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://u:p@h"}}}`:                                         `server "a", url: must not hold a user or password (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://h/#x"}}}`:                                          `server "a", url: must not have a fragment (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://"}}}`:                                              `server "a", url: has no host (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://h:port"}}}`:                                        `server "a", url: is no URL (line 1)`,
+		`{"mcpServers":{"a":{"url":"http://h","bearerToken":"x"}}}`:                            `server "a", url: must be https://, since bearerToken would go there in the clear (line 1)`,
+		`{"mcpServers":{"a":{"url":"http://h","headers":{"authorization":"x"}}}}`:              `server "a", url: must be https://, since headers.authorization would go there in the clear (line 1)`,
+		fileWith(`, "nope": 1`):                                                                `server "crm", nope: unknown field (line 3)`,
+		fileWith(`, "a b": 1`):                                                                 `server "crm", "a b": unknown field (line 3)`,
+		fileWith(`, "enabled": "yes"`):                                                         `server "crm", enabled: must be a boolean, not a string (line 3)`,
+		fileWith(`, "type": "carrier-pigeon"`):                                                 `server "crm", type: must be http, stdio or websocket (line 3)`,
+		fileWith(`, "headers": {"X-Key": 7}`):                                                  `server "crm", headers.X-Key: must be a string, not a number (line 3)`,
+		fileWith(`, "headers": {"X Key": "secret"}`):                                           `server "crm", headers: "X Key" is no header name (line 3)`,
+		fileWith(`, "headers": {"X-Key": "secret\r\n"}`):                                       `server "crm", headers.X-Key: has characters that a header cannot have (line 3)`,
+		fileWith(`, "headers": {"Host": "x"}`):                                                 `server "crm", headers.Host: is set by the transport (line 3)`,
+		fileWith(`, "headers": {"X-Key": "${MISSING}"}`):                                       `server "crm", headers.X-Key: needs the environment variable MISSING, which is not set (line 3)`,
+		fileWith(`, "headers": {"X-Key": "${MISSING"}`):                                        `server "crm", headers.X-Key: has a ${ that is not ${NAME} or ${NAME:-default} (line 3)`,
+		fileWith(`, "query": {"q": "${1A}"}`):                                                  `server "crm", query.q: has a ${ that is not ${NAME} or ${NAME:-default} (line 3)`,
+		fileWith(`, "bearerToken": "a\nb"`):                                                    `server "crm", bearerToken: has characters that a header cannot have (line 3)`,
+		fileWith(`, "bearerToken": "x", "auth": {"type":"jwt"}`):                               `server "crm", bearerToken: cannot be set together with auth type jwt (line 3)`,
+		fileWith(`, "auth": {"type": "client_credentials"}`):                                   `server "crm", auth.type: is not supported by this build (line 3)`,
+		fileWith(`, "auth": {"type": "exchange"}`):                                             `server "crm", auth.type: is not supported by this build (line 3)`,
+		fileWith(`, "auth": {"type": "magic"}`):                                                `server "crm", auth.type: must be none or jwt (line 3)`,
+		fileWith(`, "auth": {"type": "jwt", "issuer": "https://i"}`):                           `server "crm", auth.issuer: unknown field (line 3)`,
+		fileWith(`, "auth": {}`):                                                               `server "crm", auth: has no type (line 3)`,
+		fileWith(`, "timeout": 0`):                                                             `server "crm", timeout: must be more than 0 and at most 24h0m0s (line 3)`,
+		fileWith(`, "timeout": "soon"`):                                                        `server "crm", timeout: must be a duration such as 30s, or a number of seconds, of more than 0 and at most 24h0m0s (line 3)`,
+		fileWith(`, "maxConcurrentCalls": 0`):                                                  `server "crm", maxConcurrentCalls: must be a whole number above 0 (line 3)`,
+		fileWith(`, "maxConcurrentCalls": 100000`):                                             `server "crm", maxConcurrentCalls: must be 1 to 10000 (line 3)`,
+		fileWith(`, "protocolVersion": "2020-01-01"`):                                          `server "crm", protocolVersion: must be one of 2026-07-28, 2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05 (line 3)`,
+		fileWith(`, "tools": {"allow": ["[a"]}`):                                               `server "crm", tools.allow: "[a" is no pattern (line 3)`,
+		fileWith(`, "tools": {"deny": [7]}`):                                                   `server "crm", tools.deny[0]: must be a string, not a number (line 3)`,
+		fileWith(`, "tools": {"approve": ["*"]}`):                                              `server "crm", tools.approve: is not supported by this build (line 3)`,
+		fileWith(`, "tools": {"hide": []}`):                                                    `server "crm", tools.hide: unknown field (line 3)`,
+		fileWith(`, "approval": "destructive"`):                                                `server "crm", approval: is not supported by this build (line 3)`,
+		fileWith(`, "resources": ["file://**"]`):                                               `server "crm", resources: is not supported by this build (line 3)`,
+		fileWith(`, "pin": true`):                                                              `server "crm", pin: is not supported by this build (line 3)`,
+		fileWith(`, "url": "https://i"`):                                                       `line 3: "url" is there twice`,
+		`{"servers":[{}]}`:                                                                     `servers[0], name: must be 1 to 64 printable characters (line 1)`,
+		`{"servers":[{"id":"a","source":{"type":"Http","url":"https://h"}},{"id":"a","source":{"type":"Http","url":"https://h"}}]}`: `MCP server "a", name: it is used twice`,
+		`{"servers":[{"id":"a","source":{"Ftp":{}}}]}`:                                             `server "a", source.Ftp: must be http, stdio or websocket (line 1)`,
+		`{"servers":[{"id":"a","source":{"type":"Http","url":"https://h","x":1}}]}`:                `server "a", source.x: unknown field (line 1)`,
+		`{"servers":[{"id":"a","prefix":"x"}]}`:                                                    `server "a", prefix: unknown field (line 1)`,
+		`{"servers":[],"tool_timeout_secs":"x"}`:                                                   `the file, tool_timeout_secs: must be a duration such as 30s, or a number of seconds, of more than 0 and at most 24h0m0s (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://h","_comment":"` + strings.Repeat("x", 1<<20) + `"}}}`: `larger than 1048576 bytes`,
+	} {
+		_, err := ParseConfig([]byte(file), getenv)
+		if err == nil || err.Error() != "mcp.json: "+want && !strings.HasPrefix(err.Error(), "mcp.json: "+want+" ") {
+			t.Errorf("%.100s\n got %v\nwant mcp.json: %s", file, err, want)
+		}
+	}
+}
+
+func TestTooManyServers(t *testing.T) {
+	all := map[string]any{}
+	for i := range maxServers + 1 {
+		all[fmt.Sprint(i)] = map[string]string{"url": "https://h"}
+	}
+	data, err := json.Marshal(map[string]any{"mcpServers": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseConfig(data, getenv); err == nil || err.Error() != "mcp.json: 257 MCP servers, more than 256" {
+		t.Error(err)
+	}
+}
+
+// MCP_URL: the service's token if there is one, which then must not go over a
+// network in the clear.
+func TestSingleServer(t *testing.T) {
+	cfg, err := SingleServer("http://mcp.internal:9000/mcp")
+	if err != nil || cfg.Name != "default" || cfg.Auth != AuthJWT {
+		t.Fatal(cfg, err)
+	}
+	if err := checkServers([]ServerConfig{cfg}, false); err != nil {
+		t.Error(err)
+	}
+	want := `MCP server "default", url: must be https://, since the service's token would go there in the clear`
+	if _, err := New([]ServerConfig{cfg}, Options{Service: newTokens()}); err == nil || err.Error() != want {
+		t.Error(err)
+	}
+	for _, ok := range []string{"https://h/mcp", "http://localhost:1", "http://127.3.2.1", "http://[::1]:80/"} {
+		cfg, err := SingleServer(ok)
+		if err != nil || checkServers([]ServerConfig{cfg}, true) != nil {
+			t.Errorf("%s: %v", ok, err)
+		}
+	}
+	for bad, want := range map[string]string{
+		"": "MCP_URL: is missing", "mcp.internal": "MCP_URL: must begin with http:// or https://",
+		"http://a b": "MCP_URL: is no URL", "https://user@h": "MCP_URL: must not hold a user or password",
+	} {
+		if _, err := SingleServer(bad); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// Whatever the file: no panic, one line, no secret in an error, and what loads can
+// be used.
+func FuzzParseConfig(f *testing.F) {
+	for _, name := range []string{"testdata/mcp.json", "testdata/seed004.json"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(data))
+	}
+	f.Add(fileWith(`, "bearerToken": "${TOKEN}\u0000"`))
+	f.Add(fileWith(`, "headers": {"${TOKEN}": "${TOKEN:-}}"}`))
+	f.Fuzz(func(t *testing.T, data string) {
+		servers, err := ParseConfig([]byte(data), getenv)
+		if err != nil {
+			if s := err.Error(); strings.ContainsAny(s, "\n\r") || strings.Contains(s, "secret-token") && !strings.Contains(data, "secret-token") {
+				t.Errorf("%q", s)
+			}
+			return
+		}
+		if err := checkServers(servers, false); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"answerd/internal/auth"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// A dialer makes sessions with one server. There is one for each type of server
+// that this build supports; dialers is the list of them.
+type dialer struct {
+	connect func(context.Context) (*sdk.ClientSession, error)
+	close   func() // frees what sessions shared, after the last one
+}
+
+// dialers makes the dialer of a server, by its type.
+var dialers = map[string]func(ServerConfig, Options) (dialer, error){
+	TypeHTTP: dialHTTP,
+}
+
+// dialHTTP is Streamable HTTP. The http.Client and its connections are made once
+// and outlive sessions (S3.1); each session has its own SDK transport, as the SDK
+// wants.
+func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return dialer{}, err
+	}
+	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
+	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
+	// Twice the calls: a call may begin while the stream of the one before is read
+	// to its end.
+	pooled.MaxIdleConnsPerHost = max(64, 2*cfg.MaxConcurrentCalls)
+	pooled.MaxResponseHeaderBytes = maxError
+	var wire http.RoundTripper = pooled
+	if o.Transport != nil {
+		wire = o.Transport(pooled)
+	}
+	out := &outgoingTrip{next: wire, base: base, headers: cfg.Headers, query: cfg.Query}
+	switch {
+	case !cfg.BearerToken.IsZero():
+		out.tokens = auth.Static(cfg.BearerToken)
+	case cfg.Auth == AuthJWT:
+		out.tokens = o.Service
+	}
+	client := &http.Client{
+		Transport:     guard{out},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	mcp := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{}, // nil would offer roots
+	})
+	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
+		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
+			Endpoint:   cfg.URL,
+			HTTPClient: client,
+			// The guard ends a stream that cannot be resumed; here, the end of
+			// retries would be the end of the session.
+			MaxRetries:           1000,
+			DisableStandaloneSSE: true,
+			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
+		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+	}
+	return dialer{connect: connect, close: pooled.CloseIdleConnections}, nil
+}

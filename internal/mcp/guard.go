@@ -1,0 +1,290 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+const (
+	maxBody  = 4 << 20  // bytes of one answer, uncompressed: JSON, or one event (F20)
+	maxError = 64 << 10 // bytes read of a refusal
+	// sideTime bounds requests that no caller waits for: notifications, answers to
+	// a server's requests, and the DELETE that ends a session. The SDK sends them
+	// on contexts that nobody cancels.
+	sideTime = 2 * time.Second
+
+	sessionHeader = "Mcp-Session-Id"
+	cancelled     = "notifications/cancelled"
+)
+
+// guard stands between the SDK and a server. The SDK ends the session that all runs
+// share, with every call in it, at any reply it dislikes: an HTTP status, a content
+// type, JSON that doesn't decode, an event that is too large. The guard sees each
+// reply first and turns what is wrong with it into an error of that one request,
+// which the SDK takes for a refused write: the session lives (F16). It also bounds
+// what is read, since the SDK reads JSON and error bodies without limit (F20), and
+// never sends the id of a session that the server forgot.
+type guard struct{ next http.RoundTripper }
+
+func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	x := exchangeOf(r.Context())
+	if x == nil {
+		closeBody(r)
+		return nil, fmt.Errorf("%s without an exchange", r.Method)
+	}
+	switch r.Method {
+	case http.MethodGet:
+		return g.resume(r, x)
+	case http.MethodDelete:
+		return g.aside(r, x, http.StatusNoContent)
+	}
+	id, method, err := outgoing(r)
+	switch {
+	case err != nil:
+		closeBody(r)
+		return nil, err
+	case id.IsValid() && method != "":
+		return g.ask(r, x, id, method)
+	case method == cancelled && x.handshake:
+		// initialize must not be cancelled (2025-11-25 basic/lifecycle), and telling
+		// a server that doesn't answer holds the handshake up by 5 s.
+		closeBody(r)
+		return emptyReply(r, http.StatusAccepted), nil
+	}
+	return g.aside(r, x, http.StatusAccepted)
+}
+
+// outgoing is the id and the method of the message that r carries: an answer to the
+// server has no method, a notification no id.
+func outgoing(r *http.Request) (id jsonrpc.ID, method string, err error) {
+	body, err := r.GetBody()
+	if err != nil {
+		return id, "", fmt.Errorf("read the request again: %w", err)
+	}
+	// Not jsonrpc.DecodeMessage, which costs 50 KiB: this is the SDK's own writing.
+	data := make([]byte, max(r.ContentLength, 0))
+	if _, err := io.ReadFull(body, data); err != nil {
+		return id, "", fmt.Errorf("read the request again: %w", err)
+	}
+	var w struct {
+		ID     any    `json:"id"`
+		Method string `json:"method"`
+	}
+	if err := json.Unmarshal(data, &w); err != nil {
+		return id, "", fmt.Errorf("read the request again: %w", err)
+	}
+	id, err = jsonrpc.MakeID(w.ID)
+	return id, w.Method, err
+}
+
+// stale reports whether r carries the id of a session that the server forgot.
+func stale(r *http.Request, x *exchange) bool {
+	return r.Header.Get(sessionHeader) != "" && x.session.lost.Load()
+}
+
+// ask sends a request that has an answer, and checks the answer.
+func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (*http.Response, error) {
+	x.begin(id)
+	if stale(r, x) {
+		closeBody(r)
+		return nil, x.fail(lostSession(nil))
+	}
+	ctx := x.traced(r.Context())
+	if method == "server/discover" {
+		// A server of before 2026-07-28 may not answer what it doesn't know; what is
+		// left of the handshake's time is for initialize.
+		dctx, cancel := context.WithCancel(ctx)
+		defer time.AfterFunc(handshakeTime/2, cancel).Stop()
+		ctx = dctx
+	}
+	resp, err := g.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return nil, x.fail(noReply(err, x.sent.Load()))
+	}
+	keepID(r, resp)
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		return g.refused(r, x, id, resp)
+	}
+	switch mediaType(resp) {
+	case "text/event-stream":
+		x.opened()
+		resp.Body = newStream(x, id, resp.Body)
+		return resp, nil
+	case "application/json":
+		body, f := readJSON(x, resp)
+		if f == nil {
+			f = x.accept(id, body)
+		}
+		if f != nil {
+			return nil, x.fail(f)
+		}
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		return resp, nil
+	}
+	// 202 and 204 come here too: a request that is accepted but never answered would
+	// keep its caller waiting until the time-out.
+	drain(resp, maxError)
+	return nil, x.fail(badReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+}
+
+// readJSON reads a JSON body whole. Past the limit the connection is given up.
+func readJSON(x *exchange, resp *http.Response) ([]byte, *failure) {
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, noReply(err, true)
+	}
+	if len(body) > maxBody {
+		return nil, tooLarge(maxBody)
+	}
+	return body, nil
+}
+
+// accept checks that data is the answer to the request id, and notes it.
+func (x *exchange) accept(id jsonrpc.ID, data []byte) *failure {
+	msg, err := jsonrpc.DecodeMessage(data)
+	if err != nil {
+		x.salvage(id, data)
+		return badReply("it does not decode", err)
+	}
+	resp, ok := msg.(*jsonrpc.Response)
+	if !ok || resp.ID != id {
+		return badReply("it answers another request", nil)
+	}
+	x.answer(resp)
+	return nil
+}
+
+// salvage notes the result of an answer that the SDK refuses to decode, which may be
+// for its depth: one schema that is nested too deep would hide all other tools
+// (F21). The SDK is told that the request failed; outcome finds the result.
+func (x *exchange) salvage(id jsonrpc.ID, data []byte) {
+	var w struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Result  json.RawMessage `json:"result"`
+	}
+	if json.Unmarshal(data, &w) == nil && w.Version == "2.0" && string(w.ID) == fmt.Sprint(id.Raw()) {
+		x.answer(&jsonrpc.Response{ID: id, Result: w.Result})
+	}
+}
+
+// refused turns a status outside 2xx into an error of this request.
+func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.Response) (*http.Response, error) {
+	body := drain(resp, maxError)
+	// 404 to a request with an id means that the session is gone, whatever the body
+	// says (2025-11-25 basic/transports); the TypeScript SDK's servers answer 400.
+	if r.Header.Get(sessionHeader) != "" && (resp.StatusCode == http.StatusNotFound ||
+		resp.StatusCode == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))) {
+		x.session.lost.Store(true)
+		return nil, x.fail(lostSession(badStatus(resp.StatusCode, body)))
+	}
+	if resp.StatusCode >= 400 && resp.StatusCode < 500 && x.accept(id, body) == nil {
+		// A JSON-RPC error with a status of its own; the SDK reads it for the
+		// versions that server/discover may be tried with.
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		return resp, nil
+	}
+	return nil, x.fail(badStatus(resp.StatusCode, body))
+}
+
+// resume is the SDK's GET that continues a stream which broke off after an event
+// with an id. (The standalone stream is off: losing it would end the session.)
+func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
+	cut := func(err error) (*http.Response, error) {
+		return nil, x.abort(&failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err})
+	}
+	if x.resumes.Add(1) > maxResumes {
+		return cut(fmt.Errorf("%d attempts to resume", maxResumes))
+	}
+	if stale(r, x) {
+		return cut(nil)
+	}
+	// Under the call's own context, so a resumed call has no more time than another.
+	resp, err := g.next.RoundTrip(r)
+	if err != nil {
+		return nil, err // the SDK tries again, until maxResumes
+	}
+	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+		return nil, badStatus(resp.StatusCode, drain(resp, maxError))
+	}
+	if resp.StatusCode != http.StatusOK || mediaType(resp) != "text/event-stream" {
+		body := drain(resp, maxError)
+		if resp.StatusCode == http.StatusNotFound && r.Header.Get(sessionHeader) != "" {
+			x.session.lost.Store(true)
+		}
+		return cut(badStatus(resp.StatusCode, body))
+	}
+	x.opened()
+	resp.Body = newStream(x, x.asked(), resp.Body)
+	return resp, nil
+}
+
+// aside sends what nobody waits for; ok is the status that the SDK is told.
+func (g guard) aside(r *http.Request, x *exchange, ok int) (*http.Response, error) {
+	if stale(r, x) {
+		closeBody(r)
+		return emptyReply(r, ok), nil
+	}
+	// The reply's body is of no use to the SDK, and the SDK would not close it in time.
+	ctx, stop := context.WithTimeout(r.Context(), sideTime)
+	defer stop()
+	resp, err := g.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		return nil, x.failAside(noReply(err, true))
+	}
+	body := drain(resp, maxError)
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		return nil, x.failAside(badStatus(resp.StatusCode, body))
+	}
+	return emptyReply(r, ok), nil
+}
+
+// keepID hides a session id other than the request's own, which would break the
+// SDK's session.
+func keepID(r *http.Request, resp *http.Response) {
+	if id := r.Header.Get(sessionHeader); id != "" && resp.Header.Get(sessionHeader) != id {
+		resp.Header.Del(sessionHeader)
+	}
+}
+
+// mediaType is the content type without parameters; "" where it is none.
+func mediaType(resp *http.Response) string {
+	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(t)
+}
+
+// drain reads at most limit bytes of the body and closes it. A body that ends
+// within the limit leaves its connection for the next request.
+func drain(resp *http.Response, limit int64) []byte {
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, limit))
+	return body
+}
+
+// closeBody is what a RoundTripper owes for a request that it doesn't send.
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}
+
+// emptyReply is a reply that no server sent, for a request that was not worth one.
+func emptyReply(r *http.Request, status int) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: r,
+	}
+}

@@ -1,0 +1,164 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// listing is a server whose list of tools is that JSON.
+func listing(tools ...string) *script {
+	return &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		reply(w, m.ID, `{"tools":[`+strings.Join(tools, ",")+`]}`)
+	}}
+}
+
+func namesOf(tools []Tool) string {
+	var out []string
+	for _, t := range tools {
+		out = append(out, t.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// F21: a bad tool is left out and hides no other.
+func TestBadToolHidesNoOther(t *testing.T) {
+	deep := strings.Repeat(`{"properties":{"a":`, 500) + `{}` + strings.Repeat(`}}`, 500)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(
+		`{"name":"good","inputSchema":{"type":"object"}}`,
+		`null`,
+		`7`,
+		`{"name":7}`,
+		`{"name":""}`,
+		`{"name":"`+strings.Repeat("x", 300)+`"}`,
+		`{"name":"a\u0000b"}`,
+		`{"name":"array","inputSchema":{"type":"array"}}`,
+		`{"name":"union","inputSchema":{"type":["object","null"]}}`,
+		`{"name":"notobject","inputSchema":"x"}`,
+		`{"name":"deep","inputSchema":`+deep+`}`,
+		`{"name":"big","inputSchema":{"type":"object","description":"`+strings.Repeat("x", 100<<10)+`"}}`,
+		`{"name":"good","description":"again"}`,
+		`{"name":"badoutput","outputSchema":`+deep+`}`,
+		`{"name":"last","description":"`+strings.Repeat("é", 20<<10)+`"}`,
+	)).URL})
+	list := c.Tools(t.Context())
+	if got := namesOf(list); got != "badoutput good last" {
+		t.Errorf("tools %s; %+v", got, c.Servers())
+	}
+	if d := list[2].Description; len(d) > maxDescription || !strings.HasSuffix(d, "é") {
+		t.Errorf("description of %d bytes", len(d))
+	}
+	if list[0].OutputSchema != nil {
+		t.Error("bad output schema was kept")
+	}
+}
+
+// S2.3: schemas stay as they came, in their order of keys, and say "object".
+func TestSchemasAsReceived(t *testing.T) {
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(
+		`{"name":"a","inputSchema": {"type" : "object", "properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}}`,
+		`{"name":"b","inputSchema":{"properties":{}}}`,
+		`{"name":"c","inputSchema":{}}`,
+		`{"name":"d"}`,
+		`{"name":"e","title":"E","annotations":{"title":"no","readOnlyHint":true,"destructiveHint":false},"outputSchema":{"type":"array"}}`,
+	)).URL})
+	list := c.Tools(t.Context())
+	for i, want := range []string{
+		`{"type":"object","properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}`,
+		`{"type":"object","properties":{}}`, `{"type":"object"}`, `{"type":"object"}`, `{"type":"object"}`,
+	} {
+		if got := string(list[i].InputSchema); got != want {
+			t.Errorf("%s: %s", list[i].Name, got)
+		}
+	}
+	e := list[4]
+	if e.Title != "E" || !e.Annotations.ReadOnly || *e.Annotations.Destructive || e.Annotations.OpenWorld != nil || string(e.OutputSchema) != `{"type":"array"}` {
+		t.Errorf("%+v", e)
+	}
+}
+
+// F21: a list that never ends does.
+func TestEndlessLists(t *testing.T) {
+	tool := func(i int) string { return fmt.Sprintf(`{"name":"t%05d"}`, i) }
+	many := make([]string, 10000)
+	for i := range many {
+		many[i] = tool(i)
+	}
+	for name, test := range map[string]struct {
+		page  func(n int64) string
+		tools int
+		pages int64
+	}{
+		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n) }, maxPages, maxPages},
+		"the same":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c"}`, tool(int(n))) }, 2, 2},
+		"back and forth": {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n%2) }, 3, 3},
+		"10,000 tools":   {func(int64) string { return `{"tools":[` + strings.Join(many, ",") + `]}` }, maxTools, 1},
+	} {
+		var n atomic.Int64
+		s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, test.page(n.Add(1))) }}
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+		if got := len(c.Tools(t.Context())); got != test.tools || n.Load() != test.pages {
+			t.Errorf("%s: %d tools after %d pages", name, got, n.Load())
+		}
+	}
+}
+
+// F21: a list that is too large, or none, is that server's failure alone.
+func TestBadListIsItsServersFailure(t *testing.T) {
+	big := listing(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
+	none := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, `{"tools":7}`) }}
+	without := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", js)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
+	}}
+	c := open(t, Options{},
+		ServerConfig{Name: "big", URL: serve(t, big).URL},
+		ServerConfig{Name: "none", URL: serve(t, none).URL},
+		ServerConfig{Name: "without", URL: serve(t, without).URL},
+		ServerConfig{Name: "good", URL: serve(t, listing(`{"name":"t"}`)).URL})
+	if got := namesOf(c.Tools(t.Context())); got != "t" {
+		t.Errorf("tools %s", got)
+	}
+	var states []State
+	for _, s := range c.Servers() {
+		states = append(states, s.State)
+	}
+	if fmt.Sprint(states) != "[failed failed connected connected]" {
+		t.Errorf("%+v", c.Servers())
+	}
+}
+
+// S2.12: refresh asks the server, whatever its ttlMs said, and what it says is news.
+func TestRefreshListsAgain(t *testing.T) {
+	for name, o := range flavours {
+		t.Run(name, func(t *testing.T) {
+			s := tools(nil)
+			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+					res, err := next(ctx, method, r)
+					if list, ok := res.(*sdk.ListToolsResult); ok {
+						list.TTLMs = 3600_000
+					}
+					return res, err
+				}
+			})
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, handler(s, o)).URL})
+			if got := namesOf(c.Tools(t.Context())); got != "echo" {
+				t.Fatal(got)
+			}
+			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			if err := c.Refresh(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if got := namesOf(c.Tools(t.Context())); got != "echo news" {
+				t.Error(got)
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quietLog is a log that nobody reads.
+func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// open is a client of servers that is closed with the test.
+func open(t testing.TB, o Options, servers ...ServerConfig) *Client {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = quietLog()
+	}
+	if o.StartWait == 0 {
+		o.StartWait = time.Minute // the machine may be slow
+	}
+	c, err := New(servers, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// web serves h on loopback and counts the TCP connections it gets.
+type web struct {
+	*httptest.Server
+	conns atomic.Int64
+}
+
+func serve(t testing.TB, h http.Handler) *web {
+	t.Helper()
+	w := &web{}
+	w.Server = httptest.NewUnstartedServer(h)
+	w.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			w.conns.Add(1)
+		}
+	}
+	w.Start()
+	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
+	return w
+}
+
+// flavours are the real servers that a client meets.
+var flavours = map[string]*sdk.StreamableHTTPOptions{
+	"stateful sse":   {},
+	"stateful json":  {JSONResponse: true},
+	"stateless sse":  {Stateless: true, PropagateRequestCancellation: true},
+	"stateless json": {Stateless: true, JSONResponse: true, PropagateRequestCancellation: true},
+}
+
+// tools is an MCP server with a few tools.
+func tools(add func(*sdk.Server)) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
+	type in struct {
+		Text string `json:"text,omitempty"`
+	}
+	sdk.AddTool(s, &sdk.Tool{Name: "echo", Description: "says it again"},
+		func(_ context.Context, _ *sdk.CallToolRequest, i in) (*sdk.CallToolResult, any, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: i.Text}}}, nil, nil
+		})
+	if add != nil {
+		add(s)
+	}
+	return s
+}
+
+func handler(s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
+	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, o)
+}
+
+// rawTool adds a tool without a schema of its own.
+func rawTool(s *sdk.Server, name string, h sdk.ToolHandler) {
+	s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, h)
+}
+
+// message is a JSON-RPC message as a scripted server reads it.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Name string         `json:"name"`
+		Meta map[string]any `json:"_meta"`
+	} `json:"params"`
+}
+
+// peek is the body of r, which stays readable.
+func peek(r *http.Request) string {
+	b, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(b))
+	return string(b)
+}
+
+// script is a raw stateful MCP server over HTTP whose tools/call and tools/list
+// misbehave as the test says. Its handshake is that of 2025-11-25.
+type script struct {
+	list     func(http.ResponseWriter, *http.Request, message) // nil: one tool, "t"
+	call     func(http.ResponseWriter, *http.Request, message)
+	before   func(http.ResponseWriter, *http.Request) bool // true: answered
+	shakes   atomic.Int64                                  // initialize requests
+	sessions atomic.Int64
+	deletes  chan string
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.before != nil && s.before(w, r) {
+		return
+	}
+	if r.Method == http.MethodDelete {
+		if s.deletes != nil {
+			s.deletes <- r.Header.Get(sessionHeader)
+		}
+		return
+	}
+	var m message
+	if r.Method == http.MethodPost {
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	switch m.Method {
+	case "server/discover":
+		http.Error(w, "what?", http.StatusBadRequest)
+	case "initialize":
+		s.shakes.Add(1)
+		w.Header().Set(sessionHeader, fmt.Sprintf("session-%d", s.sessions.Add(1)))
+		reply(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+	case "tools/list":
+		if s.list != nil {
+			s.list(w, r, m)
+			return
+		}
+		reply(w, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		s.call(w, r, m)
+	default:
+		if m.ID == nil && r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}
+}
+
+// reply answers with JSON.
+func reply(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+}
+
+// text is a tools/call result.
+func text(s string) string {
+	b, _ := json.Marshal(s)
+	return `{"content":[{"type":"text","text":` + string(b) + `}]}`
+}
+
+func must(t testing.TB, res *Result, err error) *Result {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// kind is the kind of a call's error.
+func kind(t testing.TB, err error) *CallError {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	e, ok := err.(*CallError)
+	if !ok {
+		t.Fatalf("%T is not a *CallError: %v", err, err)
+	}
+	return e
+}

@@ -1,0 +1,165 @@
+package mcp
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var safeName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// S3.6, S4.3: what a tool is called when nothing stands against it.
+func TestPlainNames(t *testing.T) {
+	long := strings.Repeat("x", 70)
+	for _, test := range []struct{ prefix, tool, want string }{
+		{"", "list_files", "list_files"},
+		{"fs", "list_files", "fs_list_files"},
+		{"", "_private", "_private"},
+		{"", "get weather", "get_weather"},
+		{"", "ns.tool/v1", "ns_tool_v1"},
+		{"a b", "c", "a_b_c"},
+		{"", "-x-", "-x-"},
+		{"", "café", "caf"},
+		{"", "日本語", "tool_524f5e89"},
+		{"jp", "日本語", "jp"},
+		{"", long, strings.Repeat("x", 55) + "_fe6c03e8"},
+		{"", strings.Repeat("x", 64), strings.Repeat("x", 64)},
+	} {
+		got := plainName(&ServerConfig{Name: "srv", ToolPrefix: test.prefix}, test.tool)
+		if got != test.want {
+			t.Errorf("%q %q: %q, want %q", test.prefix, test.tool, got, test.want)
+		}
+	}
+}
+
+// names are the names of lists of tools, as server/tool=name.
+func namesIn(c *catalogue, lists ...[]string) string {
+	for i, list := range lists {
+		var tools []Tool
+		cfg := &ServerConfig{Name: string(rune('a' + i))}
+		for _, n := range list {
+			tools = append(tools, Tool{Original: n, Server: cfg.Name})
+		}
+		c.set(i, cfg, tools)
+	}
+	var out []string
+	for _, t := range c.offer() {
+		out = append(out, t.Server+"/"+t.Original+"="+t.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// S3.6, S4.3: clashes are told apart the same way whatever order a server lists its
+// tools in.
+func TestClashes(t *testing.T) {
+	for _, test := range []struct {
+		lists [][]string
+		want  string
+	}{
+		{[][]string{{"x"}, {"x"}, {"x"}}, "a/x=x b/x=b_x c/x=c_x"},
+		{[][]string{{"x", "b_x"}, {"x"}}, "a/b_x=b_x a/x=x b/x=x_e1707ddf"},
+		{[][]string{{"x.y", "x_y", "x/y"}}, "a/x_y=x_y a/x.y=x_y_7ace4eaa a/x/y=x_y_f723596c"},
+		{[][]string{{"x.y"}, {"x_y"}}, "a/x.y=x_y b/x_y=b_x_y"},
+	} {
+		if got := namesIn(newCatalogue(quietLog()), test.lists...); got != test.want {
+			t.Errorf("%v:\n got %s\nwant %s", test.lists, got, test.want)
+		}
+		for _, l := range test.lists {
+			slices.Reverse(l)
+		}
+		if got := namesIn(newCatalogue(quietLog()), test.lists...); got != test.want {
+			t.Errorf("%v reversed:\n got %s\nwant %s", test.lists, got, test.want)
+		}
+	}
+}
+
+// A name that was offered stays with its tool when an earlier server comes up late:
+// a run must not find another tool under it.
+func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
+	c := newCatalogue(quietLog())
+	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
+		t.Fatal(got)
+	}
+	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=a_search b/search=search" {
+		t.Error(got)
+	}
+	if got := namesIn(c, []string{"search"}, nil); got != "a/search=a_search" {
+		t.Error(got)
+	}
+	if b, ok := c.find("search"); ok {
+		t.Errorf("search is %s of %s", b.Original, b.Server)
+	}
+}
+
+// But a name that nobody was told is free.
+func TestNameThatWasNotOfferedIsFree(t *testing.T) {
+	c := newCatalogue(quietLog())
+	c.set(1, &ServerConfig{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
+	if _, ok := c.find("search"); !ok {
+		t.Error("not found")
+	}
+	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
+		t.Error(got)
+	}
+}
+
+// tools.allow and tools.deny, by a tool's own name and by the one it is offered as.
+func TestAllowAndDeny(t *testing.T) {
+	all := []string{"get_a", "get_b", "set_a"}
+	for _, test := range []struct {
+		allow, deny []string
+		want        string
+	}{
+		{nil, nil, "get_a get_b set_a"},
+		{[]string{"get_*"}, nil, "get_a get_b"},
+		{nil, []string{"*_a"}, "get_b"},
+		{[]string{"get_*"}, []string{"p_get_a"}, "get_b"},
+		{[]string{"p_set_?"}, nil, "set_a"},
+		{[]string{"srv_set_a"}, nil, "set_a"},
+		{[]string{"nothing"}, nil, ""},
+	} {
+		cfg := &ServerConfig{Name: "srv", ToolPrefix: "p", AllowTools: test.allow, DenyTools: test.deny}
+		var got []string
+		for _, n := range all {
+			if allowed(cfg, n) {
+				got = append(got, n)
+			}
+		}
+		if s := strings.Join(got, " "); s != test.want {
+			t.Errorf("%v %v: %s", test.allow, test.deny, s)
+		}
+	}
+}
+
+// Whatever servers call their tools: every one has a safe name of its own that leads
+// back to it.
+func FuzzNames(f *testing.F) {
+	f.Add("fs", "list files", "list.files", "日本語")
+	f.Add("", strings.Repeat("x", 80), strings.Repeat("x", 81), "tool")
+	f.Add("_", "_", "__", "")
+	f.Fuzz(func(t *testing.T, prefix, x, y, z string) {
+		c := newCatalogue(quietLog())
+		want := 0
+		for i, name := range []string{"a", "b b"} {
+			cfg := &ServerConfig{Name: name, ToolPrefix: prefix}
+			var tools []Tool
+			for _, o := range slices.Compact(slices.Sorted(slices.Values([]string{x, y, z, "b_b_" + x}))) {
+				tools = append(tools, Tool{Original: o, Server: name})
+			}
+			want += c.set(i, cfg, tools)
+		}
+		list := c.offer()
+		seen := map[string]bool{}
+		for _, tool := range list {
+			b, ok := c.find(tool.Name)
+			if !safeName.MatchString(tool.Name) || seen[tool.Name] || !ok || b.Server != tool.Server || b.Original != tool.Original {
+				t.Errorf("%q of %s: name %q, found %v %+v", tool.Original, tool.Server, tool.Name, ok, b)
+			}
+			seen[tool.Name] = true
+		}
+		if len(list) != want {
+			t.Errorf("%d of %d tools", len(list), want)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package mcp
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"answerd/internal/auth"
+)
+
+// outgoingTrip makes the SDK's requests ours: the configured headers, the query
+// parameters of server and call, and the bearer token. It sends to the configured
+// origin only; since redirects are off there should be no other.
+type outgoingTrip struct {
+	next    http.RoundTripper
+	base    *url.URL
+	headers map[string]auth.Secret
+	query   map[string]string
+	tokens  auth.TokenSource // nil: no bearer token of our own
+}
+
+func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
+	// F19: not even a redirect that slipped through would get headers or a token.
+	if r.URL.Scheme != t.base.Scheme || r.URL.Host != t.base.Host {
+		closeBody(r)
+		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
+	}
+	r = t.dress(r)
+	if t.tokens == nil {
+		return t.next.RoundTrip(r)
+	}
+	return t.authorized(r, exchangeOf(r.Context()))
+}
+
+// dress is a copy of r with the configured headers and the query parameters. Those
+// of the call win over those of the server, and these over the URL's own.
+func (t *outgoingTrip) dress(r *http.Request) *http.Request {
+	r = r.Clone(r.Context())
+	for name, value := range t.headers {
+		r.Header.Set(name, value.Reveal())
+	}
+	x := exchangeOf(r.Context())
+	if len(t.query) == 0 && (x == nil || len(x.query) == 0) {
+		return r
+	}
+	q := r.URL.Query()
+	for name, value := range t.query {
+		q.Set(name, value)
+	}
+	if x != nil {
+		for name, value := range x.query {
+			q.Set(name, value)
+		}
+	}
+	r.URL.RawQuery = q.Encode()
+	return r
+}
+
+// authorized sends r with the server's token, and once more with a new one if the
+// server refuses it with 401. An exchange renews once, so a server that always
+// refuses costs one fetch and not a loop (F18).
+func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response, error) {
+	token, err := t.tokens.Token(r.Context())
+	if err != nil {
+		closeBody(r)
+		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: err}
+	}
+	// After the configured headers, so that it wins over an Authorization there.
+	r.Header.Set("Authorization", "Bearer "+token.Reveal())
+	resp, err := t.next.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || !x.renewed.CompareAndSwap(false, true) {
+		return resp, err
+	}
+	drain(resp, maxError)
+	x.sent.Store(false) // refused, so not run
+	if token, err = t.tokens.Renew(r.Context(), token); err != nil {
+		f := badStatus(http.StatusUnauthorized, nil)
+		f.err = err
+		return nil, f
+	}
+	// The first body has been read; GetBody gives the same bytes once more.
+	again := r.Clone(r.Context())
+	if r.GetBody != nil {
+		if again.Body, err = r.GetBody(); err != nil {
+			return nil, fmt.Errorf("send the request again: %w", err)
+		}
+	}
+	again.Header.Set("Authorization", "Bearer "+token.Reveal())
+	return t.next.RoundTrip(again)
+}

@@ -1,0 +1,255 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"answerd/internal/auth"
+)
+
+// tokens is a service that hands out token-1, token-2, ….
+type tokens struct {
+	mu      sync.Mutex // protects now
+	now     int
+	fetches atomic.Int64
+}
+
+func newTokens() *tokens { return &tokens{now: 1} }
+
+func (s *tokens) Token(context.Context) (auth.Secret, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fetches.CompareAndSwap(0, 1)
+	return s.current(), nil
+}
+
+func (s *tokens) Renew(_ context.Context, rejected auth.Secret) (auth.Secret, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current() == rejected {
+		s.now++
+		s.fetches.Add(1)
+	}
+	return s.current(), nil
+}
+
+func (s *tokens) current() auth.Secret { return auth.NewSecret(fmt.Sprintf("token-%d", s.now)) }
+
+// S2.2: the token is on every request to the server, the last DELETE included, and
+// wins over a configured Authorization header.
+func TestTokenIsOnEveryRequest(t *testing.T) {
+	var all, bad atomic.Int64
+	s := &script{
+		deletes: make(chan string, 1),
+		before: func(_ http.ResponseWriter, r *http.Request) bool {
+			all.Add(1)
+			if r.Header.Get("Authorization") != "Bearer token-1" || r.Header.Get("X-Key") != "k" {
+				bad.Add(1)
+			}
+			return false
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+	}
+	c := open(t, Options{Service: newTokens()}, ServerConfig{
+		Name: "a", URL: serve(t, s).URL, Auth: AuthJWT,
+		Headers: map[string]auth.Secret{"authorization": auth.NewSecret("Basic no"), "X-Key": auth.NewSecret("k")},
+	})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	_ = c.Close()
+	<-s.deletes
+	if all.Load() < 6 || bad.Load() != 0 {
+		t.Errorf("%d of %d requests without the token", bad.Load(), all.Load())
+	}
+}
+
+// A server without auth gets no token, and one with a token of its own gets that.
+func TestWhoseToken(t *testing.T) {
+	for want, cfg := range map[string]ServerConfig{
+		"":           {},
+		"Bearer own": {BearerToken: auth.NewSecret("own")},
+	} {
+		var got atomic.Value
+		s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			got.Store(r.Header.Get("Authorization"))
+			reply(w, m.ID, text("ok"))
+		}}
+		cfg.Name, cfg.URL = "a", serve(t, s).URL
+		c := open(t, Options{Service: newTokens()}, cfg)
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+		if got.Load() != want {
+			t.Errorf("%q, want %q", got.Load(), want)
+		}
+	}
+}
+
+// S2.2, F18: refused once: one renewal, one more request, and the tool runs once.
+func TestRefusedTokenIsRenewedOnce(t *testing.T) {
+	source := newTokens()
+	var runs atomic.Int64
+	s := &script{
+		before: func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(peek(r), "tools/call") && r.Header.Get("Authorization") == "Bearer token-1" {
+				http.Error(w, "expired", http.StatusUnauthorized)
+				return true
+			}
+			return false
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			runs.Add(1)
+			reply(w, m.ID, text("ok"))
+		},
+	}
+	c := open(t, Options{Service: source, MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: serve(t, s).URL, Auth: AuthJWT})
+	c.Tools(t.Context())
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, err := c.Call(t.Context(), Call{Tool: "t"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if source.fetches.Load() != 2 || runs.Load() != 20 || s.shakes.Load() != 1 {
+		t.Errorf("%d fetches, %d runs, %d handshakes", source.fetches.Load(), runs.Load(), s.shakes.Load())
+	}
+}
+
+// F18: refused always: an error after at most two fetches, and the session lives.
+func TestTokenThatIsAlwaysRefused(t *testing.T) {
+	source := newTokens()
+	var asked atomic.Int64
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
+		asked.Add(1)
+		http.Error(w, "no", http.StatusUnauthorized)
+	}}
+	c := open(t, Options{Service: source}, ServerConfig{Name: "a", URL: serve(t, s).URL, Auth: AuthJWT})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	e := kind(t, err)
+	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.shakes.Load() != 1 {
+		t.Errorf("%v: %d fetches, %d requests, %d handshakes", e, source.fetches.Load(), asked.Load(), s.shakes.Load())
+	}
+}
+
+// F18: the same in the handshake.
+func TestHandshakeThatIsAlwaysRefused(t *testing.T) {
+	source := newTokens()
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no", http.StatusUnauthorized)
+	}))
+	c := open(t, Options{Service: source}, ServerConfig{Name: "a", URL: w.URL, Auth: AuthJWT})
+	c.Tools(t.Context())
+	if n := source.fetches.Load(); n > 2 {
+		t.Errorf("%d fetches", n)
+	}
+	if st := c.Servers()[0]; st.Reason != "it refused our credentials (HTTP 401)" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// S0.1: the configured query on every request, the call's context on the call's own,
+// encoded, merged with what the URL has, the call's first; and in _meta.
+func TestQueryAndContext(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]url.Values{}
+	var metas []map[string]any
+	note := func(what string, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[what] = r.URL.Query()
+	}
+	s := &script{
+		list: func(w http.ResponseWriter, r *http.Request, m message) {
+			note("list", r)
+			reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+		},
+		call: func(w http.ResponseWriter, r *http.Request, m message) {
+			note("call", r)
+			mu.Lock()
+			metas = append(metas, m.Params.Meta)
+			mu.Unlock()
+			reply(w, m.ID, text("ok"))
+		},
+	}
+	c := open(t, Options{}, ServerConfig{
+		Name: "a", URL: serve(t, s).URL + "/mcp?keep=1&over=url",
+		Query: map[string]string{"tenant": "a&b", "over": "static", "context_id": "static"},
+	})
+	res, err := c.Call(t.Context(), Call{
+		Tool: "t",
+		Context: map[string]string{
+			"context_id": "11 11=&?", "traceparent": "from outside",
+			"io.modelcontextprotocol/protocolVersion": "1", "progressToken": "x",
+		},
+		Meta: map[string]any{"traceparent": "ours"},
+	})
+	must(t, res, err)
+	if q := seen["list"]; q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" || q.Get("context_id") != "static" {
+		t.Errorf("list: %v", q)
+	}
+	if q := seen["call"]; q.Get("keep") != "1" || q.Get("tenant") != "a&b" || q.Get("context_id") != "11 11=&?" || len(q["context_id"]) != 1 {
+		t.Errorf("call: %v", q)
+	}
+	m := metas[0]
+	if m["context_id"] != "11 11=&?" || m["traceparent"] != "ours" {
+		t.Errorf("_meta %v", m)
+	}
+	if _, has := m["io.modelcontextprotocol/protocolVersion"]; has || m["progressToken"] != nil {
+		t.Errorf("_meta from outside: %v", m)
+	}
+}
+
+// Neither the log nor an error that a caller sees holds a token, a session id, a
+// configured secret, or what a server wrote.
+func TestNoSecretsInLogsAndMessages(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	logger := slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	s := &script{
+		call: func(w http.ResponseWriter, r *http.Request, _ message) {
+			http.Error(w, "upstream-body "+r.Header.Get("Authorization"), http.StatusBadRequest)
+		},
+		before: func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(peek(r), "tools/list") && r.URL.Query().Get("key") == "" {
+				http.Error(w, "upstream-body", http.StatusInternalServerError)
+				return true
+			}
+			return false
+		},
+	}
+	c := open(t, Options{Service: newTokens(), Logger: logger}, ServerConfig{
+		Name: "a", URL: serve(t, s).URL, Auth: AuthJWT, Query: map[string]string{"key": "query-secret"},
+		Headers: map[string]auth.Secret{"X-Key": auth.NewSecret("header-secret")},
+	}, ServerConfig{Name: "b", URL: serve(t, s).URL, BearerToken: auth.NewSecret("token-own")})
+	_, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"id": "context-secret"}})
+	all := kind(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context()))
+	mu.Lock()
+	all += log.String()
+	mu.Unlock()
+	for _, secret := range []string{"token-", "session-1", "session-2", "query-secret", "header-secret", "context-secret", "upstream-body"} {
+		if strings.Contains(all, secret) {
+			t.Errorf("%q in %s", secret, all)
+		}
+	}
+}
+
+type locked struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}

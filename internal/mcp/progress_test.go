@@ -1,0 +1,115 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Progress that came before the result is delivered, in order, before Call returns.
+func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
+	for _, name := range []string{"stateful sse", "stateless sse"} { // JSON has no room for it
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, handler(tools(func(s *sdk.Server) {
+				rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					for i := range 20 {
+						if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+							ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 20, Message: fmt.Sprint("step ", i),
+						}); err != nil {
+							return nil, err
+						}
+					}
+					return &sdk.CallToolResult{}, nil
+				})
+			}), flavours[name]))
+			c := open(t, Options{MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: w.URL})
+			c.Tools(t.Context())
+			var wg sync.WaitGroup
+			for range 20 {
+				wg.Go(func() {
+					var got []Progress // without a lock: the race detector sees late ones
+					if _, err := c.Call(t.Context(), Call{Tool: "work", Progress: func(p Progress) { got = append(got, p) }}); err != nil {
+						t.Error(err)
+					}
+					if len(got) != 20 || !slices.IsSortedFunc(got, func(a, b Progress) int { return int(a.Progress - b.Progress) }) ||
+						got[19] != (Progress{Progress: 19, Total: 20, Message: "step 19"}) {
+						t.Errorf("%v", got)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// A slow reader gets fewer, the latest among them, and holds up nobody.
+func TestSlowReaderOfProgressHoldsUpNobody(t *testing.T) {
+	const sent = 1000
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		if m.Params.Meta["progressToken"] == nil {
+			reply(w, m.ID, text("ok"))
+			return
+		}
+		send := events(w)
+		for i := range sent {
+			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%q,\"progress\":%d}}\n\n",
+				m.Params.Meta["progressToken"], i+1))
+			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":\"another\",\"progress\":0}}\n\n")
+		}
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	first, proceed := make(chan struct{}), make(chan struct{})
+	var got []float64
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(p Progress) {
+			if got = append(got, p.Progress); len(got) == 1 {
+				close(first)
+				<-proceed
+			}
+		}})
+		done <- err
+	}()
+	<-first
+	for range 10 {
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+	}
+	close(proceed)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got[len(got)-1] != sent || !slices.IsSorted(got) || slices.Contains(got, 0) {
+		t.Errorf("%v", got)
+	}
+}
+
+// What a full queue leaves out is what a later one makes out of date.
+func TestFullQueueKeepsTheLatest(t *testing.T) {
+	first, proceed := make(chan struct{}), make(chan struct{})
+	var got []float64
+	q := newProgressQueue(func(p Progress) {
+		if got = append(got, p.Progress); len(got) == 1 {
+			close(first)
+			<-proceed
+		}
+	})
+	q.put(Progress{Progress: 1})
+	<-first
+	for i := range 10 * maxProgressQueue {
+		q.put(Progress{Progress: float64(i + 2)})
+	}
+	close(proceed)
+	q.close(true)
+	q.put(Progress{Progress: 1e6})
+	if len(got) != 1+maxProgressQueue || got[len(got)-1] != 10*maxProgressQueue+1 || !slices.IsSorted(got) {
+		t.Errorf("%v", got)
+	}
+}

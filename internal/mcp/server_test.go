@@ -1,0 +1,214 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// S3.5, S4.2: a server that is down, disabled, or of a type that this build doesn't
+// speak is reported and keeps nothing else from working.
+func TestServersAreIndependent(t *testing.T) {
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	web := serve(t, s)
+	c := open(t, Options{},
+		ServerConfig{Name: "down", URL: "http://127.0.0.1:1"},
+		ServerConfig{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
+		ServerConfig{Name: "child", Type: TypeStdio, Command: "x"},
+		ServerConfig{Name: "socket", Type: TypeWebSocket, URL: "wss://localhost"},
+		ServerConfig{Name: "old", Type: TypeSSE, URL: web.URL},
+		ServerConfig{Name: "good", URL: web.URL})
+	if got := namesOf(c.Tools(t.Context())); got != "t" {
+		t.Errorf("tools %s", got)
+	}
+	var states []string
+	for _, st := range c.Servers() {
+		states = append(states, st.Name+" "+string(st.State)+" "+st.Reason)
+		if st.Since.IsZero() {
+			t.Error(st.Name + " has no since")
+		}
+	}
+	want := `down failed connection refused
+off disabled 
+child failed type stdio is not supported by this build
+socket failed type websocket is not supported by this build
+old failed type sse is not supported by this build
+good connected `
+	if got := strings.Join(states, "\n"); got != want {
+		t.Errorf("states\n%s", got)
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	if s.shakes.Load() != 1 {
+		t.Errorf("%d handshakes", s.shakes.Load())
+	}
+	for name, want := range map[string]string{
+		"nope": "no such MCP server", "off": "it is disabled", "child": "it is failed", "down": "connection refused",
+	} {
+		if err := c.Refresh(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("refresh %s: %v", name, err)
+		}
+	}
+	if err := c.Refresh(t.Context(), "nope"); !errors.Is(err, ErrUnknownServer) {
+		t.Error(err)
+	}
+}
+
+// S4.8: tools that are kept out of the list can be called by name.
+func TestHiddenTools(t *testing.T) {
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Hidden: true})
+	if list := c.Tools(t.Context()); len(list) != 0 {
+		t.Errorf("tools %v", list)
+	}
+	if tool, ok := c.Tool("t"); !ok || tool.Original != "t" || tool.Server != "a" {
+		t.Errorf("%+v", tool)
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+}
+
+// hanging is a server that accepts and never answers.
+func hanging(http.RoundTripper) http.RoundTripper {
+	m := mortal{dead: new(atomic.Bool)}
+	m.dead.Store(true)
+	return m
+}
+
+// Tools waits for first attempts, no longer than StartWait or the caller does, and
+// a server that hangs is given up after its handshake time.
+func TestToolsWaitsABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second}, ServerConfig{Name: "a", URL: "http://localhost"})
+		begin, first := time.Now(), time.Now()
+		if c.Ready() || len(c.Tools(t.Context())) != 0 || time.Since(begin) != 3*time.Second {
+			t.Errorf("ready %v after %s", c.Ready(), time.Since(begin))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Tools(ctx)
+		if took := time.Since(begin); took != 4*time.Second {
+			t.Errorf("waited until %s", took)
+		}
+		<-time.After(handshakeTime) // fake time
+		synctest.Wait()
+		begin = time.Now()
+		c.Tools(t.Context())
+		if !c.Ready() || time.Since(begin) != 0 {
+			t.Errorf("ready %v, waited %s", c.Ready(), time.Since(begin))
+		}
+		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" || st.Since.Sub(first) != handshakeTime {
+			t.Errorf("%+v after %s", st, st.Since.Sub(first))
+		}
+		_ = c.Close()
+	})
+}
+
+// A caller that waits for a handshake leaves when it likes, and the handshake goes
+// on for the others.
+func TestHandshakeOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shakes := 0
+		slow := func(http.RoundTripper) http.RoundTripper {
+			return fake(func(_ *http.Request, m message) (string, error) {
+				if m.Method == "initialize" {
+					shakes++
+					<-time.After(5 * time.Second) // fake time
+				}
+				return text("ok"), nil
+			})
+		}
+		c := open(t, Options{Transport: slow}, ServerConfig{Name: "a", URL: "http://localhost"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.Refresh(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if err := c.Refresh(t.Context(), "a"); err != nil || shakes != 1 {
+			t.Errorf("%v after %d handshakes", err, shakes)
+		}
+		_ = c.Close()
+	})
+}
+
+// mortal is a server that answers nothing once it is dead.
+type mortal struct {
+	dead *atomic.Bool
+	fake
+}
+
+func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
+	if m.dead.Load() {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return m.fake.RoundTrip(r)
+}
+
+// A server that never answers server/discover, which it doesn't know, still gets to
+// initialize.
+func TestServerThatHangsOnDiscover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deaf := func(http.RoundTripper) http.RoundTripper {
+			return deafToDiscover{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		}
+		c := open(t, Options{Transport: deaf}, ServerConfig{Name: "a", URL: "http://localhost"})
+		begin := time.Now()
+		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != handshakeTime/2 {
+			t.Errorf("tools %q after %s; %+v", got, time.Since(begin), c.Servers())
+		}
+		_ = c.Close()
+	})
+}
+
+type deafToDiscover struct{ fake }
+
+func (d deafToDiscover) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost && strings.Contains(peek(r), "server/discover") {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return d.fake.RoundTrip(r)
+}
+
+// Close is bounded even if the server answers nothing any more. (Without a call: the
+// SDK sends its DELETE under a mutex, and a bubble's time stands still while somebody
+// waits for one.)
+func TestCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		dying := func(http.RoundTripper) http.RoundTripper {
+			return mortal{&dead, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		}
+		c := open(t, Options{Transport: dying}, ServerConfig{Name: "a", URL: "http://localhost"})
+		if got := namesOf(c.Tools(t.Context())); got != "t" {
+			t.Fatal(got)
+		}
+		dead.Store(true)
+		begin := time.Now()
+		_ = c.Close()
+		if took := time.Since(begin); took > 2*sideTime {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+// S4.5: the waits double from a second to a minute, half of each by chance.
+func TestBackoff(t *testing.T) {
+	for i, most := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
+		for range 100 {
+			d, top := backoff(i), time.Duration(most)*time.Second
+			if d < top/2 || d > top {
+				t.Errorf("after %d failures: %s", i, d)
+			}
+		}
+	}
+	if d := backoff(1 << 30); d > maxBackoff || d < maxBackoff/2 {
+		t.Error(d)
+	}
+}

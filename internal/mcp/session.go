@@ -1,0 +1,151 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// handshakeTime bounds one handshake, tried twice by the SDK: server/discover
+// (2026-07-28), then initialize.
+const handshakeTime = 10 * time.Second
+
+// session is one handshake with a server, and what came of it.
+type session struct {
+	ready chan struct{}      // closed when the handshake is over; then the next two are set
+	cs    *sdk.ClientSession // nil where it failed
+	fail  *failure
+	lost  atomic.Bool // the server forgot it: its id is never sent again
+}
+
+// id is the server's id for the session; "" before there is one, and for servers
+// without sessions.
+func (s *session) id() string {
+	select {
+	case <-s.ready:
+		if s.cs != nil {
+			return s.cs.ID()
+		}
+	default:
+	}
+	return ""
+}
+
+// protocol is the negotiated version.
+func (s *session) protocol() string {
+	if r := s.cs.InitializeResult(); r != nil {
+		return r.ProtocolVersion
+	}
+	return ""
+}
+
+// pool holds the one session of a server that all calls share. A handshake is made
+// when a call needs one, by a goroutine of its own: however many callers wait, there
+// is one, and none of them can cancel it for the others (S3.3).
+type pool struct {
+	life context.Context
+	dial func(context.Context) (*sdk.ClientSession, error)
+	made func() // called after each successful handshake
+
+	mu     sync.Mutex // protects cur and closed
+	cur    *session   // nil until needed and after drop
+	closed bool
+	work   sync.WaitGroup // handshakes, and sessions being closed
+}
+
+// get is the current session, made now if there is none. It waits under ctx.
+func (p *pool) get(ctx context.Context) (*session, *failure) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+	}
+	s := p.cur
+	if s == nil {
+		s = &session{ready: make(chan struct{})}
+		p.cur = s
+		p.work.Go(func() { p.handshake(s) })
+	}
+	p.mu.Unlock()
+	select {
+	case <-s.ready:
+		return s, s.fail
+	case <-ctx.Done():
+		return nil, &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+	}
+}
+
+// handshake makes s and tells all who wait for it. Its context is the pool's own: the
+// SDK keeps its values for the whole session and uses them for the requests that it
+// sends by itself, so no caller's may be in it.
+func (p *pool) handshake(s *session) {
+	x := newExchange(context.Background(), p.life, time.Now().Add(handshakeTime))
+	x.session, x.handshake = s, true
+	cs, err := p.dial(x.ctx)
+	if err != nil {
+		_, f := x.outcome(x.ctx, err)
+		if f == nil {
+			f = badReply("the handshake failed", err)
+		}
+		// Whatever went wrong, no call has been sent: the next one tries again (S3.4).
+		s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}
+		p.mu.Lock()
+		if p.cur == s {
+			p.cur = nil
+		}
+		p.mu.Unlock()
+		x.finish()
+		close(s.ready)
+		return
+	}
+	// The SDK's session doesn't end with the context that it was made under.
+	s.cs = cs
+	x.finish()
+	close(s.ready)
+	p.made()
+}
+
+// drop forgets s if it is still the current session, so that callers who lost it
+// together cause one handshake, and closes it when its other calls have ended.
+func (p *pool) drop(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cur != s || p.closed {
+		return
+	}
+	p.cur = nil
+	p.work.Go(func() { _ = s.cs.Close() })
+}
+
+// current is the session that the next call would use, nil where one would be made.
+func (p *pool) current() *session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cur
+}
+
+// close ends the current session and waits for everything that the pool started.
+// The pool's life must be over, so that no call is under way.
+func (p *pool) close() error {
+	p.mu.Lock()
+	p.closed = true
+	s := p.cur
+	p.cur = nil
+	p.mu.Unlock()
+	var err error
+	if s != nil {
+		<-s.ready
+		if s.cs != nil {
+			err = s.cs.Close()
+		}
+	}
+	p.work.Wait()
+	if errors.Is(err, sdk.ErrConnectionClosed) {
+		err = nil
+	}
+	return err
+}

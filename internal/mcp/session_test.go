@@ -1,0 +1,354 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// S3.9: the newest protocol and the older ones, both ways of answering.
+func TestEveryFlavourOfServer(t *testing.T) {
+	for name, o := range flavours {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, handler(tools(nil), o))
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			list := c.Tools(t.Context())
+			if len(list) != 1 || list[0].Name != "echo" || list[0].Description == "" {
+				t.Fatalf("tools %+v, servers %+v", list, c.Servers())
+			}
+			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
+			if got := must(t, res, err).Text(); got != "hello" {
+				t.Errorf("text %q", got)
+			}
+			st := c.Servers()[0]
+			if st.State != Connected || st.Tools != 1 || st.Protocol == "" {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+}
+
+// S3.1: one handshake and one connection for calls one after the other, whichever
+// way the server answers.
+func TestSessionAndConnectionAreKept(t *testing.T) {
+	for name, o := range flavours {
+		t.Run(name, func(t *testing.T) {
+			var shakes atomic.Int64
+			h := handler(tools(nil), o)
+			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost && strings.Contains(peek(r), `"method":"initialize"`) {
+					shakes.Add(1)
+				}
+				h.ServeHTTP(w, r)
+			}))
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c.Tools(t.Context())
+			for range 50 {
+				res, err := c.Call(t.Context(), Call{Tool: "echo"})
+				must(t, res, err)
+			}
+			if shakes.Load() > 1 {
+				t.Errorf("%d handshakes", shakes.Load())
+			}
+			// A second one is opened when a stream is not drained yet.
+			if n := w.conns.Load(); n > 3 {
+				t.Errorf("%d TCP connections for 50 calls", n)
+			}
+		})
+	}
+}
+
+// refusals are how servers say that a session is gone (facts 2c).
+var refusals = map[string]func(http.ResponseWriter){
+	"go-sdk 404 text": func(w http.ResponseWriter) { http.Error(w, "session not found", http.StatusNotFound) },
+	"TypeScript 404 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}`)
+	},
+	"TypeScript 400 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
+	},
+}
+
+// forgetful is a real MCP server that can be restarted: it then refuses the ids of
+// its earlier lives, as refuse says.
+type forgetful struct {
+	refuse func(http.ResponseWriter)
+	limit  atomic.Int64 // the tools/call request that finds a restarted server
+	mcp    *sdk.Server
+	http   *sdk.StreamableHTTPOptions
+
+	mu    sync.Mutex // protects what follows
+	life  int
+	inner http.Handler
+
+	shakes, calls, stale atomic.Int64
+	ids                  atomic.Int64
+}
+
+func newForgetful(t testing.TB, refuse func(http.ResponseWriter), add func(*sdk.Server)) *forgetful {
+	f := &forgetful{refuse: refuse}
+	f.mcp = sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{
+		GetSessionID: func() string { return fmt.Sprintf("%s%d", f.prefix(), f.ids.Add(1)) },
+	})
+	add(f.mcp)
+	f.restart()
+	t.Cleanup(func() {
+		for s := range f.mcp.Sessions() { // those of earlier lives
+			_ = s.Close()
+		}
+	})
+	return f
+}
+
+func (f *forgetful) prefix() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprintf("life-%d-", f.life)
+}
+
+func (f *forgetful) restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.life++
+	f.inner = handler(f.mcp, f.http)
+}
+
+func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := peek(r)
+	if strings.Contains(body, `"method":"tools/call"`) {
+		if f.calls.Add(1) == f.limit.Load() {
+			f.restart()
+		}
+	}
+	id := r.Header.Get(sessionHeader)
+	if id != "" && !strings.HasPrefix(id, f.prefix()) {
+		f.stale.Add(1)
+		f.refuse(w)
+		return
+	}
+	if strings.Contains(body, `"method":"initialize"`) {
+		f.shakes.Add(1)
+	}
+	f.mu.Lock()
+	h := f.inner
+	f.mu.Unlock()
+	h.ServeHTTP(w, r)
+}
+
+// S3.2, F17: one call finds the session gone: one more handshake, the call arrives
+// once, on the same TCP connection, and the stale id is not sent again.
+func TestLostSessionIsMadeAgain(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			var runs atomic.Int64
+			f := newForgetful(t, refuse, func(s *sdk.Server) {
+				rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					runs.Add(1)
+					return &sdk.CallToolResult{}, nil
+				})
+			})
+			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
+			w := serve(t, f)
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c.Tools(t.Context())
+			f.restart()
+			res, err := c.Call(t.Context(), Call{Tool: "t"})
+			must(t, res, err)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
+				t.Errorf("%d runs, %d handshakes, %d requests with the stale id", runs.Load(), f.shakes.Load(), f.stale.Load())
+			}
+			// Two requests at a time, since the supervisor lists again, and one dialled
+			// in vain.
+			if n := w.conns.Load(); n > 3 {
+				t.Errorf("%d TCP connections", n)
+			}
+		})
+	}
+}
+
+// S3.3: 200 callers through a restart in the middle: nothing fails, nothing runs
+// twice, there is one more handshake, and TCP connections are kept.
+func TestManyCallersLoseTheSessionTogether(t *testing.T) {
+	const callers, rounds, each = 200, 1, 2
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			var runs sync.Map
+			f := newForgetful(t, refuse, func(s *sdk.Server) {
+				rawTool(s, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
+					n.(*atomic.Int64).Add(1)
+					return &sdk.CallToolResult{}, nil
+				})
+			})
+			w := serve(t, f)
+			c := open(t, Options{MaxConcurrentCalls: callers}, ServerConfig{Name: "a", URL: w.URL})
+			c.Tools(t.Context())
+			var failed atomic.Int64
+			for round := range rounds {
+				f.limit.Store(f.calls.Load() + callers*each/2)
+				var all sync.WaitGroup
+				for i := range callers {
+					all.Go(func() {
+						for j := range each {
+							args := fmt.Appendf(nil, `{"round":%d,"i":%d,"j":%d}`, round, i, j)
+							if _, err := c.Call(t.Context(), Call{Tool: "t", Args: args}); err != nil {
+								failed.Add(1)
+								t.Log(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+			}
+			once, twice := 0, 0
+			runs.Range(func(_, n any) bool {
+				if n.(*atomic.Int64).Load() == 1 {
+					once++
+				} else {
+					twice++
+				}
+				return true
+			})
+			if once != callers*rounds*each || twice != 0 || failed.Load() != 0 {
+				t.Errorf("%d calls ran once, %d more than once, %d failed", once, twice, failed.Load())
+			}
+			if n := f.shakes.Load(); n != 1+rounds {
+				t.Errorf("%d handshakes for %d restarts", n, rounds)
+			}
+			t.Logf("%d refusals, %d TCP connections", f.stale.Load(), w.conns.Load())
+			if n := w.conns.Load(); n > 2*callers {
+				t.Errorf("%d TCP connections for %d callers", n, callers)
+			}
+		})
+	}
+}
+
+// S3.2: a JSON-RPC error means a lost session only if it says so.
+func TestErrorThatIsNoLostSession(t *testing.T) {
+	var asked atomic.Int64
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"the browser session crashed"}}`, m.ID)
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Execution || asked.Load() != 1 || s.shakes.Load() != 1 {
+		t.Errorf("%v; asked %d times, %d handshakes", e, asked.Load(), s.shakes.Load())
+	}
+}
+
+// S3.2: the same in a reply of status 200.
+func TestSessionTerminatedInsideAReply(t *testing.T) {
+	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		if r.Header.Get(sessionHeader) == "session-1" {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Session terminated"}}`, m.ID)
+			return
+		}
+		reply(w, m.ID, text("ok"))
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	if got := must(t, res, err).Text(); got != "ok" || s.shakes.Load() != 2 {
+		t.Errorf("%q after %d handshakes", got, s.shakes.Load())
+	}
+}
+
+// S3.2: a server that forgets every session is asked twice, not for ever.
+func TestServerThatAlwaysForgets(t *testing.T) {
+	var asked atomic.Int64
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
+		asked.Add(1)
+		http.Error(w, "gone", http.StatusNotFound)
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Unavailable || asked.Load() != 2 {
+		t.Errorf("%v after %d requests", e, asked.Load())
+	}
+}
+
+// S3.4: a failed first handshake poisons nothing.
+func TestFailedHandshakePoisonsNothing(t *testing.T) {
+	var broken atomic.Bool
+	broken.Store(true)
+	s := &script{
+		before: func(w http.ResponseWriter, _ *http.Request) bool {
+			if broken.Load() {
+				http.Error(w, "not now", http.StatusServiceUnavailable)
+			}
+			return broken.Load()
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	if list := c.Tools(t.Context()); len(list) != 0 || !c.Ready() {
+		t.Fatalf("tools %v", list)
+	}
+	if st := c.Servers()[0]; st.State != Failed || st.Reason != "it is busy (HTTP 503)" {
+		t.Errorf("status %+v", st)
+	}
+	broken.Store(false)
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+}
+
+// S3.4: close ends the server's session, once, and a closed client says so.
+func TestCloseEndsTheSession(t *testing.T) {
+	s := &script{deletes: make(chan string, 10)}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if id := <-s.deletes; id != "session-1" || len(s.deletes) != 0 {
+		t.Errorf("DELETE of %q and %d more", id, len(s.deletes))
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Cancelled {
+		t.Error(e)
+	}
+}
+
+// A call that is under way when the client is closed ends, and Close waits for it.
+func TestCloseEndsCalls(t *testing.T) {
+	begun := make(chan struct{})
+	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
+		close(begun)
+		<-r.Context().Done()
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Call(context.Background(), Call{Tool: "t"})
+		failed <- err
+	}()
+	<-begun
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if e := kind(t, <-failed); e.Kind != Cancelled {
+		t.Error(e)
+	}
+}

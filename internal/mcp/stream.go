@@ -1,0 +1,232 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// stream is a server's event stream as the SDK may see it: checked, bounded, and
+// only what concerns the SDK. Progress goes to the call's own queue as it is read,
+// so what came before the answer is there before the answer, and a flood of it
+// never reaches the SDK's unbounded queue. At most one answer passes, to the
+// request that the stream belongs to; after it the body is only read to its end.
+type stream struct {
+	x        *exchange
+	id       jsonrpc.ID
+	body     io.ReadCloser
+	in       *bufio.Reader
+	out      []byte // for the SDK, not read yet
+	quiet    int    // bytes read since the last message
+	requests int    // the server's own requests so far
+	hasID    bool   // an event had an id, so the stream can be resumed
+	answered bool
+	err      error // what Read returns once out is empty
+}
+
+// newStream is the stream in body, which the exchange must have counted as opened.
+func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser) *stream {
+	return &stream{x: x, id: id, body: body, in: bufio.NewReader(body)}
+}
+
+// Read gives the SDK what passed. It reads on only when that is used up, so a slow
+// SDK slows the server down and nothing piles up here.
+func (s *stream) Read(p []byte) (int, error) {
+	for len(s.out) == 0 {
+		if s.err != nil {
+			return 0, s.err
+		}
+		s.step()
+	}
+	n := copy(p, s.out)
+	s.out = s.out[n:]
+	return n, nil
+}
+
+// Close closes the body and tells the exchange.
+func (s *stream) Close() error {
+	err := s.body.Close()
+	s.x.closed()
+	return err
+}
+
+// step reads one event, or the rest of the body.
+func (s *stream) step() {
+	if s.answered {
+		// To the end, so that the connection is kept. See exchange.finish for a
+		// server that holds it open.
+		_, _ = io.CopyN(io.Discard, s.in, maxError)
+		s.err = io.EOF
+		return
+	}
+	e, err := s.event()
+	if errors.Is(err, io.EOF) && json.Valid(e.data) {
+		err = nil // some servers leave out the last blank line
+	}
+	switch f, bad := errors.AsType[*failure](err); {
+	case bad:
+		s.err = s.x.abort(f)
+		return
+	case err != nil:
+		s.broken(err)
+		return
+	}
+	if e.id != "" {
+		s.hasID = true
+		s.x.resumes.Store(0)
+		s.out = append(append(s.out, "id: "...), e.id...)
+		s.out = append(s.out, '\n')
+	}
+	if e.retry != "" {
+		s.out = append(append(s.out, "retry: "...), e.retry...)
+		s.out = append(s.out, '\n')
+	}
+	if len(e.data) > 0 {
+		pass, f := s.message(e.data)
+		if f != nil {
+			s.out, s.err = nil, s.x.abort(f)
+			return
+		}
+		if pass {
+			// A line feed in valid JSON is only a blank.
+			s.out = append(append(s.out, "data: "...), bytes.ReplaceAll(e.data, []byte("\n"), []byte(" "))...)
+			s.out = append(s.out, '\n')
+		}
+	}
+	if len(s.out) > 0 {
+		s.out = append(s.out, '\n')
+	}
+}
+
+// broken is the end of the stream before the answer. The SDK resumes it if an event
+// had an id; else the answer is lost, and the tool may have run (F15).
+func (s *stream) broken(err error) {
+	s.err = io.EOF
+	if !s.hasID {
+		s.x.fail(&failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err})
+	}
+}
+
+// message looks at one JSON-RPC message and reports whether the SDK is to have it.
+func (s *stream) message(data []byte) (bool, *failure) {
+	msg, err := jsonrpc.DecodeMessage(data)
+	if err != nil {
+		s.x.salvage(s.id, data)
+		return false, badReply("an event does not decode", err)
+	}
+	// A message is progress of a kind: only silence and noise are bounded by size.
+	// How long a call may take in all is bounded by its time-out.
+	s.quiet = 0
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		if m.ID != s.id {
+			return false, badReply("it answers another request", nil)
+		}
+		s.answered = true
+		s.x.answer(m)
+		return true, nil
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			// The SDK answers each one with a POST of ours.
+			s.requests++
+			if s.requests > maxServerRequests {
+				return false, badReply("too many requests in one stream", nil)
+			}
+			return true, nil
+		}
+		if m.Method == "notifications/progress" {
+			s.x.report(m.Params)
+			return false, nil
+		}
+		// Log messages have no reader in this build.
+		return m.Method != "notifications/message", nil
+	}
+	return false, nil
+}
+
+// report gives a progress notification to whoever asked for it with this exchange's
+// token.
+func (x *exchange) report(params json.RawMessage) {
+	var p struct {
+		Token    any     `json:"progressToken"`
+		Progress float64 `json:"progress"`
+		Total    float64 `json:"total"`
+		Message  string  `json:"message"`
+	}
+	if x.progress == nil || json.Unmarshal(params, &p) != nil || p.Token != x.token {
+		return
+	}
+	x.progress.put(Progress{Progress: p.Progress, Total: p.Total, Message: cut(p.Message, maxProgressText)})
+}
+
+// sseEvent is what of an event matters here.
+type sseEvent struct {
+	id, retry string
+	data      []byte
+}
+
+// event reads to the end of the next event. Comments, and events of other types,
+// count as silence.
+func (s *stream) event() (sseEvent, error) {
+	var e sseEvent
+	other := false
+	for {
+		line, err := s.line()
+		if err != nil {
+			return e, err
+		}
+		if len(line) == 0 {
+			// MCP has no events but "message"; what others carry is not for us.
+			if other {
+				e.data = nil
+			}
+			return e, nil
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(name) {
+		case "event":
+			other = len(value) > 0 && string(value) != "message"
+		case "id":
+			e.id = string(value)
+		// Ids and retry times go on to the SDK, which resumes streams by them.
+		case "retry":
+			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
+				e.retry = strconv.FormatUint(ms, 10) // at most 65 s; the call's time-out rules anyway
+			}
+		case "data":
+			if e.data != nil {
+				e.data = append(e.data, '\n')
+			}
+			e.data = append(e.data, value...)
+		}
+	}
+}
+
+// line is the next line without its end; it is valid until the next read.
+func (s *stream) line() ([]byte, error) {
+	var long []byte
+	for {
+		part, err := s.in.ReadSlice('\n')
+		if s.quiet += len(part); s.quiet > maxBody {
+			return nil, tooLarge(maxBody)
+		}
+		if err == nil && long == nil {
+			return bytes.TrimRight(part, "\r\n"), nil
+		}
+		long = append(long, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimRight(long, "\r\n"), nil
+		case errors.Is(err, io.EOF) && len(long) > 0:
+			return bytes.TrimRight(long, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Tool is one tool of a server as the model and the API see it.
+type Tool struct {
+	Name         string          `json:"name"`   // unique over all servers, ^[A-Za-z0-9_-]{1,64}$
+	Server       string          `json:"server"` // the server's name in the configuration
+	Original     string          `json:"original_name"`
+	Title        string          `json:"title,omitempty"`
+	Description  string          `json:"description,omitempty"`
+	InputSchema  json.RawMessage `json:"input_schema"`
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+	Annotations  *Annotations    `json:"annotations,omitempty"`
+}
+
+// Annotations are a server's own claims about a tool. They are hints from outside
+// and never widen what may be done.
+type Annotations struct {
+	ReadOnly    bool  `json:"read_only,omitempty"`
+	Idempotent  bool  `json:"idempotent,omitempty"`
+	Destructive *bool `json:"destructive,omitempty"`
+	OpenWorld   *bool `json:"open_world,omitempty"`
+}
+
+// Bounds of one listed tool (F21).
+const (
+	maxToolName    = 256      // bytes of a server's own name for a tool
+	maxTitle       = 256      // bytes; a longer one is cut
+	maxDescription = 16 << 10 // bytes; a longer one is cut
+	maxSchema      = 64 << 10 // bytes
+	maxDepth       = 32       // levels of nesting in a schema
+)
+
+// decodeTool reads one element of a tools/list result. The schemas stay the bytes
+// that the server sent, without blanks, so their order of keys reaches the model. A
+// tool without an input schema takes any object. A $ref in a schema is never followed.
+func decodeTool(raw json.RawMessage) (Tool, error) {
+	var w struct {
+		Name         string          `json:"name"`
+		Title        string          `json:"title"`
+		Description  string          `json:"description"`
+		InputSchema  json.RawMessage `json:"inputSchema"`
+		OutputSchema json.RawMessage `json:"outputSchema"`
+		Annotations  *struct {
+			Title       string `json:"title"`
+			ReadOnly    bool   `json:"readOnlyHint"`
+			Idempotent  bool   `json:"idempotentHint"`
+			Destructive *bool  `json:"destructiveHint"`
+			OpenWorld   *bool  `json:"openWorldHint"`
+		} `json:"annotations"`
+	}
+	if !utf8.Valid(raw) {
+		return Tool{}, errors.New("it is not UTF-8")
+	}
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return Tool{}, fmt.Errorf("it does not decode: %w", err)
+	}
+	t := Tool{Original: w.Name, Title: w.Title, Description: cut(w.Description, maxDescription)}
+	if err := checkToolName(w.Name); err != nil {
+		return t, err
+	}
+	// annotations.title is where titles were before 2025-06-18.
+	if a := w.Annotations; a != nil {
+		t.Annotations = &Annotations{a.ReadOnly, a.Idempotent, a.Destructive, a.OpenWorld}
+		if t.Title == "" {
+			t.Title = a.Title
+		}
+	}
+	t.Title = cut(t.Title, maxTitle)
+	var err error
+	if t.InputSchema, err = inputSchema(w.InputSchema); err != nil {
+		return t, fmt.Errorf("its inputSchema %w", err)
+	}
+	// What a tool says about its results is of no use to a call: a bad output schema
+	// is left out and the tool kept.
+	if out, err := schema(w.OutputSchema); err == nil {
+		t.OutputSchema = out
+	}
+	return t, nil
+}
+
+// checkToolName refuses names that no honest tool has. Others are made safe.
+func checkToolName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it has no name")
+	case len(name) > maxToolName:
+		return fmt.Errorf("its name is longer than %d bytes", maxToolName)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("its name has control characters")
+	}
+	return nil
+}
+
+// inputSchema checks a tool's input schema and makes sure that it says "object",
+// as providers demand.
+func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
+	s, err := schema(raw)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	var head struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if err := json.Unmarshal(s, &head); err != nil {
+		return nil, fmt.Errorf("does not decode: %w", err)
+	}
+	switch {
+	case string(head.Type) == `"object"`:
+		return s, nil
+	// Arguments are always an object (MCP tools), and providers take nothing else.
+	case head.Type != nil:
+		return nil, errors.New("is not of type object")
+	case string(s) == "{}":
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	return append(json.RawMessage(`{"type":"object",`), s[1:]...), nil
+}
+
+// schema checks the bounds of a schema that must be a JSON object; nil where there
+// is none.
+func schema(raw json.RawMessage) (json.RawMessage, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	if len(raw) > maxSchema {
+		return nil, fmt.Errorf("is larger than %d bytes", maxSchema)
+	}
+	if raw[0] != '{' {
+		return nil, errors.New("is not an object")
+	}
+	if depth(raw) > maxDepth {
+		return nil, fmt.Errorf("is nested deeper than %d levels", maxDepth)
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// depth is how deep valid JSON is nested.
+func depth(raw []byte) int {
+	deepest, now, inString := 0, 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
+}
+
+// cut is s, at most n bytes of it, ending with a whole character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
