@@ -20,6 +20,9 @@ type Call struct {
 	Server string `json:"server"` // empty for a tool that no server has
 }
 
+// call is the call that an event belongs to, for all bodies that have one.
+func (c Call) call() Call { return c }
+
 // Usage counts tokens as the model's provider does.
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`

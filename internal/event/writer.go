@@ -174,22 +174,12 @@ func (w *Writer) applyCallLocked(b Body) (reason string) {
 			return "the call is not being written"
 		}
 		c.complete, c.text = true, nil
-	case ToolProgress:
-		return w.runningLocked(b.Call)
-	case LogMessage:
-		return w.runningLocked(b.Call)
-	case ApprovalRequired:
-		return w.runningLocked(b.Call)
-	case ApprovalResolved:
-		return w.runningLocked(b.Call)
-	case Elicitation:
-		return w.runningLocked(b.Call)
-	case ElicitationResolved:
-		return w.runningLocked(b.Call)
 	case ToolResult:
 		return w.endCallLocked(b.Call)
 	case ToolError:
 		return w.endCallLocked(b.Call)
+	case interface{ call() Call }: // whatever else a running call may bring
+		return w.runningLocked(b.call())
 	}
 	return ""
 }
