@@ -46,7 +46,11 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 		if t.tokens != nil {
 			t.tokens.Close()
 		}
-		return toolset{}, &configError{"MCP_CONFIG_PATH", err.Error()}
+		name := "MCP_CONFIG_PATH"
+		if c.MCPConfigPath == "" {
+			name = "MCP_URL"
+		}
+		return toolset{}, &configError{name, err.Error()}
 	}
 	return t, nil
 }
