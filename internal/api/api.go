@@ -95,15 +95,21 @@ func (h *Handler) routes() http.Handler {
 	r.NotFound(h.handle(notFound))
 	r.MethodNotAllowed(h.handle(methodNotAllowed))
 
-	r.Get("/healthz", h.handle(h.health))
-	r.Get("/readyz", h.handle(h.ready))
-	r.Get("/openapi.yaml", h.handle(h.openAPI))
+	// What can be looked at without starting anything answers HEAD too (RFC 9110
+	// section 9.1).
+	look := func(path string, handler http.Handler) {
+		r.Method(http.MethodGet, path, handler)
+		r.Method(http.MethodHead, path, handler)
+	}
+	look("/healthz", h.handle(h.health))
+	look("/readyz", h.handle(h.ready))
+	look("/openapi.yaml", h.handle(h.openAPI))
 	if h.Metrics != nil {
-		r.Method(http.MethodGet, "/metrics", h.Metrics)
+		look("/metrics", h.Metrics)
 	}
 	if h.Console != nil {
-		r.Method(http.MethodGet, "/", h.Console)
-		r.Method(http.MethodGet, "/console/*", h.Console)
+		look("/", h.Console)
+		look("/console/*", h.Console)
 	}
 	r.Group(func(r chi.Router) {
 		r.Use(h.sameOrigin, h.authenticate)

@@ -35,6 +35,9 @@ func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
 	routes := make(map[string]bool)
 	h := New(Options{Metrics: http.NotFoundHandler(), Console: http.NotFoundHandler()})
 	err := chi.Walk(h.Handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		if method == http.MethodHead {
+			return nil // what GET says, without the body
+		}
 		name := method + " " + strings.Replace(route, "*", "{file}", 1) // OpenAPI has no wildcards
 		routes[name] = true
 		if documented[name] == nil {

@@ -81,6 +81,12 @@ func TestProbesAnswerWhoeverAsks(t *testing.T) {
 	if b, _ := io.ReadAll(resp.Body); strings.TrimSpace(string(b)) != `{"status":"ok"}` {
 		t.Errorf("health is %s", b)
 	}
+	if resp := s.do(t, "HEAD", "/healthz", ""); resp.StatusCode != 200 {
+		t.Errorf("HEAD is %s", resp.Status)
+	}
+	if resp := s.do(t, "HEAD", "/answer/stream?question=a", ""); resp.StatusCode != 405 || len(s.Model.Requests()) != 0 {
+		t.Errorf("HEAD of a stream is %s", resp.Status)
+	}
 	if resp := s.do(t, "GET", "/openapi.yaml", ""); resp.Header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("content type %s", resp.Header.Get("Content-Type"))
 	}
