@@ -58,8 +58,12 @@ func terminal(b Body) bool {
 }
 
 // encodeBody is the body's fields as a JSON object, the part of an event that is
-// known before the log gives it a number.
+// known before the log gives it a number. It is nil for the bodies that encode
+// themselves in place.
 func encodeBody(b Body) ([]byte, error) {
+	if _, ok := b.(delta); ok {
+		return nil, nil
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	// Readers are programs and event streams, not HTML pages: "<" stays one byte.
@@ -71,9 +75,15 @@ func encodeBody(b Body) ([]byte, error) {
 }
 
 // encode joins the envelope and the fields of an event. run is an id that we made
-// and body's type is a constant of ours, so neither needs escaping.
-func encode(run string, seq, ms int64, typ Type, fields []byte) []byte {
-	b := make([]byte, 0, len(fields)+len(run)+len(typ)+64)
+// and a type is a constant of ours, so neither needs escaping.
+func encode(run string, seq, ms int64, body Body, fields []byte) []byte {
+	d, isDelta := body.(delta)
+	size := len(fields)
+	if isDelta {
+		size = d.size()
+	}
+	typ := body.Type()
+	b := make([]byte, 0, size+len(run)+len(typ)+64)
 	b = append(b, `{"type":"`...)
 	b = append(b, typ...)
 	b = append(b, `","run_id":"`...)
@@ -82,7 +92,10 @@ func encode(run string, seq, ms int64, typ Type, fields []byte) []byte {
 	b = strconv.AppendInt(b, seq, 10)
 	b = append(b, `,"ts":`...)
 	b = strconv.AppendInt(b, ms, 10)
-	if len(fields) > len("{}") {
+	switch {
+	case isDelta:
+		b = d.appendFields(append(b, ','))
+	case len(fields) > len("{}"):
 		b = append(b, ',')
 		return append(b, fields[1:]...)
 	}

@@ -103,7 +103,7 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 		return 0, 0, ErrEnded
 	}
 	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
-	e.JSON = encode(e.RunID, e.Seq, e.Time, b.Type(), fields)
+	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
 	r.events = append(r.events, e)
 	r.run.Last = e
 	if e.Terminal() {

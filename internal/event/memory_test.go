@@ -86,15 +86,26 @@ func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
 	}
 }
 
+// BenchmarkMemoryAppend appends the deltas of runs of 1,000 events each, to a log that
+// is full, so that room is made as it is in production.
 func BenchmarkMemoryAppend(b *testing.B) {
-	log := event.NewMemory(event.MemoryOptions{})
-	if err := log.Create(b.Context(), event.Run{ID: "run_a"}); err != nil {
-		b.Fatal(err)
-	}
-	var body event.Body = event.TextDelta{PartID: "p1", Delta: "token "}
+	log := event.NewMemory(event.MemoryOptions{MaxBytes: 4 << 20})
+	var body event.Body = event.TextDelta{PartID: "text_1", Delta: "token "}
+	id := ""
 	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := log.Append(b.Context(), "run_a", body); err != nil {
+	for n := 0; b.Loop(); n++ {
+		if n%1000 == 0 {
+			if id != "" {
+				if _, err := log.Append(b.Context(), id, event.FinalAnswer{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			id = fmt.Sprintf("run_%d", n)
+			if err := log.Create(b.Context(), event.Run{ID: id}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := log.Append(b.Context(), id, body); err != nil {
 			b.Fatal(err)
 		}
 	}

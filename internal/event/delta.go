@@ -1,0 +1,87 @@
+package event
+
+import "unicode/utf8"
+
+// delta is a body that writes its own JSON. Nearly all events of a run are deltas;
+// by hand, appending one takes 0.29 µs and 1 allocation, with encoding/json 0.50 µs
+// and 3 (BenchmarkMemoryAppend). A fuzz test holds the two to the same bytes.
+type delta interface {
+	Body
+	size() int                    // about how long the fields will be
+	appendFields(b []byte) []byte // the members, without braces
+}
+
+func (d TextDelta) size() int      { return len(d.PartID) + len(d.Delta) + 32 }
+func (d ReasoningDelta) size() int { return len(d.PartID) + len(d.Delta) + 32 }
+func (d ToolCallArgs) size() int {
+	return len(d.CallID) + len(d.Tool) + len(d.Server) + len(d.Delta) + 64
+}
+
+func (d TextDelta) appendFields(b []byte) []byte {
+	return appendMember(append(appendMember(b, "part_id", d.PartID), ','), "delta", d.Delta)
+}
+
+func (d ReasoningDelta) appendFields(b []byte) []byte {
+	return appendMember(append(appendMember(b, "part_id", d.PartID), ','), "delta", d.Delta)
+}
+
+func (d ToolCallArgs) appendFields(b []byte) []byte {
+	b = append(appendMember(b, "call_id", d.CallID), ',')
+	b = append(appendMember(b, "tool", d.Tool), ',')
+	b = append(appendMember(b, "server", d.Server), ',')
+	return appendMember(b, "delta", d.Delta)
+}
+
+func appendMember(b []byte, name, value string) []byte {
+	b = append(b, '"')
+	b = append(b, name...)
+	b = append(b, `":"`...)
+	return append(appendText(b, value), '"')
+}
+
+// appendText writes s as the inside of a JSON string, as encoding/json does with HTML
+// escaping off: U+2028 and U+2029 escaped for JavaScript's sake, and U+FFFD for what
+// is not UTF-8.
+func appendText(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	from := 0 // s[from:i] is yet to be copied as it is
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if r != '\u2028' && r != '\u2029' && (r != utf8.RuneError || n > 1) {
+				i += n
+				continue
+			}
+			b = append(b, s[from:i]...)
+			b = append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+			i += n
+			from = i
+			continue
+		}
+		b = append(b, s[from:i]...)
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\b':
+			b = append(b, '\\', 'b')
+		case '\f':
+			b = append(b, '\\', 'f')
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		from = i
+	}
+	return append(b, s[from:]...)
+}
