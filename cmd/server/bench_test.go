@@ -66,9 +66,10 @@ func BenchmarkOpenStreams(b *testing.B) {
 	const streams = 1000
 	release := make(chan struct{})
 	w := newWorld(b, waits(release))
-	p := spawn(b, append(w.environ(), "MAX_CONCURRENT_RUNS=2000"))
+	p := spawn(b, append(w.environ(), "MAX_CONCURRENT_RUNS=100000", "DISCONNECT_GRACE=0s"))
 	url, c := p.url(b), web(b)
-	for b.Loop() {
+	// Only the first round finds a process that has not held so many before.
+	for first := true; b.Loop(); first = false {
 		before := readMetrics(b, c, url)
 		var open []*http.Response
 		for range streams {
@@ -86,7 +87,9 @@ func BenchmarkOpenStreams(b *testing.B) {
 			open = append(open, resp)
 		}
 		after := readMetrics(b, c, url)
-		b.ReportMetric((after["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])/streams/1024, "rss-KiB/stream")
+		if first {
+			b.ReportMetric((after["process_resident_memory_bytes"]-before["process_resident_memory_bytes"])/streams/1024, "rss-KiB/stream")
+		}
 		for _, resp := range open {
 			resp.Body.Close()
 		}
@@ -111,7 +114,7 @@ func readMetrics(b *testing.B, c *http.Client, url string) map[string]float64 {
 			out[name] = v
 		}
 	}
-	if out["process_cpu_seconds_total"] == 0 {
+	if _, ok := out["process_cpu_seconds_total"]; !ok {
 		b.Fatalf("the metrics lack the CPU time; there are %d", len(out))
 	}
 	return out
