@@ -45,7 +45,7 @@ type Options struct {
 	Prompt       *Prompt
 	MaxHistory   int           // messages of history that are used; 0 means 16
 	MaxTurns     int           // model turns with tools; 0 means 10
-	MaxRuns      int           // runs at a time; 0 means 512
+	MaxRuns      int           // runs and direct calls at a time; 0 means 512
 	Grace        time.Duration // how long a run goes on that nobody watches; 0 means not at all
 
 	Logger *slog.Logger
@@ -81,10 +81,11 @@ type Agent struct {
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
-	runs sync.WaitGroup
+	runs sync.WaitGroup          // and direct calls
 
 	mu       sync.Mutex // guards the fields below and the watch of every run
 	active   map[string]*run
+	direct   int // calls without a run that are under way
 	keys     keyring
 	draining bool
 }
@@ -143,7 +144,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if a.draining {
 		return event.Run{}, ErrDraining
 	}
-	if len(a.active) >= a.MaxRuns {
+	if len(a.active)+a.direct >= a.MaxRuns {
 		return event.Run{}, ErrOverloaded
 	}
 	span := trace.SpanContextFromContext(ctx)

@@ -7,13 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 	"unicode/utf8"
-
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -26,10 +20,6 @@ const (
 	maxForModel     = 256 << 10 // bytes of one result in the conversation
 )
 
-// denied is the kind of a call that we did not let through. The other kinds are
-// those of package mcp.
-const denied mcp.ErrorKind = "denied"
-
 type jsonText = json.RawMessage
 
 // call is one tool call of a turn.
@@ -40,7 +30,7 @@ type call struct {
 	bad      string   // and this is what is wrong with it
 }
 
-// outcome is how a call ended, for the conversation and for the metadata.
+// outcome is how a call of a run ended, for the conversation and for the metadata.
 type outcome struct {
 	forModel string
 	failed   bool
@@ -120,99 +110,21 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 
 // callOne takes one call to its tool_result or tool_error.
 func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, error) {
-	ctx, span := l.agent.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
-		attribute.String("tool", c.Tool), // the seed's name beside the conventions'
-		attribute.String("gen_ai.operation.name", "execute_tool"),
-		attribute.String("gen_ai.tool.name", c.Tool),
-		attribute.String("gen_ai.tool.call.id", c.CallID),
-		attribute.String("gen_ai.tool.type", "function"),
-		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("mcp.server.name", c.Server),
-	))
-	defer span.End()
-	started := time.Now()
-	res, err := l.perform(ctx, c, refusal)
-	took := time.Since(started)
-
-	var failed *mcp.CallError
-	if errors.As(err, &failed) {
-		span.SetStatus(codes.Error, string(failed.Kind))
-		span.SetAttributes(attribute.String("error.type", string(failed.Kind)))
-		if failed.Err != nil {
-			l.agent.Logger.WarnContext(ctx, "tool call failed", "run_id", l.run.ID, "tool", c.Tool, "server", c.Server, "kind", string(failed.Kind), "error", failed.Err)
-		}
-		l.agent.metrics.toolTime(ctx, c.Call, string(failed.Kind), took)
-		message := clip(failed.Message)
-		quoted, _ := json.Marshal(map[string]string{"error": message})
-		return outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, event.ToolError{
-			Call: c.Call, Args: c.args, ArgsText: c.argsText, Payload: message, Kind: string(failed.Kind), DurationMS: took.Milliseconds(),
-		})
-	}
-	if err != nil {
-		return outcome{}, err
-	}
-	l.agent.metrics.toolTime(ctx, c.Call, "", took)
-	payload, content := res.Payload(), res.Content
-	if content == nil {
-		content = []jsonText{} // structured content alone; readers expect a list
-	}
-	return outcome{forModel: clip(res.Text()), result: payload}, l.run.out.Append(ctx, event.ToolResult{
-		Call: c.Call, Args: c.args, Payload: payload, Content: content, Structured: res.Structured, DurationMS: took.Milliseconds(),
-	})
-}
-
-// perform makes the call, or says why it is not made. Every failure of a call is an
-// *mcp.CallError; any other error ends the run.
-func (l *loop) perform(ctx context.Context, c *call, refusal string) (*mcp.Result, error) {
-	fail := func(kind mcp.ErrorKind, message string) (*mcp.Result, error) {
-		return nil, &mcp.CallError{Kind: kind, Tool: c.Tool, Server: c.Server, Message: message}
-	}
 	tool, known := l.tools[c.Tool]
-	switch {
-	case !known:
-		return fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", c.Tool))
-	case c.bad != "":
-		return fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", c.bad, tool.InputSchema))
-	case refusal != "":
-		return fail(denied, refusal)
-	}
-	progress := make(chan error, 1)
-	res, err := l.agent.Tools.Call(ctx, mcp.Call{
-		Tool: c.Tool, Args: c.args, Context: l.run.req.Context, Meta: traceMeta(ctx),
-		Progress: func(p mcp.Progress) {
-			e := event.ToolProgress{Call: c.Call, Progress: p.Progress, Total: p.Total, Message: p.Message}
-			if err := l.run.out.Append(ctx, e); err != nil {
-				select {
-				case progress <- err:
-				default: // the first one is enough
-				}
-			}
+	end, err := l.agent.perform(ctx, invocation{
+		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID,
+		progress: func(p mcp.Progress) error {
+			return l.run.out.Append(ctx, event.ToolProgress{Call: c.Call, Progress: p.Progress, Total: p.Total, Message: p.Message})
 		},
 	})
-	select {
-	case err := <-progress:
-		return nil, fmt.Errorf("report progress: %w", err)
-	default:
+	switch {
+	case err != nil:
+		return outcome{}, err
+	case end.failed != nil:
+		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
+		return outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if res.IsError {
-		return fail(mcp.Execution, res.Text())
-	}
-	return res, nil
-}
-
-// traceMeta is the W3C trace context for the _meta of an MCP request, which is how
-// a server that is not reached over HTTP continues the trace.
-func traceMeta(ctx context.Context) map[string]any {
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carrier)
-	meta := make(map[string]any, len(carrier))
-	for k, v := range carrier {
-		meta[k] = v
-	}
-	return meta
+	return outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
 }
 
 // clip bounds what one result adds to the conversation, and says what it cut.

@@ -120,6 +120,7 @@ func (h *Handler) routes() http.Handler {
 		r.Get("/runs/{run_id}/events", h.handle(h.events))
 		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
 		r.Get("/tools", h.handle(h.tools))
+		r.Post("/tools/{name}/call", h.handle(h.callTool))
 		r.Get("/servers", h.handle(h.servers))
 		r.Post("/servers/{name}/refresh", h.handle(h.refresh))
 	})

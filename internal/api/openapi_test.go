@@ -130,6 +130,11 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
 	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
+	d.sameShape(t, "ToolCall", reflect.TypeFor[struct {
+		Args    json.RawMessage   `json:"args,omitempty"`
+		Context map[string]string `json:"context,omitempty"`
+	}](), component("ToolCall"))
+	d.sameShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), component("ToolResult"))
 	d.sameShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), component("ServerStatus"))
 	states := make(map[string]bool)
 	for _, b := range bodies() {
@@ -303,6 +308,11 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events?after=999", status: 400},
 		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},
 		{route: "GET /tools", status: 200},
+		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"args":{"a":1,"b":2}}`, status: 200},
+		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"arguments":{}}`, status: 400},
+		{route: "POST /tools/{name}/call", path: "/tools/none/call", body: `{}`, status: 404},
+		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"args":{"a":"` + strings.Repeat("x", 64<<10) + `"}}`, status: 422},
+		{route: "POST /tools/{name}/call", path: "/tools/fail/call", body: `{}`, status: 502},
 		{route: "GET /servers", status: 200},
 		{route: "POST /servers/{name}/refresh", path: "/servers/default/refresh", status: 200},
 		{route: "POST /servers/{name}/refresh", path: "/servers/none/refresh", status: 404},

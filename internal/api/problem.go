@@ -25,6 +25,8 @@ type problem struct {
 	Code     string              `json:"code"`
 	TraceID  string              `json:"trace_id"`
 	Errors   []native.FieldError `json:"errors,omitempty"`
+	Kind     string              `json:"kind,omitempty"`    // of a failed tool call
+	CallID   string              `json:"call_id,omitempty"` // and its id, as in the log
 
 	header http.Header // what the answer carries besides
 }
@@ -53,10 +55,12 @@ var kinds = map[string]struct {
 	"rate_limited":       {http.StatusTooManyRequests, "Too many requests"},
 	"internal":           {http.StatusInternalServerError, "Internal error"},
 	"model_error":        {http.StatusBadGateway, "The model failed"},
+	"tool_error":         {http.StatusBadGateway, "The tool failed"},
 	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
 	"overloaded":         {http.StatusServiceUnavailable, "Overloaded"},
 	"draining":           {http.StatusServiceUnavailable, "Shutting down"},
 	"model_timeout":      {http.StatusGatewayTimeout, "The model took too long"},
+	"tool_timeout":       {http.StatusGatewayTimeout, "The tool took too long"},
 
 	// The ends of a run, where its caller waited for an answer.
 	"max_turns":          {http.StatusUnprocessableEntity, "Too many turns"},
@@ -89,6 +93,7 @@ func problemOf(err error) (p *problem, known bool) {
 		ready    *problem
 		bad      *native.Invalid
 		refused  *agent.InvalidError
+		call     *agent.ToolCallError
 		tooLarge *http.MaxBytesError
 	)
 	switch {
@@ -100,6 +105,8 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.As(err, &refused):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
+	case errors.As(err, &call):
+		p = toolProblem(call)
 	case errors.As(err, &tooLarge):
 		p = newProblem("too_large", fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit))
 	case errors.Is(err, agent.ErrDraining):

@@ -2,6 +2,7 @@
 // agent.Request, an event to a frame, a finished run to its JSON.
 //
 //	req, err := native.Decode(body)       // *native.Invalid names every bad field
+//	call, err := native.DecodeToolCall(body)
 //	frame := native.Frame(e)
 //	view := native.Status(run)
 //

@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of a body; a request needs three levels.
+// maxDepth bounds the nesting of a body; a question needs three levels, and the rest
+// is for the arguments of a tool.
 const maxDepth = 16
 
 // FieldError is one thing that is wrong with a body.

@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/event"
+	"answerd/internal/mcp"
+)
+
+// denied is the kind of a call that we did not let through. The other kinds are
+// those of package mcp.
+const denied mcp.ErrorKind = "denied"
+
+// invocation is a call with what it takes to make it. Calls of a run and calls
+// without a model differ in this and in nothing else.
+type invocation struct {
+	*call
+	tool     mcp.Tool
+	known    bool   // there is such a tool
+	refusal  string // why the call is not made; "" if it is
+	context  map[string]string
+	runID    string                   // for the log; "" outside of runs
+	progress func(mcp.Progress) error // nil where nobody reads it
+}
+
+// ending is how a call ended: one of the first two is set.
+type ending struct {
+	worked *event.ToolResult
+	failed *event.ToolError
+	text   string // of a result, for the model
+}
+
+// perform makes one call, under a span and into the metrics. Every failure of the
+// call is an ending; an error is one of progress, and ends the run.
+func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
+	ctx, span := a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
+		attribute.String("tool", in.Tool), // the seed's name beside the conventions'
+		attribute.String("gen_ai.operation.name", "execute_tool"),
+		attribute.String("gen_ai.tool.name", in.Tool),
+		attribute.String("gen_ai.tool.call.id", in.CallID),
+		attribute.String("gen_ai.tool.type", "function"),
+		attribute.String("mcp.method.name", "tools/call"),
+		attribute.String("mcp.server.name", in.Server),
+	))
+	defer span.End()
+	started := time.Now()
+	res, err := a.send(ctx, in)
+	took := time.Since(started)
+
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+		kind := string(failed.Kind)
+		span.SetStatus(codes.Error, kind)
+		span.SetAttributes(attribute.String("error.type", kind))
+		if failed.Err != nil {
+			log := a.Logger
+			if in.runID != "" {
+				log = log.With("run_id", in.runID)
+			}
+			log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
+		}
+		a.metrics.toolTime(ctx, in.Call, kind, took)
+		return ending{failed: &event.ToolError{
+			Call: in.Call, Args: in.args, ArgsText: in.argsText,
+			Payload: clip(failed.Message), Kind: kind, DurationMS: took.Milliseconds(),
+		}}, nil
+	}
+	if err != nil {
+		return ending{}, err
+	}
+	a.metrics.toolTime(ctx, in.Call, "", took)
+	content := res.Content
+	if content == nil {
+		content = []jsonText{} // structured content alone; readers expect a list
+	}
+	return ending{text: res.Text(), worked: &event.ToolResult{
+		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: content,
+		Structured: res.Structured, DurationMS: took.Milliseconds(),
+	}}, nil
+}
+
+// send sends the call to its server, or says why it doesn't. Every failure of the
+// call is an *mcp.CallError.
+func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
+	fail := func(kind mcp.ErrorKind, message string) (*mcp.Result, error) {
+		return nil, &mcp.CallError{Kind: kind, Tool: in.Tool, Server: in.Server, Message: message}
+	}
+	switch {
+	case !in.known:
+		return fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
+	case in.bad != "":
+		return fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
+	case in.refusal != "":
+		return fail(denied, in.refusal)
+	}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx)}
+	unreported := make(chan error, 1)
+	if in.progress != nil {
+		call.Progress = func(p mcp.Progress) {
+			if err := in.progress(p); err != nil {
+				select {
+				case unreported <- err:
+				default: // the first one is enough
+				}
+			}
+		}
+	}
+	res, err := a.Tools.Call(ctx, call)
+	select {
+	case err := <-unreported:
+		return nil, fmt.Errorf("report progress: %w", err)
+	default:
+	}
+	if err != nil {
+		return nil, err
+	}
+	if res.IsError {
+		return fail(mcp.Execution, res.Text())
+	}
+	return res, nil
+}
+
+// traceMeta is the W3C trace context for the _meta of an MCP request, which is how
+// a server that is not reached over HTTP continues the trace.
+func traceMeta(ctx context.Context) map[string]any {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	meta := make(map[string]any, len(carrier))
+	for k, v := range carrier {
+		meta[k] = v
+	}
+	return meta
+}

@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+// ToolCall is a tool call that no model asked for.
+type ToolCall struct {
+	Tool    string          // the name under which GET /tools lists it, or would
+	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
+	Context map[string]string
+}
+
+// ToolCallError is a direct call that failed: what tool_error would say of it. Its
+// text is fit for the caller.
+type ToolCallError struct{ event.ToolError }
+
+func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
+
+// CallTool makes one call for caller and waits for its result, without a run and
+// without a model. It takes the way of a run's calls, so that a call works here if
+// and only if it works there; besides, tools that are kept from the model
+// (auto_register_tools: false) can be called (S4.8). The call ends with ctx.
+//
+// It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
+// Errors: *ToolCallError, ErrDraining, ErrOverloaded.
+func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
+	if err := a.enter(); err != nil {
+		return event.ToolResult{}, err
+	}
+	defer a.leave()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
+
+	tool, known := a.Tools.Tool(r.Tool)
+	if !known {
+		a.Tools.Tools(ctx) // waits for servers that are only being connected
+		tool, known = a.Tools.Tool(r.Tool)
+	}
+	// What somebody makes up is not repeated at length, nor as broken text.
+	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
+	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
+	c.parse(string(r.Args))
+	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context})
+	if err != nil {
+		return event.ToolResult{}, err
+	}
+	attrs := []slog.Attr{slog.String("call_id", c.CallID), slog.String("tool", c.Tool), slog.String("server", c.Server), slog.String("subject", caller.Subject)}
+	if end.failed != nil {
+		attrs = append(attrs, slog.String("kind", end.failed.Kind))
+		a.Logger.LogAttrs(ctx, slog.LevelInfo, "tool called", attrs...)
+		return event.ToolResult{}, &ToolCallError{*end.failed}
+	}
+	a.Logger.LogAttrs(ctx, slog.LevelInfo, "tool called", append(attrs, slog.Int64("duration_ms", end.worked.DurationMS))...)
+	return *end.worked, nil
+}
+
+// enter counts a direct call in, and leave out.
+func (a *Agent) enter() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.draining:
+		return ErrDraining
+	case len(a.active)+a.direct >= a.MaxRuns:
+		return ErrOverloaded
+	}
+	a.direct++
+	a.runs.Add(1)
+	return nil
+}
+
+func (a *Agent) leave() {
+	a.mu.Lock()
+	a.direct--
+	a.mu.Unlock()
+	a.runs.Done()
+}

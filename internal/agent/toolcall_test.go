@@ -1,0 +1,71 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// S4.8: a tool that is kept from the model is unknown to its runs, and can be called
+// by name; and at once, while its server is still being connected.
+func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
+	tools, err := mcp.New([]mcp.ServerConfig{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tools.Close()
+	o := h.Options
+	o.Tools = tools
+	a, err := agent.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := a.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "h_add", Args: json.RawMessage(`{"a":1,"b":2}`)})
+	if err != nil || string(res.Payload) != `{"sum":3}` || res.Server != "hidden" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	h.Agent = a
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if failed := agenttest.Find[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_tool" {
+		t.Errorf("the model's call: %+v", failed)
+	}
+}
+
+// A call without a model ends in the words of a run's call.
+func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
+	calls := []llmtest.Call{{Name: "echo", Args: `{"text":"x"}`}, {Name: "fail", Args: `{}`}, {Name: "add", Args: `{"a":"x"}`}, {Name: "nope", Args: `{}`}}
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	worked, failed := make(map[string]event.ToolResult), make(map[string]event.ToolError)
+	for _, e := range agenttest.Find[event.ToolResult](events) {
+		worked[e.Tool] = e
+	}
+	for _, e := range agenttest.Find[event.ToolError](events) {
+		failed[e.Tool] = e
+	}
+	for _, c := range calls {
+		res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: c.Name, Args: json.RawMessage(c.Args)})
+		var bad *agent.ToolCallError
+		if errors.As(err, &bad) {
+			if want := failed[c.Name]; bad.Kind != want.Kind || bad.Payload != want.Payload || bad.Server != want.Server {
+				t.Errorf("%s: directly %+v, in a run %+v", c.Name, bad, want)
+			}
+			continue
+		}
+		if want := worked[c.Name]; err != nil || string(res.Payload) != string(want.Payload) || len(res.Content) != len(want.Content) {
+			t.Errorf("%s: directly %+v, %v, in a run %+v", c.Name, res, err, want)
+		}
+	}
+	if len(worked) != 1 || len(failed) != 3 {
+		t.Errorf("%d calls worked, %d failed", len(worked), len(failed))
+	}
+}

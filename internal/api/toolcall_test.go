@@ -1,0 +1,142 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+)
+
+// toolResult is what a caller reads of a call that worked.
+type toolResult struct {
+	CallID  string `json:"call_id"`
+	Tool    string
+	Server  string
+	Args    json.RawMessage
+	Payload json.RawMessage
+	Content []json.RawMessage
+}
+
+func TestAToolIsCalledWithoutAModel(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	got := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args": {"b":2, "a":1}, "context": {"k":"v"}}`), 200)
+	if string(got.Payload) != `{"sum":3}` || got.Tool != "add" || got.Server != "default" || !strings.HasPrefix(got.CallID, "call_") {
+		t.Errorf("result %+v", got)
+	}
+	if n := len(s.Model.Requests()); n != 0 {
+		t.Errorf("the model was asked %d times", n)
+	}
+}
+
+// What the caller wrote is what the tool gets and what the result names.
+func TestArgumentsAreNotRewritten(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	const args = `{"text":"<&>\u00e9 1.50"}`
+	got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":`+args+`}`), 200)
+	var payload string
+	if err := json.Unmarshal(got.Payload, &payload); err != nil || payload != "<&>é 1.50" || string(got.Args) != args {
+		t.Errorf("args %s, payload %s, %v", got.Args, got.Payload, err)
+	}
+}
+
+// Every failure is a problem with the kind that tool_error would have.
+func TestACallThatFailsIsAProblemOfItsKind(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	type failure struct {
+		problem
+		Kind   string
+		CallID string `json:"call_id"`
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		code, kind string
+	}{
+		{"/tools/none/call", `{}`, 404, "not_found", "unknown_tool"},
+		{"/tools/" + strings.Repeat("x", 4096) + "/call", `{}`, 404, "not_found", "unknown_tool"},
+		{"/tools/%ff/call", `{}`, 404, "not_found", "unknown_tool"},
+		{"/tools/fail/call", `{}`, 502, "tool_error", "execution"},
+		{"/tools/add/call", `{"args":{"x":"` + strings.Repeat("x", 64<<10) + `"}}`, 422, "unprocessable", "invalid_arguments"},
+	} {
+		p := decode[failure](t, s.do(t, "POST", c.path, c.body), c.status)
+		if p.Code != c.code || p.Kind != c.kind || p.CallID == "" || p.Detail == "" || len(p.Detail) > 2048 {
+			t.Errorf("%.40s: %+v", c.path, p)
+		}
+	}
+	if p := decode[failure](t, s.do(t, "POST", "/tools/fail/call", `{}`), 502); p.Detail != "the tool is out of order" {
+		t.Errorf("detail %q", p.Detail)
+	}
+}
+
+func TestABodyThatIsNoCallCallsNothing(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	for _, body := range []string{`[]`, `{"args":[]}`, `{"args":null}`, `{"arguments":{}}`, `{"args":{},"args":{}}`, `{"args":{"a":1,"a":2}}`, `{} {}`, `{"context":{"a":1}}`} {
+		p := refused(t, s.do(t, "POST", "/tools/meet/call", body), 400, "invalid_request")
+		if len(p.Errors) == 0 {
+			t.Errorf("%s: no errors", body)
+		}
+	}
+	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Origin", "https://example.com"), 403, "forbidden")
+	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Content-Type", "text/plain"), 415, "unsupported_media")
+	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Accept", "text/html"), 406, "not_acceptable")
+	refused(t, s.do(t, "GET", "/tools/meet/call", ""), 405, "method_not_allowed")
+	select {
+	case <-s.Tools.Entered:
+		t.Error("the tool was entered")
+	default:
+	}
+}
+
+// calling is a request for one call without arguments.
+func calling(ctx context.Context, t *testing.T, s *service, tool string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/tools/"+tool+"/call", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return req
+}
+
+// A caller that leaves ends its call, and the tool sees it.
+func TestACallEndsWithItsCaller(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		<-s.Tools.Entered
+		leave()
+	}()
+	if resp, err := s.Client().Do(calling(ctx, t, s, "wait")); err == nil {
+		resp.Body.Close()
+		t.Errorf("%s", resp.Status)
+	}
+	<-s.Tools.Left
+}
+
+// A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
+func TestACallCountsAsARun(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
+	first := make(chan *http.Response, 1)
+	held := calling(t.Context(), t, s, "wait")
+	go func() {
+		resp, err := s.Client().Do(held)
+		if err != nil {
+			t.Error(err)
+		}
+		first <- resp
+	}()
+	<-s.Tools.Entered
+	refused(t, s.do(t, "POST", "/tools/add/call", `{}`), 503, "overloaded")
+	refused(t, s.do(t, "POST", "/answer", question), 503, "overloaded")
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	s.Drain(over)
+	<-s.Tools.Left
+	resp := <-first
+	defer resp.Body.Close()
+	refused(t, resp, 503, "server_shutdown")
+	refused(t, s.do(t, "POST", "/tools/add/call", `{}`), 503, "draining")
+}
