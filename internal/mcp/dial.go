@@ -51,9 +51,7 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 		Transport:     guard{out},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	mcp := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, &sdk.ClientOptions{
-		Capabilities: &sdk.ClientCapabilities{}, // nil would offer roots
-	})
+	mcp := sdkClient(o)
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
 			Endpoint:   cfg.URL,
@@ -66,4 +64,12 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
 	}
 	return dialer{connect: connect, close: pooled.CloseIdleConnections}, nil
+}
+
+// sdkClient is the SDK's side of a server, whatever the transport. It may make many
+// sessions.
+func sdkClient(o Options) *sdk.Client {
+	return sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{}, // nil would offer roots
+	})
 }

@@ -23,12 +23,13 @@ const statelessVersion = "2026-07-28"
 
 // renewSession makes the next list come from the server: from 2026-07-28 on the SDK
 // keeps lists for the server's ttlMs and has no way to be told otherwise, but a
-// session costs one request there and ends nothing at the server.
+// session costs one request there and ends nothing at the server. (Over a message
+// transport the link keeps lists from the SDK; see link.answered.)
 func (s *server) renewSession() {
 	if cur := s.pool.current(); cur != nil {
 		select {
 		case <-cur.ready:
-			if cur.cs != nil && cur.protocol() >= statelessVersion {
+			if cur.cs != nil && cur.protocol() >= statelessVersion && s.cfg.Type == TypeHTTP {
 				s.pool.drop(cur)
 			}
 		default:

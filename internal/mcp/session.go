@@ -49,7 +49,7 @@ func (s *session) protocol() string {
 type pool struct {
 	life context.Context
 	dial func(context.Context) (*sdk.ClientSession, error)
-	made func() // called after each successful handshake
+	made func() // called after each successful handshake, and at the end of a session
 
 	mu     sync.Mutex // protects cur and closed
 	cur    *session   // nil until needed and after drop
@@ -106,6 +106,16 @@ func (p *pool) handshake(s *session) {
 	s.cs = cs
 	x.finish()
 	close(s.ready)
+	p.work.Go(func() { p.watch(s) })
+	p.made()
+}
+
+// watch waits for the end of s and has it made again, without waiting for the next
+// call (S4.5). Over HTTP a session ends only by drop or close; a child process may die
+// and a connection break at any time.
+func (p *pool) watch(s *session) {
+	_ = s.cs.Wait()
+	p.drop(s)
 	p.made()
 }
 

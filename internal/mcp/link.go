@@ -1,0 +1,416 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// frames is a connection that carries whole JSON-RPC messages: the pipes of a child
+// process, a WebSocket. read is called by one goroutine, write by one other; close
+// from anywhere and more than once. Any error of read or write is the end of the
+// connection; if it is a *failure, its public text is what callers are told.
+type frames interface {
+	// read is the next message, in a slice of its own and of at most maxBody bytes;
+	// more is tooLarge(maxBody). After close it fails at once.
+	read() ([]byte, error)
+	// write sends one message whole. It may wait for the peer, but no longer than
+	// until close. Nobody's context is in it: a caller who gives up must not leave
+	// half a message behind. A *failure with notRun promises that the peer got
+	// nothing of the message. data may be appended to, within its capacity.
+	write(data []byte) error
+	// close ends the connection without waiting, and makes read and write return.
+	close() error
+}
+
+// link is for a connection of frames what guard and stream are for HTTP: it stands
+// between the SDK and the server, and sees every message both ways. It notes for each
+// exchange whether its request was sent and the bytes of its answer, hands progress to
+// the exchange that asked for it, bounds what the server may ask, and keeps from the
+// SDK what would end the session that all runs share (F16): what it dislikes is one
+// message that is dropped. When the connection ends every exchange under way is told
+// before the SDK is: a request that was sent may have run, one that wasn't is sent on
+// the next session.
+//
+// It is the sdk.Transport and the sdk.Connection of one session:
+//
+//	cs, err := sdkClient(o).Connect(ctx, newLink(open, log, &once), opts)
+//
+// open makes the connection under the handshake's context, but must not bind its life
+// to it; a *failure of open is what callers are told. once, of the server, is for the
+// one warning that query parameters have no place here (S0.1).
+type link struct {
+	open  func(context.Context) (frames, error)
+	log   *slog.Logger
+	once  *sync.Once
+	conn  frames
+	batch []json.RawMessage // read, not looked at yet; Read's own
+	out   chan *outFrame    // to the writer
+	ended chan struct{}     // closed when the connection is over
+	gone  chan struct{}     // closed when the writer has ended
+
+	mu      sync.Mutex // protects what follows
+	err     error      // why it is over; nil before
+	asked   map[jsonrpc.ID]*question
+	tokens  map[string]*exchange    // by progress token
+	theirs  map[jsonrpc.ID]struct{} // the server's requests that we owe an answer
+	died    string                  // the method of a question that the end left open
+	dropped int
+}
+
+// question is a request of ours that has no answer yet.
+type question struct {
+	x      *exchange // nil where the SDK asks on its own behalf
+	method string
+	sent   bool
+	done   chan struct{} // closed when it is no longer open
+}
+
+// outFrame is a message on its way to the writer.
+type outFrame struct {
+	data []byte
+	id   jsonrpc.ID // of a question; else invalid
+	done chan error // of capacity 1
+}
+
+const (
+	discover = "server/discover"
+	// maxDropLog is how many dropped messages of one connection reach the log.
+	maxDropLog = 5
+)
+
+var (
+	errLinkClosed = errors.New("the connection was closed by us")
+	// errRejected is what the SDK takes for a request that could not be sent, without
+	// giving up the session: it compares JSON-RPC codes, and doesn't export its own.
+	errRejected = &jsonrpc.Error{Code: -32005, Message: "rejected by transport"}
+)
+
+// newLink is the transport of one session, over what open makes.
+func newLink(open func(context.Context) (frames, error), log *slog.Logger, once *sync.Once) *link {
+	return &link{
+		open: open, log: log, once: once,
+		out: make(chan *outFrame), ended: make(chan struct{}), gone: make(chan struct{}),
+		asked: map[jsonrpc.ID]*question{}, tokens: map[string]*exchange{}, theirs: map[jsonrpc.ID]struct{}{},
+	}
+}
+
+// Connect opens the connection. It implements sdk.Transport.
+func (l *link) Connect(ctx context.Context) (sdk.Connection, error) {
+	conn, err := l.open(ctx)
+	if err != nil {
+		if f, ok := errors.AsType[*failure](err); ok {
+			if x := exchangeOf(ctx); x != nil {
+				x.fail(f)
+			}
+		}
+		return nil, err
+	}
+	l.conn = conn
+	go l.write()
+	return l, nil
+}
+
+// SessionID is "": such a connection is the session.
+func (l *link) SessionID() string { return "" }
+
+// Close ends the connection and returns when the writer has ended. The SDK calls it
+// when nothing is under way, or after Read has failed.
+func (l *link) Close() error {
+	l.end(errLinkClosed)
+	<-l.gone
+	return nil
+}
+
+// Read is the next message that concerns the SDK.
+func (l *link) Read(context.Context) (jsonrpc.Message, error) {
+	for {
+		data, err := l.next()
+		if err != nil {
+			l.end(err)
+			return nil, fmt.Errorf("read: %w", err)
+		}
+		if msg := l.receive(data); msg != nil {
+			return msg, nil
+		}
+	}
+}
+
+// next is the next message. Servers of 2025-03-26 may send several in one frame
+// (JSON-RPC section 6).
+func (l *link) next() (json.RawMessage, error) {
+	for len(l.batch) == 0 {
+		data, err := l.conn.read()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(data) == 0 || data[0] != '[':
+			return data, nil
+		case json.Unmarshal(data, &l.batch) != nil:
+			l.drop("a batch does not decode")
+			l.batch = nil
+		}
+	}
+	data := l.batch[0]
+	l.batch = l.batch[1:]
+	return data, nil
+}
+
+// Write sends msg. It returns when the message is written or ctx has ended; a message
+// that the writer has by then is still written whole.
+func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
+	x := exchangeOf(ctx)
+	id := jsonrpc.ID{}
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		l.mu.Lock()
+		delete(l.theirs, m.ID)
+		l.mu.Unlock()
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return l.ask(ctx, x, m)
+		}
+		if m.Method == cancelled && (!l.cancel(m.Params) || x != nil && x.handshake) {
+			// The server never heard of it, or has answered. And initialize must not be
+			// cancelled (2025-11-25 basic/lifecycle).
+			return nil
+		}
+	}
+	err := l.send(ctx, id, msg)
+	if err != nil && x != nil {
+		x.failAside(noReply(err, true))
+	}
+	return err
+}
+
+// ask sends a request that has an answer.
+func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
+	q := &question{x: x, method: m.Method, done: make(chan struct{})}
+	if x != nil {
+		x.begin(m.ID)
+		if len(x.query) > 0 {
+			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
+		}
+	}
+	l.mu.Lock()
+	if l.err != nil {
+		defer l.mu.Unlock()
+		l.refuseLocked(q)
+		return l.err
+	}
+	l.asked[m.ID] = q
+	if x != nil && x.token != "" {
+		l.tokens[x.token] = x
+	}
+	l.mu.Unlock()
+	if err := l.send(ctx, m.ID, m); err != nil {
+		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
+			l.take(m.ID)
+		}
+		return err
+	}
+	if m.Method == discover {
+		return l.patience(ctx, m.ID, q)
+	}
+	return nil
+}
+
+// patience waits for the answer to server/discover: a server of before 2026-07-28 may
+// not answer what it doesn't know. What is left of the handshake's time is for
+// initialize, which the SDK tries when told that discover could not be sent.
+func (l *link) patience(ctx context.Context, id jsonrpc.ID, q *question) error {
+	enough := time.NewTimer(handshakeTime / 2)
+	defer enough.Stop()
+	select {
+	case <-q.done:
+		return nil
+	case <-enough.C:
+		l.take(id)
+		return fmt.Errorf("%w: no answer to %s", errRejected, discover)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// send hands msg to the writer and waits until it is written, under ctx.
+func (l *link) send(ctx context.Context, id jsonrpc.ID, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRejected, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f := &outFrame{data: data, id: id, done: make(chan error, 1)}
+	select {
+	case l.out <- f:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.ended:
+		return io.ErrClosedPipe
+	}
+	select {
+	case err := <-f.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write is the writer: the one goroutine that writes to the connection.
+func (l *link) write() {
+	defer close(l.gone)
+	for {
+		select {
+		case f := <-l.out:
+			if !l.sending(f.id) {
+				f.done <- nil // given up while it waited: the server need not know
+				continue
+			}
+			err := l.conn.write(f.data)
+			if err != nil {
+				l.unsent(f.id, err)
+				l.end(err)
+			}
+			f.done <- err
+		case <-l.ended:
+			return
+		}
+	}
+}
+
+// sending notes that the question id is sent now, and reports whether it is still
+// open. What is no question always is.
+func (l *link) sending(id jsonrpc.ID) bool {
+	if !id.IsValid() {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.asked[id]
+	if q == nil {
+		return false
+	}
+	q.sent = true
+	if q.x != nil {
+		q.x.sent.Store(true)
+	}
+	return true
+}
+
+// unsent takes that back where the error proves that nothing was sent.
+func (l *link) unsent(id jsonrpc.ID, err error) {
+	f, ok := errors.AsType[*failure](err)
+	if !ok || !f.notRun {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.asked[id]; q != nil {
+		q.sent = false
+		if q.x != nil {
+			q.x.sent.Store(false)
+		}
+	}
+}
+
+// take is the open question id, which is open no longer; nil where there is none.
+func (l *link) take(id jsonrpc.ID) *question {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.asked[id]
+	if q == nil {
+		return nil
+	}
+	delete(l.asked, id)
+	if q.x != nil {
+		delete(l.tokens, q.x.token)
+	}
+	close(q.done)
+	return q
+}
+
+// cancel closes the question that notifications/cancelled names, and reports whether
+// the server knows it. A late answer is then one that nobody asked for.
+func (l *link) cancel(params json.RawMessage) bool {
+	var p struct {
+		ID any `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return false
+	}
+	id, err := jsonrpc.MakeID(p.ID)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	sent := l.asked[id] != nil && l.asked[id].sent
+	l.mu.Unlock()
+	l.take(id)
+	return sent
+}
+
+// end is the end of the connection. Whoever is still waiting learns why before the SDK
+// retires their calls.
+func (l *link) end(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return
+	}
+	l.err = err
+	alone := len(l.asked) == 1
+	for id, q := range l.asked {
+		delete(l.asked, id)
+		l.died = q.method
+		f, _ := errors.AsType[*failure](err)
+		switch {
+		case !q.sent:
+			l.refuseLocked(q)
+		case q.x == nil:
+		case f != nil && f.kind == TooLarge && alone:
+			q.x.fail(f) // it can only be this one's answer
+		default:
+			q.x.fail(cutOff(err))
+		}
+		close(q.done)
+	}
+	clear(l.tokens)
+	close(l.ended)
+	_ = l.conn.close() // returns at once
+	if l.dropped > 0 {
+		l.log.Debug("MCP messages were dropped", "messages", l.dropped)
+	}
+}
+
+// refuseLocked tells q that it was not sent because the connection is over.
+func (l *link) refuseLocked(q *question) {
+	if q.x != nil {
+		q.x.fail(lostSession(l.err))
+	}
+}
+
+// diedAsking reports whether the connection ended in the middle of a request of that
+// method.
+func (l *link) diedAsking(method string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.died == method
+}
+
+// cutOff is a request that was sent over a connection that then ended.
+func cutOff(err error) *failure {
+	public := "the connection ended before its answer"
+	if f, ok := errors.AsType[*failure](err); ok {
+		public = f.public
+	}
+	return &failure{kind: UnknownOutcome, public: public, err: err}
+}

@@ -1,0 +1,452 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// pipe is frames over a net.Pipe, one message a line.
+type pipe struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (p *pipe) read() ([]byte, error) {
+	line, err := p.in.ReadBytes('\n')
+	if err != nil {
+		return nil, &failure{kind: Unavailable, public: "its pipe broke", err: err}
+	}
+	return bytes.TrimSpace(line), nil
+}
+
+func (p *pipe) write(data []byte) error {
+	n, err := p.Write(append(data, '\n'))
+	if err != nil && n == 0 {
+		return &failure{kind: Unavailable, public: "its pipe is closed", notRun: true, err: err}
+	}
+	return err
+}
+
+func (p *pipe) close() error { return p.Close() }
+
+// peers are the servers of type "pipe", by URL: each gets the other end of a new
+// connection.
+var peers sync.Map
+
+func init() {
+	dialers["pipe"] = func(cfg ServerConfig, o Options) (dialer, error) {
+		peer, _ := peers.Load(cfg.URL)
+		var once sync.Once
+		var all sync.WaitGroup
+		open := func(context.Context) (frames, error) {
+			ours, theirs := net.Pipe()
+			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
+			return &pipe{ours, bufio.NewReader(ours)}, nil
+		}
+		return dialer{connect: func(ctx context.Context) (*sdk.ClientSession, error) {
+			return sdkClient(o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+		}, close: all.Wait}, nil
+	}
+}
+
+// piped is a client of one server at the other end of a pipe.
+func piped(t *testing.T, o Options, cfg ServerConfig, peer func(net.Conn)) *Client {
+	t.Helper()
+	cfg.Name, cfg.Type, cfg.URL = "a", "pipe", t.Name()
+	peers.Store(cfg.URL, peer)
+	c := open(t, o, cfg)
+	c.Tools(t.Context())
+	return c
+}
+
+// lines is a scripted server of 2025-11-25. call gets each tools/call, and what writes
+// a line.
+func lines(call func(m message, say func(string))) func(net.Conn) {
+	return func(conn net.Conn) {
+		say := func(s string) { _, _ = io.WriteString(conn, s+"\n") }
+		in := bufio.NewScanner(conn)
+		in.Buffer(nil, 1<<20)
+		for in.Scan() {
+			var m message
+			if json.Unmarshal(in.Bytes(), &m) != nil {
+				return
+			}
+			switch m.Method {
+			case discover:
+				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
+			case "initialize":
+				say(answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+			case "tools/list":
+				say(answerTo(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":60000}`))
+			case "tools/call":
+				call(m, say)
+			}
+		}
+	}
+}
+
+func answerTo(m message, result string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
+}
+
+// S3.9, S4.1: a real server of each protocol over a message transport, 200 callers at
+// a time: each gets its own answer.
+func TestLinkMatchesAnswers(t *testing.T) {
+	for _, version := range []string{"", "2025-11-25", "2024-11-05"} {
+		t.Run("version "+version, func(t *testing.T) {
+			server := tools(nil)
+			c := piped(t, Options{MaxConcurrentCalls: 200}, ServerConfig{ProtocolVersion: version}, func(conn net.Conn) {
+				_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
+			})
+			st := c.Servers()[0]
+			if want := version; st.State != Connected || st.Tools != 1 || want != "" && st.Protocol != want || want == "" && st.Protocol != statelessVersion {
+				t.Fatalf("%+v", st)
+			}
+			var all sync.WaitGroup
+			for i := range 200 {
+				all.Go(func() {
+					want := fmt.Sprint("caller ", i)
+					res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"` + want + `"}`)})
+					if err != nil || res.Text() != want {
+						t.Errorf("%v, %v, want %s", res, err, want)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// F16: what a server says beside its answers hurts nobody: neither the call in whose
+// time it comes nor the session.
+func TestLinkDropsWhatIsNotExpected(t *testing.T) {
+	var dials atomic.Int64
+	script := lines(func(m message, say func(string)) {
+		say(`{"jsonrpc":"2.0","id":99999,"result":{}}`)
+		say(`{"jsonrpc":"2.0","id":"` + string(m.ID) + `","result":{"content":[]}}`) // a string is another id
+		say(`{"jsonrpc":`)
+		say(`{"level":"info","msg":"a log line","id":7}`)
+		say(`[`)
+		say(`[]`)
+		say(`[7, {"jsonrpc":"2.0","method":"notifications/x"}, {"jsonrpc":"2.0","method":"notifications/message","params":{}}]`)
+		say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"nobody","progress":1}}`)
+		say(`{"jsonrpc":"2.0","method":"notifications/progress","params":7}`)
+		say(`{"jsonrpc":"2.0","id":"x","method":"unheard/of"}`)
+		say(`{"jsonrpc":"2.0","id":"x","method":"unheard/of"}`)
+		say(answerTo(m, text("right")))
+		say(answerTo(m, text("again")))
+	})
+	c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) { dials.Add(1); script(conn) })
+	for range 20 {
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if got := must(t, res, err).Text(); got != "right" {
+			t.Fatal(got)
+		}
+	}
+	if dials.Load() != 1 {
+		t.Errorf("%d connections", dials.Load())
+	}
+}
+
+// F16: an answer that cannot be read fails its call, and no other.
+func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
+	held := make(chan string, 1)
+	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+		switch m.Params.Meta["do"] {
+		case "hold":
+			held <- answerTo(m, text("held"))
+		case "version":
+			say(`{"jsonrpc":"1.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
+		case "deep": // F21: refused by the SDK's reader, but an answer
+			say(answerTo(m, `{"content":[],"structuredContent":`+strings.Repeat("[", 2000)+strings.Repeat("]", 2000)+`}`))
+		default:
+			say(answerTo(m, "null"))
+			say(<-held)
+		}
+	}))
+	do := func(what string) (*Result, error) {
+		return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
+	}
+	done := make(chan error, 1)
+	go func() {
+		res, err := do("hold")
+		if err == nil && res.Text() != "held" {
+			err = errors.New(res.Text())
+		}
+		done <- err
+	}()
+	line := <-held
+	held <- line
+	if _, err := do("version"); kind(t, err).Kind != Protocol {
+		t.Error(err)
+	}
+	if res, err := do("deep"); err != nil || len(res.Structured) != 4000 {
+		t.Error(err)
+	}
+	if _, err := do("null"); kind(t, err).Kind != Protocol {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// S3.3, S4.5: when a connection ends, a call that was sent ends as unknown_outcome and
+// is not sent again, unless its tool may be repeated; one that was not sent goes to the
+// next connection. Nobody's call is sent twice.
+func TestEndOfConnectionInTheMiddle(t *testing.T) {
+	var mu sync.Mutex
+	ran := map[string]int{}
+	first := make(chan net.Conn, 1)
+	var dials atomic.Int64
+	c := piped(t, Options{}, ServerConfig{IdempotentTools: []string{"nothing"}}, func(conn net.Conn) {
+		n := dials.Add(1)
+		lines(func(m message, say func(string)) {
+			mu.Lock()
+			ran[fmt.Sprint(m.Params.Meta["do"])]++
+			mu.Unlock()
+			if n == 1 {
+				first <- conn
+				return
+			}
+			say(answerTo(m, text("ok")))
+		})(conn)
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": "sent"}})
+		done <- err
+	}()
+	conn := <-first
+	_ = conn.Close()
+	if e := kind(t, <-done); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its pipe broke; the call may or may not") {
+		t.Error(e, e.Message)
+	}
+	for i := range 3 {
+		res, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": i}})
+		must(t, res, err)
+	}
+	if dials.Load() != 2 || len(ran) != 4 || ran["sent"] != 1 {
+		t.Errorf("%d connections, %v", dials.Load(), ran)
+	}
+}
+
+// S4.5: a tool that may be repeated is called again on the next connection.
+func TestRepeatableCallSurvivesTheConnection(t *testing.T) {
+	var calls atomic.Int64
+	c := piped(t, Options{}, ServerConfig{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
+		lines(func(m message, say func(string)) {
+			if calls.Add(1) == 1 {
+				_ = conn.Close()
+				return
+			}
+			say(answerTo(m, text("ok")))
+		})(conn)
+	})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	if calls.Load() != 2 {
+		t.Errorf("sent %d times", calls.Load())
+	}
+}
+
+// Cancelling a call tells the server and leaves the session to the others.
+func TestLinkCancelLeavesTheSession(t *testing.T) {
+	began, told := make(chan struct{}), make(chan string, 1)
+	var dials atomic.Int64
+	c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		dials.Add(1)
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		var all sync.WaitGroup
+		defer all.Wait()
+		all.Go(func() { // all that the client says, and what of it is a cancellation
+			defer theirs.Close()
+			in := bufio.NewScanner(conn)
+			for in.Scan() {
+				if strings.Contains(in.Text(), cancelled) {
+					told <- in.Text()
+				}
+				fmt.Fprintln(theirs, in.Text())
+			}
+		})
+		lines(func(m message, say func(string)) {
+			if m.Params.Meta["do"] == "hang" {
+				close(began)
+				return
+			}
+			say(answerTo(m, text("ok")))
+		})(struct {
+			net.Conn
+		}{&bothEnds{ours, conn}})
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, Call{Tool: "t", Meta: map[string]any{"do": "hang"}})
+		done <- err
+	}()
+	<-began
+	cancel()
+	if e := kind(t, <-done); e.Kind != Cancelled {
+		t.Error(e)
+	}
+	if got := <-told; !strings.Contains(got, `"requestId"`) {
+		t.Error(got)
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	if dials.Load() != 1 {
+		t.Errorf("%d connections", dials.Load())
+	}
+}
+
+// bothEnds reads from one connection and writes to the other.
+type bothEnds struct {
+	net.Conn
+	to net.Conn
+}
+
+func (b *bothEnds) Write(p []byte) (int, error) { return b.to.Write(p) }
+
+// A server that doesn't read holds up callers until their own time is over, not longer,
+// and what was never sent is not cancelled there. In fake time.
+func TestServerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		var calls atomic.Int64
+		c := piped(t, Options{Timeout: 5 * time.Second}, ServerConfig{}, func(conn net.Conn) {
+			lines(func(message, func(string)) { calls.Add(1); <-stop })(conn)
+		})
+		begin := time.Now()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Timeout {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if d := time.Since(begin); d != 5*time.Second || calls.Load() != 1 {
+			t.Errorf("%v, %d calls arrived", d, calls.Load())
+		}
+		close(stop)
+		synctest.Wait()
+		if calls.Load() != 2 { // the second was being written
+			t.Errorf("%d calls arrived", calls.Load())
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// S3.9: a server that doesn't answer what it doesn't know costs half of the handshake's
+// time, not the handshake. In fake time.
+func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			go func() {
+				defer theirs.Close()
+				in := bufio.NewScanner(conn)
+				for in.Scan() {
+					if !strings.Contains(in.Text(), discover) {
+						fmt.Fprintln(theirs, in.Text())
+					}
+				}
+			}()
+			lines(func(m message, say func(string)) { say(answerTo(m, text("ok"))) })(&bothEnds{ours, conn})
+		})
+		for !c.Ready() { // Tools waits for Options.StartWait only
+			c.awaitBegin(t.Context())
+		}
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+		if d := time.Since(begin); d != handshakeTime/2 {
+			t.Error(d)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Progress that came before the result is delivered, in order, before Call returns.
+func TestLinkDeliversProgressInOrder(t *testing.T) {
+	c := piped(t, Options{MaxConcurrentCalls: 20}, ServerConfig{}, lines(func(m message, say func(string)) {
+		for i := range 20 {
+			say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%d}}`, m.Params.Meta["progressToken"], i))
+		}
+		say(answerTo(m, text("ok")))
+		say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":99}}`, m.Params.Meta["progressToken"]))
+	}))
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			var got []float64 // without a lock: the race detector sees late ones
+			if _, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(p Progress) { got = append(got, p.Progress) }}); err != nil {
+				t.Error(err)
+			}
+			if len(got) != 20 || !slices.IsSorted(got) || got[19] != 19 {
+				t.Error(got)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// S0.1: query parameters have no place on a message transport: the context goes into
+// _meta, with one warning however many calls and connections.
+func TestLinkSendsContextInMetaWithOneWarning(t *testing.T) {
+	var log syncBuffer
+	c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, ServerConfig{}, lines(func(m message, say func(string)) {
+		say(answerTo(m, text(fmt.Sprint(m.Params.Meta["context_id"]))))
+	}))
+	for range 3 {
+		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": "1111"}})
+		if got := must(t, res, err).Text(); got != "1111" {
+			t.Error(got)
+		}
+	}
+	if n := strings.Count(log.String(), "_meta only"); n != 1 {
+		t.Errorf("%d warnings: %s", n, log.String())
+	}
+}
+
+// syncBuffer is a log that is read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

@@ -1,0 +1,151 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// receive looks at one message, and returns what of it the SDK is to have: nil for
+// what the link deals with itself.
+func (l *link) receive(data json.RawMessage) jsonrpc.Message {
+	msg, err := jsonrpc.DecodeMessage(data)
+	if err != nil {
+		return l.undecodable(data, err)
+	}
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		return l.answered(m)
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return l.requested(m)
+		}
+		return l.notified(m)
+	}
+	return nil
+}
+
+// answered notes an answer for the exchange that waits for it. One that nobody waits
+// for is dropped: a duplicate, or late because its caller gave up.
+func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
+	q := l.take(m.ID)
+	if q == nil {
+		l.drop("it answers no open request")
+		return nil
+	}
+	if q.x != nil {
+		q.x.answer(m)
+	}
+	if q.method == "tools/list" && m.Error == nil {
+		// The list is read from the exchange. The SDK would keep it for the server's
+		// ttlMs with no way to ask again but a new session, which here is a new
+		// connection.
+		m.Result = json.RawMessage(`{"tools":[]}`)
+	}
+	return m
+}
+
+// undecodable is a message that the SDK cannot read, which may be for its depth: then
+// the exchange gets the bytes (see exchange.salvage). If it is nobody's answer, such as
+// a log line in JSON, it is dropped.
+func (l *link) undecodable(data json.RawMessage, err error) jsonrpc.Message {
+	var w struct {
+		Version json.RawMessage `json:"jsonrpc"`
+		ID      any             `json:"id"`
+		Method  json.RawMessage `json:"method"`
+	}
+	id := jsonrpc.ID{}
+	if json.Unmarshal(data, &w) == nil && w.Version != nil && w.Method == nil {
+		id, _ = jsonrpc.MakeID(w.ID)
+	}
+	q := l.take(id)
+	if q == nil {
+		l.drop("it is not JSON-RPC")
+		return nil
+	}
+	f := badReply("it does not decode", err)
+	if q.x != nil {
+		q.x.salvage(id, data)
+		q.x.fail(f) // outcome prefers a result
+	}
+	return &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: f.public}}
+}
+
+// requested lets a request of the server pass. The SDK queues them without bound, and
+// each costs an answer.
+func (l *link) requested(m *jsonrpc.Request) jsonrpc.Message {
+	l.mu.Lock()
+	_, again := l.theirs[m.ID]
+	full := len(l.theirs) >= maxServerRequests
+	if !again && !full {
+		l.theirs[m.ID] = struct{}{}
+	}
+	l.mu.Unlock()
+	switch {
+	case again:
+		l.drop("its request id is in use")
+		return nil
+	case full:
+		l.drop("too many requests at a time")
+		return nil
+	}
+	return m
+}
+
+// notified deals with a notification. Progress goes to its call's own queue here, where
+// answers are read too, so what came before the answer is there before the answer.
+func (l *link) notified(m *jsonrpc.Request) jsonrpc.Message {
+	switch m.Method {
+	case "notifications/progress":
+		l.progress(m.Params)
+		return nil
+	case "notifications/message": // log messages have no reader in this build
+		return nil
+	}
+	return m
+}
+
+// progress hands a progress notification to the exchange that its token names.
+func (l *link) progress(params json.RawMessage) {
+	var p struct {
+		Token any `json:"progressToken"`
+	}
+	token, ok := "", false
+	if json.Unmarshal(params, &p) == nil {
+		token, ok = p.Token.(string) // ours are strings
+	}
+	l.mu.Lock()
+	x := l.tokens[token]
+	l.mu.Unlock()
+	if !ok || x == nil {
+		l.drop("progress that nobody asked for, or late")
+		return
+	}
+	x.report(params)
+}
+
+// drop notes that a message was dropped. The first few of a connection reach the log,
+// without their text: it is the server's.
+func (l *link) drop(why string) {
+	l.mu.Lock()
+	l.dropped++
+	n := l.dropped
+	l.mu.Unlock()
+	if n > maxDropLog {
+		return
+	}
+	level := slog.LevelDebug
+	if n == 1 {
+		level = slog.LevelWarn
+	}
+	l.log.Log(context.Background(), level, "an MCP message was dropped", "reason", why)
+}
+
+// isMessage reports whether a line may be a JSON-RPC message: an object, or a batch.
+func isMessage(line []byte) bool {
+	line = bytes.TrimLeft(line, " \t")
+	return len(line) > 0 && (line[0] == '{' || line[0] == '[')
+}
