@@ -174,6 +174,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 		return nil, false, f
 	}
 	x.session, x.query = used, call.Context
+	if params, err := headerParams(b.InputSchema); err == nil && params != nil {
+		x.headers = headers(params, call.Args)
+	}
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
 	if call.Progress != nil {

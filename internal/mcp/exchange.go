@@ -40,6 +40,7 @@ type exchange struct {
 	session   *session
 	handshake bool
 	query     map[string]string // query parameters of this call
+	headers   map[string]string // and headers, where the protocol has them
 	token     string            // progress token; "" where nobody asked
 	progress  *progressQueue
 

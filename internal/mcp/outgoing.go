@@ -40,6 +40,13 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 		r.Header.Set(name, value.Reveal())
 	}
 	x := exchangeOf(r.Context())
+	// The SDK names the method in a header from 2026-07-28 on, which is where these
+	// headers belong too.
+	if x != nil && r.Header.Get("Mcp-Method") == "tools/call" {
+		for name, value := range x.headers {
+			r.Header.Set(name, value)
+		}
+	}
 	if len(t.query) == 0 && (x == nil || len(x.query) == 0) {
 		return r
 	}

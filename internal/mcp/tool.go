@@ -80,6 +80,9 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	if t.InputSchema, err = inputSchema(w.InputSchema); err != nil {
 		return t, fmt.Errorf("its inputSchema %w", err)
 	}
+	if _, err = headerParams(t.InputSchema); err != nil {
+		return t, fmt.Errorf("its inputSchema: %w", err)
+	}
 	// What a tool says about its results is of no use to a call: a bad output schema
 	// is left out and the tool kept.
 	if out, err := schema(w.OutputSchema); err == nil {

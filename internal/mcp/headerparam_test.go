@@ -1,0 +1,92 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Tools must be left out whose x-mcp-header is not allowed (2026-07-28 server/tools).
+func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
+	var list []string
+	tool := func(name, properties string) {
+		list = append(list, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object","properties":{%s}}}`, name, properties))
+	}
+	tool("good", `"a":{"type":"string","x-mcp-header":"Region"},"b":{"type":"object","properties":{"c":{"type":"boolean","x-mcp-header":"X-2"}}},"d":true`)
+	tool("mentioned", `"x-mcp-header":{"type":"string"}`) // a property of that name is none
+	for i, bad := range []string{
+		`{"type":"string","x-mcp-header":""}`,
+		`{"type":"string","x-mcp-header":7}`,
+		`{"type":"string","x-mcp-header":null}`,
+		`{"type":"string","x-mcp-header":"A B"}`,
+		`{"type":"string","x-mcp-header":"A:B"}`,
+		`{"type":"string","x-mcp-header":"A\r\nAuthorization"}`,
+		`{"type":"string","x-mcp-header":"Größe"}`,
+		`{"type":"object","x-mcp-header":"A"}`,
+		`{"type":"number","x-mcp-header":"A"}`,
+		`{"type":["string","null"],"x-mcp-header":"A"}`,
+		`{"x-mcp-header":"A"}`,
+		`{"type":"object","properties":{"in":{"type":"array","x-mcp-header":"A"}}}`,
+		`{"type":"object","properties":{"in":{"type":"string","x-mcp-header":"one"},"as":{"type":"string","x-mcp-header":"One"}}}`,
+	} {
+		tool(fmt.Sprintf("bad%d", i), `"p":`+bad)
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(list...)).URL})
+	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
+		t.Errorf("tools %s", got)
+	}
+}
+
+func TestArgumentsAsHeaders(t *testing.T) {
+	params := []headerParam{{"A", []string{"a"}}, {"B", []string{"in", "b"}}}
+	for args, want := range map[string]map[string]string{
+		`{"a":"us-west1","in":{"b":true}}`: {"Mcp-Param-A": "us-west1", "Mcp-Param-B": "true"},
+		`{"a":12,"in":{"b":-1.0}}`:         {"Mcp-Param-A": "12", "Mcp-Param-B": "-1"},
+		`{"a":"","in":{"b":"a b"}}`:        {"Mcp-Param-A": "", "Mcp-Param-B": "a b"},
+		`{"a":" x","in":{"b":"ü"}}`:        {"Mcp-Param-A": "=?base64?IHg=?=", "Mcp-Param-B": "=?base64?w7w=?="},
+		`{"a":"x\r\ny"}`:                   {"Mcp-Param-A": "=?base64?eA0KeQ==?="},
+		`{"a":"=?base64?eA==?="}`:          {"Mcp-Param-A": "=?base64?PT9iYXNlNjQ/ZUE9PT89?="},
+		`{"a":null,"in":null}`:             {},
+		`{"a":1.5,"in":{"b":1e300}}`:       {},
+		`{"a":{},"in":[]}`:                 {},
+		`{"in":7}`:                         {},
+	} {
+		if got := headers(params, json.RawMessage(args)); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", args, got, want)
+		}
+	}
+}
+
+// The SDK sends no headers for this schema, whose note has two types. They are part of
+// 2026-07-28, and no business of an older server.
+func TestHeadersGoWithTheCall(t *testing.T) {
+	const schema = `{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"note":{"type":["string","null"]}}}`
+	for _, c := range []struct{ flavour, want string }{{"stateless json", "us-west1"}, {"stateful json", ""}} {
+		s := tools(func(s *sdk.Server) {
+			s.AddTool(&sdk.Tool{Name: "where", InputSchema: json.RawMessage(schema)}, answerNothing)
+		})
+		next := handler(s, flavours[c.flavour])
+		got := make(chan string, 1)
+		w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(peek(r), `"tools/call"`) {
+				got <- r.Header.Get("Mcp-Param-Region")
+			}
+			next.ServeHTTP(w, r)
+		}))
+		client := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us-west1"}`)})
+		if header := <-got; err != nil || header != c.want {
+			t.Errorf("%s: the header is %q, %v", c.flavour, header, err)
+		}
+	}
+}
+
+func answerNothing(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	return &sdk.CallToolResult{}, nil
+}
