@@ -62,6 +62,10 @@ golden: ## renew the golden files and the documents made from the code
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
 
+.PHONY: conformance
+conformance: ## the public MCP conformance suite (needs Node; skips without)
+	internal/mcp/conformance/run.sh
+
 .PHONY: docker
 docker: ## the container image
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .

@@ -24,6 +24,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/llm":             {ours: []string{"sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest":     {},
 	"answerd/internal/mcp":             {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go", "github.com/coder/websocket"}},
+	"answerd/internal/mcp/conformance": {ours: []string{"mcp"}},
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth"}, outside: otelAPI},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
