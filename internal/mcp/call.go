@@ -49,24 +49,33 @@ const (
 // The call waits under ctx for one of its server's permits; its time-out starts when
 // it has one (S4.4). When ctx ends Call returns at once, and the server is told.
 func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
-	b, ok := c.names.find(call.Tool)
-	if !ok {
-		c.awaitBegin(ctx) // its server may be on the way
-		b, ok = c.names.find(call.Tool)
-	}
-	if !ok {
-		f := &failure{kind: UnknownTool, public: "there is no tool of that name"}
-		return nil, f.of(call.Tool, "")
-	}
-	s := c.servers[b.server]
-	if f := check(&call); f != nil {
+	for {
+		b, ok := c.names.find(call.Tool)
+		if !ok {
+			c.awaitBegin(ctx) // its server may be on the way
+			b, ok = c.names.find(call.Tool)
+		}
+		if !ok {
+			f := &failure{kind: UnknownTool, public: "there is no tool of that name"}
+			return nil, f.of(call.Tool, "")
+		}
+		f := check(&call)
+		var res *Result
+		if s := c.server(b.server); f == nil && s != nil {
+			res, f = s.call(ctx, call)
+		} else if f == nil {
+			f = moved
+		}
+		switch {
+		case f == nil:
+			return res, nil
+		// Its server has left the configuration, and another one may have the tool. Not
+		// for ever: each time round there was a Reload.
+		case f == moved && ctx.Err() == nil && c.life.Err() == nil:
+			continue
+		}
 		return nil, f.of(call.Tool, b.Server)
 	}
-	res, f := s.call(ctx, call, b)
-	if f != nil {
-		return nil, f.of(call.Tool, b.Server)
-	}
-	return res, nil
 }
 
 // of is f as the error of a call.
@@ -103,22 +112,54 @@ func check(call *Call) *failure {
 
 // call waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
-// the tool may be repeated.
-func (s *server) call(ctx context.Context, call Call, b binding) (*Result, *failure) {
+// the tool may be repeated. While the server fails again and again it sends nothing.
+func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
+	}
+	if f := s.breaker.refuse(); f != nil { // before the queue, which may be long then
+		return nil, f
 	}
 	select {
 	case s.permits <- struct{}{}:
 		defer func() { <-s.permits }()
 	case <-ctx.Done():
 		return nil, ended(ctx)
-	case <-s.c.life.Done():
+	case <-s.departure.leaving:
+		return nil, moved
+	case <-s.life.Done():
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
 	}
+	if !s.departure.begin() {
+		return nil, moved
+	}
+	defer s.departure.end()
+	p, f := s.breaker.enter()
+	if f != nil {
+		return nil, f
+	}
+	said := saysNothing // what is left if there is a panic
+	defer func() { s.breaker.leave(p, said) }()
+	res, f := s.attempts(ctx, call)
+	if ctx.Err() == nil && f != moved { // else the caller's own time was too short
+		said = judge(f)
+	}
+	return res, f
+}
+
+// attempts sends the call as often as may be.
+func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 	deadline := time.Now().Add(s.cfg.Timeout)
 	sends := 0
+	var last *failure
 	for try := 1; ; try++ {
+		b, f := s.bound(ctx, call.Tool, deadline)
+		switch {
+		case f != nil && last != nil && last.kind == UnknownOutcome:
+			return nil, last // it may have run, whatever it is now
+		case f != nil:
+			return nil, f
+		}
 		res, sent, f := s.send(ctx, call, b, deadline)
 		if sent {
 			sends++
@@ -130,7 +171,26 @@ func (s *server) call(ctx context.Context, call Call, b binding) (*Result, *fail
 		if !again || sends > 1 || try == maxTries || ctx.Err() != nil {
 			return nil, f
 		}
+		last = f
 	}
+}
+
+// bound is what a tool's name stands for if it is a tool of this server that may be
+// called: now, not when the call began to wait (S3.8, F22).
+func (s *server) bound(ctx context.Context, name string, deadline time.Time) (binding, *failure) {
+	if f := s.verify(ctx, deadline); f != nil {
+		return binding{}, f
+	}
+	b, ok := s.c.names.find(name)
+	switch {
+	case !ok:
+		return b, &failure{kind: UnknownTool, public: "the tool is no longer there", notRun: true}
+	case b.server != s.id:
+		return b, moved
+	case b.disabled != "":
+		return b, &failure{kind: Denied, public: b.disabled, notRun: true}
+	}
+	return b, nil
 }
 
 // ended is a call that its caller gave up before it was sent.
@@ -162,7 +222,7 @@ func matches(globs []string, names ...string) bool {
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
 func (s *server) send(ctx context.Context, call Call, b binding, deadline time.Time) (_ *Result, sent bool, _ *failure) {
-	x := newExchange(ctx, s.c.life, deadline)
+	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	used, f := s.pool.get(x.ctx)
 	if f != nil {
@@ -172,6 +232,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 			s.poke()
 		}
 		return nil, false, f
+	}
+	if s.cfg.Pin && !s.lists(used) {
+		return nil, false, unlisted
 	}
 	x.session, x.query = used, call.Context
 	if params, err := headerParams(b.InputSchema); err == nil && params != nil {

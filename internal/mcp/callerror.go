@@ -28,6 +28,7 @@ const (
 	TooLarge         ErrorKind = "too_large"
 	Cancelled        ErrorKind = "cancelled"
 	UnknownOutcome   ErrorKind = "unknown_outcome"
+	Denied           ErrorKind = "denied" // the configuration doesn't let it through
 )
 
 // CallError is a failed call. Message is fit for the model and the caller; Err is

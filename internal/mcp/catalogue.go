@@ -17,48 +17,146 @@ type ref struct{ server, original string }
 // binding is what a name stands for.
 type binding struct {
 	Tool
-	server int // index of the server
-	hidden bool
+	server   int // id of the server
+	hidden   bool
+	disabled string // why it cannot be called, fit for the caller; "": it can
 }
 
 // entry is one server's latest list.
 type entry struct {
-	cfg   *ServerConfig
-	tools []Tool
+	cfg    *ServerConfig
+	listed []Tool
+	kept   []Tool   // of these, what may be called
+	barred []barred // and what the operator has not accepted
 }
 
 // catalogue is the tools of all servers under unique names.
 //
 // Which tool gets a name depends on the configuration's order and the lists alone,
 // not on which server answered first. But a name that was once offered stays with
-// its tool for as long as the process lives: when an earlier server comes up late, a
-// run that is under way must not find another tool under a name that it was given.
+// its tool for as long as the process lives: when an earlier server comes up late, or
+// leaves the configuration, a run that is under way must not find another tool under
+// a name that it was given.
 type catalogue struct {
 	log *slog.Logger
 
 	mu      sync.Mutex // protects what follows
+	order   []int      // the servers' ids in the configuration's order
 	entries map[int]entry
+	pins    *pins
 	held    map[string]ref // names that were offered
 	byName  map[string]binding
 	offered []Tool // shared read-only
-	stale   bool   // entries changed since byName and offered were made
+	stale   bool   // something changed since byName and offered were made
 }
 
 func newCatalogue(log *slog.Logger) *catalogue {
-	return &catalogue{log: log, entries: map[int]entry{}, held: map[string]ref{}, stale: true}
+	return &catalogue{log: log, entries: map[int]entry{}, pins: &pins{}, held: map[string]ref{}, stale: true}
 }
 
-// set replaces the list of the server with that index, leaves out what its
-// configuration does, and returns how many tools remain.
-func (c *catalogue) set(index int, cfg *ServerConfig, tools []Tool) int {
-	// The filter comes before names are given: a tool that is not offered must not
-	// take a name from one that is.
-	kept := slices.DeleteFunc(tools, func(t Tool) bool { return !allowed(cfg, t.Original) })
+// set replaces the list of the server with that id, leaves out what its
+// configuration does, and returns how many tools remain. A server that has left the
+// configuration has none.
+func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.entries[index] = entry{cfg, kept}
+	if !slices.Contains(c.order, id) {
+		return 0
+	}
+	return c.setLocked(id, cfg, tools)
+}
+
+func (c *catalogue) setLocked(id int, cfg *ServerConfig, tools []Tool) int {
+	// The filters come before names are given: a tool that is not offered must not
+	// take a name from one that is.
+	e := entry{cfg: cfg, listed: tools}
+	e.kept = slices.DeleteFunc(slices.Clone(tools), func(t Tool) bool { return !allowed(cfg, t.Original) })
+	if cfg.Pin {
+		e.kept, e.barred = c.pins.sift(cfg, e.kept)
+		c.audit(cfg.Name, c.entries[id].barred, e.barred)
+	}
+	c.entries[id] = e
 	c.stale = true
-	return len(kept)
+	return len(e.kept)
+}
+
+// maxAudit bounds the lines that one list of tools adds to the log.
+const maxAudit = 50
+
+// audit writes a line about each tool that is disabled now and wasn't for that reason
+// before, and about each that no longer is.
+func (c *catalogue) audit(server string, before, now []barred) {
+	lines := 0
+	for _, b := range now {
+		if slices.ContainsFunc(before, b.same) {
+			continue
+		}
+		if lines++; lines <= maxAudit {
+			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", printable(b.Original, 80),
+				"reason", b.why, "sha256", b.digest, "accepted_sha256", b.accepted)
+		}
+	}
+	if lines > maxAudit {
+		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", lines)
+	}
+	for _, b := range before {
+		if !slices.ContainsFunc(now, func(n barred) bool { return n.Original == b.Original }) {
+			c.log.Info("MCP tool no longer disabled", "mcp_server", server, "tool", printable(b.Original, 80))
+		}
+	}
+}
+
+// arrange sets which servers there are, by id, in the configuration's order. A server
+// that stands for an earlier one (heirs: its id to the earlier one's) begins with that
+// one's list, under its own configuration.
+func (c *catalogue) arrange(order []int, heirs map[int]int, cfg func(id int) *ServerConfig) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.order = order
+	for id, before := range heirs {
+		if e, ok := c.entries[before]; ok {
+			c.setLocked(id, cfg(id), e.listed)
+		}
+	}
+	maps.DeleteFunc(c.entries, func(id int, _ entry) bool { return !slices.Contains(order, id) })
+	c.stale = true
+}
+
+// pin sets the accepted definitions.
+func (c *catalogue) pin(p *pins) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pins = p
+	for id, e := range c.entries {
+		c.setLocked(id, e.cfg, e.listed)
+	}
+}
+
+// count is how many tools of a server can be used, and the names of those that the
+// operator has not accepted, sorted.
+func (c *catalogue) count(id int) (int, []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[id]
+	var disabled []string
+	for _, b := range e.barred {
+		disabled = append(disabled, b.Original)
+	}
+	slices.Sort(disabled)
+	return len(e.kept), disabled
+}
+
+// pinned is, by server, the tools of the pinned servers that have been listed.
+func (c *catalogue) pinned() []entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []entry
+	for _, id := range c.order {
+		if e, ok := c.entries[id]; ok && e.cfg.Pin {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // allowed applies a server's allow and deny lists to a tool's own name and to the
@@ -80,7 +178,9 @@ func (c *catalogue) offer() []Tool {
 		c.held = map[string]ref{} // a server that keeps inventing tools
 	}
 	for name, b := range c.byName {
-		c.held[name] = ref{b.Server, b.Original}
+		if b.disabled == "" {
+			c.held[name] = ref{b.Server, b.Original}
+		}
 	}
 	return c.offered
 }
@@ -103,24 +203,52 @@ func (c *catalogue) rebuildLocked() {
 	c.stale = false
 	c.byName = map[string]binding{}
 	c.offered = []Tool{} // a list in JSON, even when it is empty
-	for _, index := range slices.Sorted(maps.Keys(c.entries)) {
-		e := c.entries[index]
+	for _, id := range c.order {
+		e, ok := c.entries[id]
+		if !ok {
+			continue
+		}
 		n := namer{cfg: e.cfg, taken: c.takenLocked}
 		var own []Tool
-		for _, t := range n.inOrder(e.tools) {
+		for _, t := range n.inOrder(e.kept) {
 			name, clash := n.name(t.Original)
 			if clash != "" && c.held[name] != (ref{t.Server, t.Original}) { // said once
 				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", printable(t.Original, 80),
 					"name", name, "reason", clash)
 			}
 			t.Name = name
-			c.byName[name] = binding{Tool: t, server: index, hidden: e.cfg.Hidden}
+			c.byName[name] = binding{Tool: t, server: id, hidden: e.cfg.Hidden}
 			if !e.cfg.Hidden {
 				own = append(own, t)
 			}
 		}
 		slices.SortFunc(own, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
 		c.offered = append(c.offered, own...)
+	}
+	c.nameBarredLocked()
+}
+
+// nameBarredLocked names the tools that cannot be called, so that a call learns why.
+// They come last: they must not take a name from one that can.
+func (c *catalogue) nameBarredLocked() {
+	barred := map[ref]binding{}
+	for _, id := range c.order {
+		e := c.entries[id]
+		for _, b := range e.barred {
+			me := ref{b.Server, b.Original}
+			barred[me] = binding{Tool: b.Tool, server: id, disabled: b.why}
+			for _, name := range []string{plainName(e.cfg, b.Original), serverName(e.cfg, b.Original)} {
+				if !c.takenLocked(name, me) {
+					c.byName[name] = barred[me]
+					break
+				}
+			}
+		}
+	}
+	for name, r := range c.held { // under which a run may still know it
+		if b, ok := barred[r]; ok && !c.takenLocked(name, r) {
+			c.byName[name] = b
+		}
 	}
 }
 

@@ -57,6 +57,9 @@ type Options struct {
 	StartWait time.Duration
 	// Version is what servers are told about this client; "": "dev".
 	Version string
+	// Pins is the path of the file of accepted tool definitions, for servers with
+	// Pin. It is read by New and Reload, and written by AcceptPins.
+	Pins string
 }
 
 // ErrUnknownServer is returned by Refresh for a name that is not configured.
@@ -67,18 +70,24 @@ var errClosed = errors.New("the MCP client is closed")
 
 // Client is the tools of many MCP servers. New makes one.
 type Client struct {
-	opts    Options
-	log     *slog.Logger
-	servers []*server // in the configuration's order
-	byName  map[string]*server
-	names   *catalogue
+	opts  Options
+	log   *slog.Logger
+	names *catalogue
 
-	life      context.Context // ends with Close
-	end       context.CancelCauseFunc
-	tokens    atomic.Int64  // progress tokens given out
-	untried   atomic.Int64  // servers whose first attempt is not over
-	begun     chan struct{} // closed when untried is 0
-	closeOnce sync.Once
+	life   context.Context // ends with Close
+	end    context.CancelCauseFunc
+	tokens atomic.Int64   // progress tokens given out
+	ready  chan struct{}  // closed when the servers of New have been tried
+	drains sync.WaitGroup // removed servers
+
+	reload sync.Mutex // held by Reload and Close; protects closed and lastID
+	closed bool
+	lastID int
+
+	mu      sync.Mutex    // protects what follows
+	servers []*server     // in the configuration's order
+	untried int           // servers whose first attempt is not over
+	begun   chan struct{} // closed when untried is 0
 }
 
 // New makes a client of servers, in that order, and starts to connect to them. It
@@ -103,41 +112,42 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 		o.Version = "dev"
 	}
 	c := &Client{
-		opts:   o,
-		log:    o.Logger,
-		byName: make(map[string]*server, len(servers)),
-		names:  newCatalogue(o.Logger),
-		begun:  make(chan struct{}),
+		opts:  o,
+		log:   o.Logger,
+		names: newCatalogue(o.Logger),
+		ready: make(chan struct{}),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	for i, cfg := range servers {
-		s := newServer(c, i, cfg)
-		c.servers = append(c.servers, s)
-		c.byName[cfg.Name] = s
-	}
-	c.untried.Store(1)
-	for _, s := range c.servers {
-		if s.live() {
-			c.untried.Add(1)
-			go s.run()
-		}
-	}
-	c.tried()
+	c.reload.Lock()
+	defer c.reload.Unlock()
+	c.use(servers)
 	return c, nil
 }
 
 // tried notes that one server's first attempt is over.
 func (c *Client) tried() {
-	if c.untried.Add(-1) == 0 {
-		close(c.begun)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untried--
+	c.begunLocked()
+}
+
+// begunLocked tells who waits for first attempts if all are over.
+func (c *Client) begunLocked() {
+	if c.untried > 0 {
+		return
+	}
+	close(c.begun)
+	if !c.Ready() {
+		close(c.ready)
 	}
 }
 
-// Ready reports whether every enabled server has been tried once, with success or
-// without.
+// Ready reports whether every enabled server that New was given has been tried once,
+// with success or without. It stays true when Reload brings more.
 func (c *Client) Ready() bool {
 	select {
-	case <-c.begun:
+	case <-c.ready:
 		return true
 	default:
 		return false
@@ -154,30 +164,56 @@ func (c *Client) Tools(ctx context.Context) []Tool {
 }
 
 // Tool returns the tool of that name, also one that is kept out of Tools
-// (auto_register_tools: false).
+// (auto_register_tools: false), but not one that is disabled (pin).
 func (c *Client) Tool(name string) (Tool, bool) {
 	b, ok := c.names.find(name)
-	return b.Tool, ok
+	if !ok || b.disabled != "" {
+		return Tool{}, false
+	}
+	return b.Tool, true
 }
 
 func (c *Client) awaitBegin(ctx context.Context) {
-	if c.Ready() {
+	c.mu.Lock()
+	begun := c.begun
+	c.mu.Unlock()
+	select {
+	case <-begun:
 		return
+	default:
 	}
 	wait := time.NewTimer(c.opts.StartWait)
 	defer wait.Stop()
 	select {
-	case <-c.begun:
+	case <-begun:
 	case <-wait.C:
 	case <-ctx.Done():
 	case <-c.life.Done():
 	}
 }
 
+// all is the configured servers, in the configuration's order. It is not changed.
+func (c *Client) all() []*server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers
+}
+
+// server is the one with that id; nil if it has left the configuration.
+func (c *Client) server(id int) *server {
+	for _, s := range c.all() {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
 // Servers are the states of all configured servers, in the configuration's order.
 func (c *Client) Servers() []ServerStatus {
-	out := make([]ServerStatus, len(c.servers))
-	for i, s := range c.servers {
+	servers := c.all()
+	out := make([]ServerStatus, len(servers))
+	for i, s := range servers {
 		out[i] = s.status()
 	}
 	return out
@@ -186,27 +222,33 @@ func (c *Client) Servers() []ServerStatus {
 // Refresh lists the tools of one server again, connecting first if need be, and
 // returns when that is done, has failed (a *ServerError), or ctx has ended.
 func (c *Client) Refresh(ctx context.Context, name string) error {
-	s, ok := c.byName[name]
-	if !ok {
-		return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
+	for _, s := range c.all() {
+		if s.cfg.Name == name {
+			return s.refresh(ctx)
+		}
 	}
-	return s.refresh(ctx)
+	return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
 }
 
 // Close ends all calls, tells the servers that their sessions are over, and returns
 // when every goroutine is gone, at most some 5 s later. It may be called more than
 // once.
 func (c *Client) Close() error {
-	c.closeOnce.Do(func() {
-		c.end(errClosed)
-		var all sync.WaitGroup
-		for _, s := range c.servers {
-			if s.live() {
-				all.Go(s.close)
-			}
+	c.reload.Lock()
+	defer c.reload.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	c.end(errClosed)
+	var all sync.WaitGroup
+	for _, s := range c.all() {
+		if s.live() {
+			all.Go(s.close)
 		}
-		all.Wait()
-	})
+	}
+	all.Wait()
+	c.drains.Wait()
 	return nil
 }
 

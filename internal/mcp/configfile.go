@@ -100,13 +100,7 @@ var setters = map[string]func(*ServerConfig, value) error{
 	},
 	// Offering less than the file says would go unnoticed, so it is refused.
 	"resources": refuseList,
-	"pin": func(_ *ServerConfig, v value) error {
-		on, err := v.boolean()
-		if err == nil && on {
-			err = v.unsupported()
-		}
-		return err
-	},
+	"pin":       func(s *ServerConfig, v value) (err error) { s.Pin, err = v.boolean(); return },
 }
 
 // parseServer reads one member of mcpServers; its name is the server's.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -37,50 +38,61 @@ func (s *server) renewSession() {
 	}
 }
 
+// toolList is a server's tools and how long they hold, as far as the server said; 0
+// where it didn't.
+type toolList struct {
+	tools []Tool
+	ttl   time.Duration
+}
+
 // list asks for the server's tools, once more if the session turns out to be lost.
 // It returns the session that gave them.
-func (s *server) list() ([]Tool, *session, *failure) {
+func (s *server) list() (toolList, *session, *failure) {
 	deadline := time.Now().Add(handshakeTime + listTime)
 	for try := 0; ; try++ {
-		ctx, stop := context.WithDeadlineCause(s.c.life, deadline, errTimeout)
+		ctx, stop := context.WithDeadlineCause(s.life, deadline, errTimeout)
 		used, f := s.pool.get(ctx)
 		stop()
 		if f != nil {
-			return nil, nil, f
+			return toolList{}, nil, f
 		}
-		tools, f := s.pages(used, deadline)
+		l, f := s.pages(used, deadline)
 		if f == nil {
-			return tools, used, nil
+			return l, used, nil
 		}
 		if f.lost {
 			s.pool.drop(used)
 		}
 		if !f.lost || try > 0 {
-			return nil, nil, f
+			return toolList{}, nil, f
 		}
 	}
 }
 
 // pages collects the tools of all pages. What is wrong with one tool drops that tool
 // and no other.
-func (s *server) pages(used *session, deadline time.Time) ([]Tool, *failure) {
-	var tools []Tool
+func (s *server) pages(used *session, deadline time.Time) (toolList, *failure) {
+	var l toolList
 	seen := map[string]bool{}
 	cursors := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
-		raws, next, f := s.page(used, cursor, deadline)
+		p, f := s.page(used, cursor, deadline)
 		if f != nil {
-			return nil, f
+			return toolList{}, f
 		}
-		for _, raw := range raws {
+		// A list is as old as its oldest page.
+		if ttl := p.life(used); ttl > 0 && (l.ttl == 0 || ttl < l.ttl) {
+			l.ttl = ttl
+		}
+		for _, raw := range p.Tools {
 			t, err := decodeTool(raw)
 			switch {
 			case err == nil && seen[t.Original]:
 				err = errors.New("its name was listed before")
-			case err == nil && len(tools) == maxTools:
+			case err == nil && len(l.tools) == maxTools:
 				s.log.Warn("MCP tools left out", "bound", maxTools)
-				return tools, nil
+				return l, nil
 			}
 			if err != nil {
 				s.log.Warn("MCP tool left out", "tool", printable(t.Original, 80), "reason", err.Error())
@@ -88,27 +100,27 @@ func (s *server) pages(used *session, deadline time.Time) ([]Tool, *failure) {
 			}
 			seen[t.Original] = true
 			t.Server = s.cfg.Name
-			tools = append(tools, t)
+			l.tools = append(l.tools, t)
 		}
-		if next == "" {
-			return tools, nil
+		if p.NextCursor == "" {
+			return l, nil
 		}
-		if cursors[next] {
-			s.log.Warn("MCP tools listed in a circle", "tools", len(tools))
-			return tools, nil
+		if cursors[p.NextCursor] {
+			s.log.Warn("MCP tools listed in a circle", "tools", len(l.tools))
+			return l, nil
 		}
 		// A cursor is opaque: one that was used before can only lead round again.
-		cursors[next] = true
-		cursor = next
+		cursors[p.NextCursor] = true
+		cursor = p.NextCursor
 	}
 	s.log.Warn("MCP tools left out", "pages", maxPages)
-	return tools, nil
+	return l, nil
 }
 
 // page asks for one page.
-func (s *server) page(used *session, cursor string, deadline time.Time) ([]json.RawMessage, string, *failure) {
-	// Nobody's context but the client's own life: the supervisor asks for all.
-	x := newExchange(context.Background(), s.c.life, deadline)
+func (s *server) page(used *session, cursor string, deadline time.Time) (toolPage, *failure) {
+	// Nobody's context but the server's own life: the supervisor asks for all.
+	x := newExchange(context.Background(), s.life, deadline)
 	defer x.finish()
 	x.session = used
 	// Fresh params each time: the SDK writes to them.
@@ -117,29 +129,47 @@ func (s *server) page(used *session, cursor string, deadline time.Time) ([]json.
 		// From the SDK's cache: a page of a list that then failed further on.
 		raw, err := json.Marshal(res)
 		if err != nil {
-			return nil, "", badReply("its tools do not encode", err)
+			return toolPage{}, badReply("its tools do not encode", err)
 		}
 		return decodePage(raw)
 	}
-	raw, f := x.outcome(s.c.life, err)
+	raw, f := x.outcome(s.life, err)
 	if f != nil {
 		if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
-			return nil, "", nil // a server without tools
+			return toolPage{}, nil // a server without tools
 		}
-		return nil, "", f
+		return toolPage{}, f
 	}
 	return decodePage(raw)
 }
 
-// decodePage splits a page into tools, without looking into them yet: a page of the
-// SDK's types would be all or nothing.
-func decodePage(raw json.RawMessage) ([]json.RawMessage, string, *failure) {
-	var p struct {
-		Tools      []json.RawMessage `json:"tools"`
-		NextCursor string            `json:"nextCursor"`
+// toolPage is one page of a list of tools, without a look into them yet: a page of
+// the SDK's types would be all or nothing.
+type toolPage struct {
+	Tools      []json.RawMessage `json:"tools"`
+	NextCursor string            `json:"nextCursor"`
+	ResultType string            `json:"resultType"`
+	TTLMs      json.RawMessage   `json:"ttlMs"` // of a bad one the tools are kept
+}
+
+// life is how long the page holds, 0 if its server didn't say. Before 2026-07-28 a
+// ttlMs has no meaning.
+func (p *toolPage) life(used *session) time.Duration {
+	ms, err := strconv.ParseFloat(string(p.TTLMs), 64)
+	if err != nil || ms <= 0 || used.protocol() < statelessVersion {
+		return 0
 	}
+	return time.Duration(min(ms, float64(maxListLife/time.Millisecond))) * time.Millisecond
+}
+
+func decodePage(raw json.RawMessage) (toolPage, *failure) {
+	var p toolPage
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, "", badReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
+		return toolPage{}, badReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
 	}
-	return p.Tools, p.NextCursor, nil
+	// F21: a result of another type is no list, although it may look like an empty one.
+	if p.ResultType != "" && p.ResultType != "complete" {
+		return toolPage{}, badReply(fmt.Sprintf("a list of tools of type %.40q", p.ResultType), nil)
+	}
+	return p, nil
 }

@@ -33,6 +33,13 @@ func TestPlainNames(t *testing.T) {
 	}
 }
 
+// catalogueOfFour is the catalogue of servers 0 to 3, which have listed nothing yet.
+func catalogueOfFour() *catalogue {
+	c := newCatalogue(quietLog())
+	c.arrange([]int{0, 1, 2, 3}, nil, nil)
+	return c
+}
+
 // names are the names of lists of tools, as server/tool=name.
 func namesIn(c *catalogue, lists ...[]string) string {
 	for i, list := range lists {
@@ -62,13 +69,13 @@ func TestClashes(t *testing.T) {
 		{[][]string{{"x.y", "x_y", "x/y"}}, "a/x_y=x_y a/x.y=x_y_7ace4eaa a/x/y=x_y_f723596c"},
 		{[][]string{{"x.y"}, {"x_y"}}, "a/x.y=x_y b/x_y=b_x_y"},
 	} {
-		if got := namesIn(newCatalogue(quietLog()), test.lists...); got != test.want {
+		if got := namesIn(catalogueOfFour(), test.lists...); got != test.want {
 			t.Errorf("%v:\n got %s\nwant %s", test.lists, got, test.want)
 		}
 		for _, l := range test.lists {
 			slices.Reverse(l)
 		}
-		if got := namesIn(newCatalogue(quietLog()), test.lists...); got != test.want {
+		if got := namesIn(catalogueOfFour(), test.lists...); got != test.want {
 			t.Errorf("%v reversed:\n got %s\nwant %s", test.lists, got, test.want)
 		}
 	}
@@ -77,7 +84,7 @@ func TestClashes(t *testing.T) {
 // A name that was offered stays with its tool when an earlier server comes up late:
 // a run must not find another tool under it.
 func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
-	c := newCatalogue(quietLog())
+	c := catalogueOfFour()
 	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
 		t.Fatal(got)
 	}
@@ -94,7 +101,7 @@ func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
 
 // But a name that nobody was told is free.
 func TestNameThatWasNotOfferedIsFree(t *testing.T) {
-	c := newCatalogue(quietLog())
+	c := catalogueOfFour()
 	c.set(1, &ServerConfig{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
 	if _, ok := c.find("search"); !ok {
 		t.Error("not found")
@@ -139,7 +146,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("", strings.Repeat("x", 80), strings.Repeat("x", 81), "tool")
 	f.Add("_", "_", "__", "")
 	f.Fuzz(func(t *testing.T, prefix, x, y, z string) {
-		c := newCatalogue(quietLog())
+		c := catalogueOfFour()
 		want := 0
 		for i, name := range []string{"a", "b b"} {
 			cfg := &ServerConfig{Name: name, ToolPrefix: prefix}

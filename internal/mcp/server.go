@@ -2,8 +2,10 @@ package mcp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,43 +19,58 @@ const (
 // supervisor goroutine that connects, lists its tools, and does so again with
 // backoff while it is down.
 type server struct {
-	c       *Client
-	index   int // in the configuration's order
-	cfg     ServerConfig
-	log     *slog.Logger
-	pool    *pool
-	dialer  dialer
-	permits chan struct{}
-	wake    chan struct{} // of capacity 1: the supervisor is to look again
-	gone    chan struct{} // closed when the supervisor has ended
+	c         *Client
+	id        int          // in the catalogue; never given to another
+	given     ServerConfig // as configured
+	cfg       ServerConfig // with the defaults filled in
+	log       *slog.Logger
+	pool      *pool
+	dialer    dialer
+	breaker   breaker
+	permits   chan struct{}
+	wake      chan struct{} // of capacity 1: the supervisor is to look again
+	gone      chan struct{} // closed when the supervisor has ended
+	departure *departure
+
+	life context.Context // ends with the Client's, or when a removed server has drained
+	end  context.CancelCauseFunc
 
 	mu      sync.Mutex // protects what follows
 	state   State
 	reason  string
 	since   time.Time
-	version string       // protocol version of the session listed last
-	listed  *session     // that session; nil while down
-	tools   int          // how many were offered by it
-	waiters []chan error // Refresh calls that the next round answers
+	version string   // protocol version of the session listed last
+	listed  *session // that session; nil while down
+	renewal renewal  // when its tools are listed again
+	waiters []waiter // whom the next round answers
+}
+
+// waiter waits for a round of the supervisor.
+type waiter struct {
+	done  chan error // of capacity 1
+	fresh bool       // and for a new list, even where there is one
 }
 
 // newServer is a server as configured. One that is disabled, or of a type that this
 // build doesn't speak, is only ever reported.
-func newServer(c *Client, index int, cfg ServerConfig) *server {
+func newServer(c *Client, id int, cfg ServerConfig) *server {
+	given := cfg
 	if cfg.Type == "" {
 		cfg.Type = TypeHTTP
 	}
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
 	s := &server{
-		c: c, index: index, cfg: cfg,
-		log:     c.log.With("mcp_server", cfg.Name),
-		permits: make(chan struct{}, cfg.MaxConcurrentCalls),
-		wake:    make(chan struct{}, 1),
-		gone:    make(chan struct{}),
-		state:   Connecting,
-		since:   time.Now(),
+		c: c, id: id, given: given, cfg: cfg,
+		log:       c.log.With("mcp_server", cfg.Name),
+		permits:   make(chan struct{}, cfg.MaxConcurrentCalls),
+		wake:      make(chan struct{}, 1),
+		gone:      make(chan struct{}),
+		departure: newDeparture(),
+		state:     Connecting,
+		since:     time.Now(),
 	}
+	s.life, s.end = context.WithCancelCause(c.life)
 	dial := dialers[cfg.Type]
 	switch {
 	case cfg.Disabled:
@@ -72,7 +89,7 @@ func newServer(c *Client, index int, cfg ServerConfig) *server {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
 	}
-	s.pool = &pool{life: c.life, dial: s.dialer.connect, made: s.poke}
+	s.pool = &pool{life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.outdate}
 	return s
 }
 
@@ -87,40 +104,46 @@ func orElse[T int | time.Duration](v, other T) T {
 // live reports whether the server is connected to at all.
 func (s *server) live() bool { return s.pool != nil }
 
-// run is the supervisor. It ends with the Client's life.
+// run is the supervisor. It ends with the server's life.
 func (s *server) run() {
 	defer close(s.gone)
 	// The first round connects, so that tools are there before the first question.
 	first := true
 	for failures := 0; ; {
-		waiters := s.take()
-		err := s.round(len(waiters) > 0)
+		waiters, fresh := s.take()
+		err := s.round(fresh)
 		s.answer(waiters, err)
 		if first {
 			s.c.tried()
 			first = false
 		}
-		var again <-chan time.Time
-		var timer *time.Timer
+		wait, asleep := s.renewIn()
 		if err == nil {
 			failures = 0
 		} else {
-			timer = time.NewTimer(backoff(failures))
-			again = timer.C
+			wait, asleep = backoff(failures), false
 			failures++
 		}
-		// Asleep until somebody asks: a server that is up is not polled.
-		select {
-		case <-s.c.life.Done():
-		case <-s.wake:
-		case <-again:
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if s.c.life.Err() != nil {
+		s.sleep(wait, asleep)
+		if s.life.Err() != nil {
 			return
 		}
+	}
+}
+
+// sleep returns when wait is over, unless the server sleeps until somebody asks:
+// one that is up, and gave its list for good, is not polled.
+func (s *server) sleep(wait time.Duration, untilAsked bool) {
+	var over <-chan time.Time
+	if !untilAsked {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-s.life.Done():
+	case <-s.wake:
+	case <-over:
 	}
 }
 
@@ -132,30 +155,32 @@ func backoff(failures int) time.Duration {
 }
 
 // round lists the tools, connecting first if need be, and sets the state.
-func (s *server) round(asked bool) error {
+func (s *server) round(fresh bool) error {
+	due, anew, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already.
-	if !asked && s.settled() {
+	if !fresh && !due && s.settled() {
 		return nil
 	}
-	if asked {
+	if fresh || anew {
 		s.renewSession()
 	}
-	tools, used, f := s.list()
-	if s.c.life.Err() != nil {
-		return errClosed
+	l, used, f := s.list()
+	if s.life.Err() != nil {
+		return context.Cause(s.life)
 	}
 	if f != nil {
 		s.down(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
 	}
-	n := s.c.names.set(s.index, &s.cfg, tools)
+	n := s.c.names.set(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
 		s.log.Info("MCP server connected", "protocol", used.protocol(), "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed, s.tools = used.protocol(), used, n
+	s.version, s.listed = used.protocol(), used
+	s.renewal.note(l.ttl, s.cfg.Pin, changes)
 	return nil
 }
 
@@ -197,20 +222,20 @@ func (s *server) poke() {
 	}
 }
 
-// take is the Refresh calls to be answered by a round that begins now. One that comes
-// later waits for the next: it must not get a list from before it asked.
-func (s *server) take() []chan error {
+// take is whom a round that begins now answers, and whether one of them wants a new
+// list. Who comes later waits for the next: he must not get a list from before he
+// asked.
+func (s *server) take() (w []waiter, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.waiters
-	s.waiters = nil
-	return w
+	w, s.waiters = s.waiters, nil
+	return w, slices.ContainsFunc(w, func(w waiter) bool { return w.fresh })
 }
 
 // answer tells them what came of it. Their channels hold one value, so it never waits.
-func (s *server) answer(waiters []chan error, err error) {
+func (s *server) answer(waiters []waiter, err error) {
 	for _, w := range waiters {
-		w <- err
+		w.done <- err
 	}
 }
 
@@ -220,9 +245,15 @@ func (s *server) refresh(ctx context.Context) error {
 		st := s.status()
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(st.State)}
 	}
+	return s.await(ctx, true)
+}
+
+// await waits for the next round of the supervisor; fresh makes it list the tools
+// even if it has.
+func (s *server) await(ctx context.Context, fresh bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, done)
+	s.waiters = append(s.waiters, waiter{done, fresh})
 	s.mu.Unlock()
 	s.poke()
 	select {
@@ -230,22 +261,33 @@ func (s *server) refresh(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-s.c.life.Done():
-		return errClosed
+	case <-s.life.Done():
+		return context.Cause(s.life)
 	}
 }
 
 // status is the server as GET /servers reports it.
 func (s *server) status() ServerStatus {
+	tools, disabled := s.c.names.count(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ServerStatus{
+	st := ServerStatus{
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
-		Since: s.since, Protocol: s.version, Tools: s.tools,
+		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled,
 	}
+	// Once it has listed its tools again it is as good as any, until a call says
+	// otherwise.
+	opened, reason, halfOpen := s.breaker.state()
+	if known := halfOpen && s.renewal.listed.After(opened); s.state == Connected && !opened.IsZero() && !known {
+		st.State, st.Since, st.Reason = Degraded, opened, reason
+	}
+	if n := len(disabled); n > 0 && st.State == Connected {
+		st.Reason = fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", n)
+	}
+	return st
 }
 
-// close waits for the supervisor, then ends the session. The Client's life must be
+// close waits for the supervisor, then ends the session. The server's life must be
 // over.
 func (s *server) close() {
 	<-s.gone

@@ -20,6 +20,9 @@ type session struct {
 	cs    *sdk.ClientSession // nil where it failed
 	fail  *failure
 	lost  atomic.Bool // the server forgot it: its id is never sent again
+	// changed is called when the server says that its tools have changed. It must not
+	// wait: it runs where messages are read.
+	changed func()
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
@@ -47,9 +50,10 @@ func (s *session) protocol() string {
 // when a call needs one, by a goroutine of its own: however many callers wait, there
 // is one, and none of them can cancel it for the others (S3.3).
 type pool struct {
-	life context.Context
-	dial func(context.Context) (*sdk.ClientSession, error)
-	made func() // called after each successful handshake, and at the end of a session
+	life    context.Context
+	dial    func(context.Context) (*sdk.ClientSession, error)
+	made    func() // called after each successful handshake, and at the end of a session
+	changed func() // session.changed
 
 	mu     sync.Mutex // protects cur and closed
 	cur    *session   // nil until needed and after drop
@@ -66,7 +70,7 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	}
 	s := p.cur
 	if s == nil {
-		s = &session{ready: make(chan struct{})}
+		s = &session{ready: make(chan struct{}), changed: p.changed}
 		p.cur = s
 		p.work.Go(func() { p.handshake(s) })
 	}

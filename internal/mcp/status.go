@@ -12,7 +12,7 @@ type State string
 const (
 	Connecting State = "connecting"
 	Connected  State = "connected"
-	Degraded   State = "degraded" // connected once, failing now; its last tool list is still offered
+	Degraded   State = "degraded" // connected once, failing now, or its calls are; its last tool list is still offered
 	Failed     State = "failed"
 	Disabled   State = "disabled"
 )
@@ -26,6 +26,9 @@ type ServerStatus struct {
 	Since    time.Time `json:"since"`
 	Protocol string    `json:"protocol_version,omitempty"`
 	Tools    int       `json:"tools"`
+	// DisabledTools are the server's own names for the tools whose definitions the
+	// operator has not accepted (pin), sorted.
+	DisabledTools []string `json:"disabled_tools,omitempty"`
 }
 
 // ServerError is why a server cannot be used now. Its text is fit for the caller;

@@ -143,6 +143,9 @@ func (s *stream) message(data []byte) (bool, *failure) {
 			s.x.report(m.Params)
 			return false, nil
 		}
+		if m.Method == "notifications/tools/list_changed" {
+			s.x.session.changed()
+		}
 		// Log messages have no reader in this build.
 		return m.Method != "notifications/message", nil
 	}

@@ -1,0 +1,173 @@
+package mcp
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// When a breaker opens, and for how long (F12).
+const (
+	maxStreak   = 5                // failures in a row
+	minSample   = 20               // calls, half of which must have failed …
+	sampleTime  = 10 * time.Second // … within this time
+	breakerTime = 5 * time.Second  // until a call may try again
+)
+
+// breaker keeps calls from a server that fails again and again, so that a run is told
+// at once instead of after a time-out, and the server gets time to recover. After
+// breakerTime the next call tries it, alone: if that works the breaker closes, else
+// it stays open for another breakerTime.
+//
+// It holds no timer and no goroutine: everything is decided when a call asks. The
+// zero value is closed.
+type breaker struct {
+	mu      sync.Mutex // protects what follows
+	streak  int        // failures since the last success
+	seconds [sampleTime / time.Second]sample
+	opened  time.Time // zero while closed
+	retry   time.Time // when open: the first moment that a call may try
+	trial   bool      // that call is under way
+	turns   int       // times that it opened or closed
+}
+
+// sample is the calls that ended within one second.
+type sample struct {
+	second      int64
+	calls, fail int
+}
+
+// verdict is what a call says about its server.
+type verdict int
+
+const (
+	saysNothing verdict = iota // the caller left, or nothing was asked
+	works                      // it answered, if only with an error of its own
+	fails
+)
+
+// judge is what f, nil for a result, says about the server.
+func judge(f *failure) verdict {
+	if f == nil {
+		return works
+	}
+	switch f.kind {
+	case Cancelled, Denied:
+		return saysNothing
+	case Unavailable, Timeout, Protocol, UnknownOutcome:
+		return fails
+	}
+	return works
+}
+
+// pass admits one call.
+type pass struct{ turn int }
+
+// refuse says why a call would not be let through now; nil if it would.
+func (b *breaker) refuse() *failure {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refuseLocked(time.Now())
+}
+
+func (b *breaker) refuseLocked(now time.Time) *failure {
+	if b.opened.IsZero() || !b.trial && !now.Before(b.retry) {
+		return nil
+	}
+	return &failure{kind: Unavailable, public: b.reasonLocked(now), notRun: true}
+}
+
+// reasonLocked is the open breaker in words fit for the caller.
+func (b *breaker) reasonLocked(now time.Time) string {
+	switch wait := b.retry.Sub(now); {
+	case b.trial:
+		return "it failed too often; a call is trying it again"
+	case wait <= 0:
+		return "it failed too often; the next call tries it again"
+	default:
+		return fmt.Sprintf("it failed too often; tried again in %d s", (wait+time.Second-1)/time.Second)
+	}
+}
+
+// enter lets one call through, or says why not. Who was let through must call leave.
+func (b *breaker) enter() (pass, *failure) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.refuseLocked(time.Now()); f != nil {
+		return pass{}, f
+	}
+	b.trial = !b.opened.IsZero()
+	return pass{b.turns}, nil
+}
+
+// leave notes what came of a call. A call from before the breaker last opened or
+// closed says nothing about the server as it is now.
+func (b *breaker) leave(p pass, v verdict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p.turn != b.turns {
+		return
+	}
+	now := time.Now()
+	if !b.opened.IsZero() {
+		b.trial = false // of which there is one at a time
+		switch v {
+		case works:
+			b.closeLocked()
+		case fails:
+			b.retry = now.Add(breakerTime)
+		}
+		return
+	}
+	switch v {
+	case saysNothing:
+		return
+	case works:
+		b.streak = 0
+	case fails:
+		b.streak++
+	}
+	if b.tooMuchLocked(now, v) {
+		b.opened, b.retry = now, now.Add(breakerTime)
+		b.turns++
+	}
+}
+
+// tooMuchLocked counts a call that ended now and reports whether the breaker opens.
+func (b *breaker) tooMuchLocked(now time.Time, v verdict) bool {
+	second := now.Unix()
+	s := &b.seconds[second%int64(len(b.seconds))]
+	if s.second != second {
+		*s = sample{second: second}
+	}
+	s.calls++
+	if v == works {
+		return false
+	}
+	s.fail++
+	calls, fail := 0, 0
+	for _, s := range b.seconds {
+		if second-s.second < int64(len(b.seconds)) {
+			calls, fail = calls+s.calls, fail+s.fail
+		}
+	}
+	return b.streak >= maxStreak || calls >= minSample && 2*fail >= calls
+}
+
+func (b *breaker) closeLocked() {
+	b.opened, b.retry, b.trial = time.Time{}, time.Time{}, false
+	b.streak, b.seconds = 0, [len(b.seconds)]sample{}
+	b.turns++
+}
+
+// state reports since when the breaker is open, why in words fit for the caller, and
+// whether the next call may try; the zero time where it is closed.
+func (b *breaker) state() (since time.Time, reason string, halfOpen bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.opened.IsZero() {
+		return time.Time{}, "", false
+	}
+	now := time.Now()
+	return b.opened, b.reasonLocked(now), b.refuseLocked(now) == nil
+}

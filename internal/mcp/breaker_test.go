@@ -1,0 +1,223 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// report lets a call through b that ends at once.
+func report(t *testing.T, b *breaker, v verdict) {
+	t.Helper()
+	p, f := b.enter()
+	if f != nil {
+		t.Fatal(f)
+	}
+	b.leave(p, v)
+}
+
+// after is fake time going by.
+func after(d time.Duration) { <-time.After(d) }
+
+func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b breaker
+		for range 3 {
+			for range maxStreak - 1 {
+				report(t, &b, fails)
+			}
+			report(t, &b, works)
+			after(sampleTime) // so that their share doesn't matter
+		}
+		for range maxStreak {
+			report(t, &b, saysNothing)
+			report(t, &b, fails)
+		}
+		if f := b.refuse(); f == nil || f.public != "it failed too often; tried again in 5 s" {
+			t.Errorf("not open: %v", f)
+		}
+	})
+}
+
+func TestBreakerOpensWhenHalfOfTwentyFail(t *testing.T) {
+	for name, test := range map[string]struct {
+		pause time.Duration // between calls
+		calls int           // until it opens; 0: never
+	}{
+		"at once": {0, 20}, "in 8 s": {400 * time.Millisecond, 20}, "in 20 s": {time.Second, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var b breaker
+			opened := 0
+			for i := range 100 {
+				// In turns, so that no streak builds up; the first works.
+				report(t, &b, map[bool]verdict{true: fails, false: works}[i%2 == 1])
+				if b.refuse() != nil {
+					opened = i + 1
+					break
+				}
+				after(test.pause)
+			}
+			if opened != test.calls {
+				t.Errorf("%s: open after %d calls, want %d", name, opened, test.calls)
+			}
+		})
+	}
+}
+
+// One call tries, the others are refused meanwhile; what it finds decides.
+func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b breaker
+		for range maxStreak {
+			report(t, &b, fails)
+		}
+		begin, _, _ := b.state()
+		for _, trial := range []struct {
+			after time.Duration // of being refused
+			found verdict
+		}{{breakerTime, fails}, {breakerTime, saysNothing}, {0, fails}, {breakerTime, works}} {
+			if trial.after > 0 {
+				after(trial.after - time.Nanosecond)
+				if b.refuse() == nil {
+					t.Error("tried too soon")
+				}
+				after(time.Nanosecond)
+			}
+			p, f := b.enter()
+			if f != nil {
+				t.Fatal(f)
+			}
+			if _, f := b.enter(); f == nil || f.kind != Unavailable || !f.notRun {
+				t.Errorf("a second call was let through: %v", f)
+			}
+			if since, _, _ := b.state(); since != begin {
+				t.Errorf("open since %s, want %s", since, begin)
+			}
+			b.leave(p, trial.found)
+		}
+		for range maxStreak - 1 {
+			report(t, &b, fails) // counted anew
+		}
+	})
+}
+
+// Calls that began before the breaker opened say nothing about the server now.
+func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b breaker
+		old, _ := b.enter()
+		for range maxStreak {
+			report(t, &b, fails)
+		}
+		b.leave(old, works)
+		if b.refuse() == nil {
+			t.Error("an old success closed it")
+		}
+		after(breakerTime)
+		trial, _ := b.enter()
+		b.leave(old, works)
+		b.leave(trial, fails)
+		if b.refuse() == nil {
+			t.Error("an old success stood for the trial")
+		}
+	})
+}
+
+// F12: calls to a server that is gone fail at once after five, and again work within
+// 10 s of its return; GET /servers shows it.
+func TestBreakerOfAServerThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		var tried atomic.Int64
+		flaky := func(http.RoundTripper) http.RoundTripper {
+			return fake(func(_ *http.Request, m message) (string, error) {
+				if m.Method == "tools/call" {
+					tried.Add(1)
+				}
+				if down.Load() {
+					return "", errors.New("connection refused")
+				}
+				return text("ok"), nil
+			})
+		}
+		c := open(t, Options{Transport: flaky}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		down.Store(true)
+		for range maxStreak {
+			_, err := c.Call(t.Context(), Call{Tool: "t"})
+			if e := kind(t, err); e.Kind != Unavailable || strings.Contains(e.Message, "too often") {
+				t.Fatal(e.Message)
+			}
+		}
+		for range 100 {
+			_, err := c.Call(t.Context(), Call{Tool: "t"})
+			if e := kind(t, err); e.Kind != Unavailable || e.Message != "MCP server a: it failed too often; tried again in 5 s" {
+				t.Fatal(e.Message)
+			}
+		}
+		if n := tried.Load(); n != maxStreak {
+			t.Errorf("%d calls reached the server", n)
+		}
+		synctest.Wait() // the supervisor has listed again, which works
+		if st := c.Servers()[0]; st.State != Degraded || st.Since != time.Now() || !strings.Contains(st.Reason, "too often") || st.Tools != 1 {
+			t.Errorf("%+v", st)
+		}
+		down.Store(false)
+		begin := time.Now()
+		for {
+			if _, err := c.Call(t.Context(), Call{Tool: "t"}); err == nil {
+				break
+			}
+			after(time.Second)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("recovered after %s", took)
+		}
+		if st := c.Servers()[0]; st.State != Connected || st.Reason != "" {
+			t.Errorf("%+v", st)
+		}
+		_ = c.Close()
+	})
+}
+
+// A tool that fails, bad arguments, and callers who leave are not the server's fault.
+func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
+	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		switch m.Params.Meta["do"] {
+		case "execution":
+			body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken"}}`)(w, r, m)
+		case "arguments":
+			rpc400(w, r, m)
+		default:
+			plain(http.StatusServiceUnavailable, "later")(w, r, m)
+		}
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	do := func(ctx context.Context, what string) *CallError {
+		_, err := c.Call(ctx, Call{Tool: "t", Meta: map[string]any{"do": what}})
+		return kind(t, err)
+	}
+	for range 2 * minSample {
+		do(t.Context(), "execution")
+		do(t.Context(), "arguments")
+		do(gone, "busy")
+	}
+	if st := c.Servers()[0]; st.State != Connected {
+		t.Errorf("%+v", st)
+	}
+	for range maxStreak {
+		do(t.Context(), "busy")
+	}
+	if st := c.Servers()[0]; st.State != Degraded {
+		t.Errorf("%+v", st)
+	}
+}

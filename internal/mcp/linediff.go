@@ -1,0 +1,97 @@
+package mcp
+
+import "strings"
+
+const (
+	diffContext = 2       // lines that are shown around a difference
+	maxDiff     = 4 << 20 // cells of the table; beyond, the parts that differ are shown whole
+)
+
+// lineDiff is the difference of two texts, line by line; "" if there is none.
+func lineDiff(old, new []string) string {
+	type line struct {
+		mark byte
+		text string
+	}
+	var all []line
+	add := func(mark byte, texts []string) {
+		for _, t := range texts {
+			all = append(all, line{mark, t})
+		}
+	}
+	// What they begin and end with alike, since that is most of it.
+	head := 0
+	for head < min(len(old), len(new)) && old[head] == new[head] {
+		head++
+	}
+	tail := 0
+	for tail < min(len(old), len(new))-head && old[len(old)-1-tail] == new[len(new)-1-tail] {
+		tail++
+	}
+	add(' ', old[:head])
+	a, b := old[head:len(old)-tail], new[head:len(new)-tail]
+	for _, s := range common(a, b) {
+		add('-', a[:s.a])
+		add('+', b[:s.b])
+		if a, b = a[s.a:], b[s.b:]; len(a) > 0 && len(b) > 0 {
+			add(' ', a[:1])
+			a, b = a[1:], b[1:]
+		}
+	}
+	add(' ', old[len(old)-tail:])
+
+	var out strings.Builder
+	shown := -1 // the last line that was
+	for i := range all {
+		near := false
+		for j := max(0, i-diffContext); j <= min(len(all)-1, i+diffContext); j++ {
+			near = near || all[j].mark != ' '
+		}
+		if !near {
+			continue
+		}
+		if shown >= 0 && shown != i-1 {
+			out.WriteString("    …\n")
+		}
+		shown = i
+		out.WriteString("  " + string(all[i].mark) + " " + all[i].text + "\n")
+	}
+	return out.String()
+}
+
+// step is how many lines to skip on each side before the next common one.
+type step struct{ a, b int }
+
+// common is the longest common subsequence of a and b, as the steps to each of its
+// lines and one to the end.
+func common(a, b []string) []step {
+	if (len(a)+1)*(len(b)+1) > maxDiff {
+		return []step{{len(a), len(b)}}
+	}
+	width := len(b) + 1
+	longest := make([]int32, (len(a)+1)*width) // of a[i:] and b[j:]
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				longest[i*width+j] = longest[(i+1)*width+j+1] + 1
+			} else {
+				longest[i*width+j] = max(longest[(i+1)*width+j], longest[i*width+j+1])
+			}
+		}
+	}
+	var out []step
+	i, j, from := 0, 0, step{}
+	for i < len(a) && j < len(b) {
+		switch {
+		case a[i] == b[j]:
+			out = append(out, step{i - from.a, j - from.b})
+			i, j = i+1, j+1
+			from = step{i, j}
+		case longest[(i+1)*width+j] >= longest[i*width+j+1]:
+			i++
+		default:
+			j++
+		}
+	}
+	return append(out, step{len(a) - from.a, len(b) - from.b})
+}

@@ -1,0 +1,266 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// answering is a script whose calls are answered at once.
+func answering() *script {
+	return &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+}
+
+func reload(t testing.TB, c *Client, servers ...ServerConfig) {
+	t.Helper()
+	if err := c.Reload(servers); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// statesOf are the names and states of all servers.
+func statesOf(c *Client) string {
+	var out []string
+	for _, s := range c.Servers() {
+		out = append(out, s.Name+" "+string(s.State))
+	}
+	return strings.Join(out, ", ")
+}
+
+// S4.9: new servers join, removed ones are gone, unchanged ones keep their sessions;
+// tools come in the order of the new configuration.
+func TestReloadChangesOnlyWhatChanged(t *testing.T) {
+	scripts := map[string]*script{}
+	cfg := func(name string) ServerConfig {
+		s := answering()
+		s.deletes = make(chan string, 10)
+		scripts[name] = s
+		return ServerConfig{Name: name, URL: serve(t, s).URL, ToolPrefix: name}
+	}
+	a, b, d := cfg("a"), cfg("b"), cfg("d")
+	c := open(t, Options{}, a, b)
+	if got := namesOf(c.Tools(t.Context())); got != "a_t b_t" {
+		t.Fatal(got)
+	}
+	changed := b
+	changed.Timeout = time.Minute
+	reload(t, c, d, changed, a)
+	if got := namesOf(c.Tools(t.Context())); got != "d_t b_t a_t" {
+		t.Errorf("tools %s; %+v", got, c.Servers())
+	}
+	if got := statesOf(c); got != "d connected, b connected, a connected" {
+		t.Error(got)
+	}
+	if id := <-scripts["b"].deletes; id != "session-1" { // the earlier b's session is ended
+		t.Error(id)
+	}
+	for _, name := range []string{"a", "b", "d"} {
+		res, err := c.Call(t.Context(), Call{Tool: name + "_t"})
+		must(t, res, err)
+	}
+	if a, b := scripts["a"].shakes.Load(), scripts["b"].shakes.Load(); a != 1 || b != 2 {
+		t.Errorf("%d handshakes with a, %d with b", a, b)
+	}
+	reload(t, c, a)
+	if id := <-scripts["d"].deletes; id != "session-1" {
+		t.Error(id)
+	}
+	if got := namesOf(c.Tools(t.Context())); got != "a_t" || statesOf(c) != "a connected" {
+		t.Error(got, statesOf(c))
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "d_t"})
+	if e := kind(t, err); e.Kind != UnknownTool {
+		t.Error(e)
+	}
+	if scripts["a"].shakes.Load() != 1 {
+		t.Error("the unchanged server lost its session")
+	}
+}
+
+// A call that was sent to a server before it was removed ends as it would have; one
+// that waits for its turn doesn't begin, or goes to who has the tool now.
+func TestRemovedServerDrains(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	var ended atomic.Int64
+	s := answering()
+	s.deletes = make(chan string, 10)
+	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
+		if m.Params.Meta["do"] == "wait" {
+			begun <- struct{}{}
+			<-release
+			ended.Add(1)
+		}
+		reply(w, m.ID, text("from the old one"))
+	}
+	one := ServerConfig{Name: "a", URL: serve(t, s).URL, MaxConcurrentCalls: 1}
+	c := open(t, Options{}, one)
+	c.Tools(t.Context())
+	type outcome struct {
+		text string
+		err  error
+	}
+	call := func(do string) chan outcome {
+		out := make(chan outcome, 1)
+		go func() {
+			res, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": do}})
+			if err != nil {
+				out <- outcome{"", err}
+				return
+			}
+			out <- outcome{res.Text(), nil}
+		}()
+		return out
+	}
+	first := call("wait")
+	<-begun
+	queued := call("now")
+
+	// The same server with more permits: the queued call goes there at once.
+	two := one
+	two.MaxConcurrentCalls = 2
+	reload(t, c, two)
+	if got := <-queued; got.err != nil {
+		t.Error(got.err)
+	}
+	second := call("wait")
+	<-begun
+	reload(t, c)
+	if got := statesOf(c); got != "" {
+		t.Error(got)
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != UnknownTool {
+		t.Error(e)
+	}
+	select {
+	case id := <-s.deletes:
+		t.Errorf("session %s was ended under a call", id)
+	default:
+	}
+	close(release)
+	for _, ch := range []chan outcome{first, second} {
+		if got := <-ch; got.err != nil || got.text != "from the old one" {
+			t.Error(got)
+		}
+	}
+	<-s.deletes
+	<-s.deletes
+	if ended.Load() != 2 {
+		t.Error("calls were cut")
+	}
+}
+
+// Close doesn't wait for calls that a removed server still has.
+func TestCloseEndsADrain(t *testing.T) {
+	begun := make(chan struct{})
+	s := answering()
+	s.call = func(_ http.ResponseWriter, r *http.Request, _ message) {
+		close(begun)
+		<-r.Context().Done()
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Call(context.Background(), Call{Tool: "t"})
+		failed <- err
+	}()
+	<-begun
+	reload(t, c)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if e := kind(t, <-failed); e.Kind != Cancelled {
+		t.Error(e)
+	}
+	if err := c.Reload(nil); err == nil {
+		t.Error("a closed client was configured")
+	}
+}
+
+// F36: a configuration that is no good changes nothing.
+func TestBadConfigurationChangesNothing(t *testing.T) {
+	s := answering()
+	good := ServerConfig{Name: "a", URL: serve(t, s).URL}
+	c := open(t, Options{}, good)
+	c.Tools(t.Context())
+	for _, bad := range [][]ServerConfig{
+		{good, good},
+		{{Name: "b", URL: "ftp://h"}},
+		{good, {Name: ""}},
+	} {
+		if err := c.Reload(bad); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	if got := namesOf(c.Tools(t.Context())); got != "t" || statesOf(c) != "a connected" || s.shakes.Load() != 1 {
+		t.Error(got, statesOf(c), s.shakes.Load())
+	}
+}
+
+// Callers don't notice that the configuration changes under them.
+func TestCallsThroughReloads(t *testing.T) {
+	url := serve(t, answering()).URL
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: url})
+	c.Tools(t.Context())
+	stop, done := make(chan struct{}), make(chan error, 4)
+	for range cap(done) {
+		go func() {
+			for {
+				select {
+				case <-stop:
+					done <- nil
+					return
+				default:
+				}
+				if _, err := c.Call(context.Background(), Call{Tool: "t"}); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+	}
+	for i := range 20 {
+		reload(t, c, ServerConfig{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+	}
+	close(stop)
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// 100 reloads leave nothing behind.
+func TestReloadsLeaveNothing(t *testing.T) {
+	url := serve(t, answering()).URL
+	keep := ServerConfig{Name: "keep", URL: url, ToolPrefix: "keep"}
+	c := open(t, Options{}, keep)
+	c.Tools(t.Context())
+	res, err := c.Call(t.Context(), Call{Tool: "keep_t"})
+	must(t, res, err)
+	before := runtime.NumGoroutine()
+	for i := range 100 {
+		reload(t, c, keep, ServerConfig{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
+			ServerConfig{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
+		if i%10 == 0 {
+			c.Tools(t.Context())
+		}
+	}
+	reload(t, c, keep)
+	c.drains.Wait()
+	if n := len(c.names.entries); n != 1 {
+		t.Errorf("%d lists of tools", n)
+	}
+	// The servers that were left may still see their connections end.
+	if after := runtime.NumGoroutine(); after > before+20 {
+		t.Errorf("%d goroutines before, %d after", before, after)
+	}
+}
