@@ -17,7 +17,7 @@ import (
 )
 
 // The types of servers that a configuration may name. This build connects to
-// TypeHTTP; the others are reported as failed.
+// TypeHTTP and TypeWebSocket; the others are reported as failed.
 const (
 	TypeHTTP      = "http"
 	TypeStdio     = "stdio"
@@ -41,8 +41,8 @@ type ServerConfig struct {
 	Disabled bool   // no tools and no connection
 	Type     string // "" means TypeHTTP
 
-	URL         string                 // http or https, without user and fragment
-	Headers     map[string]auth.Secret // sent with every request
+	URL         string                 // http or https; ws or wss for TypeWebSocket; without user and fragment
+	Headers     map[string]auth.Secret // sent with every request, and with a WebSocket's handshake
 	Query       map[string]string      // added to the URL
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
@@ -140,7 +140,7 @@ func (s *ServerConfig) check(service bool) *fieldError {
 		return wrong("auth.type", "%.40q is not supported by this build", string(s.Auth))
 	case s.Auth == AuthJWT && !s.BearerToken.IsZero():
 		return wrong("bearerToken", "cannot be set together with auth type jwt")
-	case s.Type != "" && s.Type != TypeHTTP:
+	case s.Type != "" && s.Type != TypeHTTP && s.Type != TypeWebSocket:
 		return nil // New reports that it cannot be used
 	}
 	if f := s.checkHeaders(); f != nil {
@@ -156,6 +156,7 @@ func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 var ownHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
 	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
+	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
 // checkHeaders looks for what net/http would refuse with every request: an operator
@@ -186,14 +187,18 @@ func badHeaderValue(s string) bool {
 
 // checkURL checks the URL, and that no token would go over a network in the clear.
 func (s *ServerConfig) checkURL(service bool) *fieldError {
+	plain, safe := "http", "https"
+	if s.Type == TypeWebSocket {
+		plain, safe = "ws", "wss"
+	}
 	u, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "":
 		return wrong("url", "is missing")
 	case err != nil:
 		return wrong("url", "is no URL") // the cause would quote it
-	case u.Scheme != "http" && u.Scheme != "https":
-		return wrong("url", "must begin with http:// or https://")
+	case u.Scheme != plain && u.Scheme != safe:
+		return wrong("url", "must begin with %s:// or %s://", plain, safe)
 	case u.Host == "" || u.Hostname() == "":
 		return wrong("url", "has no host")
 	case u.User != nil:
@@ -201,18 +206,18 @@ func (s *ServerConfig) checkURL(service bool) *fieldError {
 	case u.Fragment != "" || strings.Contains(s.URL, "#"):
 		return wrong("url", "must not have a fragment")
 	}
-	if u.Scheme == "https" || loopback(u.Hostname()) {
+	if u.Scheme == safe || loopback(u.Hostname()) {
 		return nil
 	}
 	switch {
 	case !s.BearerToken.IsZero():
-		return wrong("url", "must be https://, since bearerToken would go there in the clear")
+		return wrong("url", "must be %s://, since bearerToken would go there in the clear", safe)
 	case s.Auth == AuthJWT && service:
-		return wrong("url", "must be https://, since the service's token would go there in the clear")
+		return wrong("url", "must be %s://, since the service's token would go there in the clear", safe)
 	}
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {
-			return wrong("url", "must be https://, since headers.%s would go there in the clear", name)
+			return wrong("url", "must be %s://, since headers.%s would go there in the clear", safe, name)
 		}
 	}
 	return nil

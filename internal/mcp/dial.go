@@ -19,7 +19,8 @@ type dialer struct {
 
 // dialers makes the dialer of a server, by its type.
 var dialers = map[string]func(ServerConfig, Options) (dialer, error){
-	TypeHTTP: dialHTTP,
+	TypeHTTP:      dialHTTP,
+	TypeWebSocket: dialWebSocket,
 }
 
 // dialHTTP is Streamable HTTP. The http.Client and its connections are made once
@@ -30,6 +31,25 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
+	out, pooled := newOutgoing(cfg, o, base)
+	client := &http.Client{Transport: guard{out}, CheckRedirect: noRedirect}
+	mcp := sdkClient(o)
+	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
+		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
+			Endpoint:   cfg.URL,
+			HTTPClient: client,
+			// The guard ends a stream that cannot be resumed; here, the end of
+			// retries would be the end of the session.
+			MaxRetries:           1000,
+			DisableStandaloneSSE: true,
+			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
+		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+	}
+	return dialer{connect: connect, close: pooled.CloseIdleConnections}, nil
+}
+
+// newOutgoing is the way to a server over HTTP, and the connections at its end.
+func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, *http.Transport) {
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
 	// Twice the calls: a call may begin while the stream of the one before is read
@@ -47,24 +67,11 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	case cfg.Auth == AuthJWT:
 		out.tokens = o.Service
 	}
-	client := &http.Client{
-		Transport:     guard{out},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	mcp := sdkClient(o)
-	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
-			Endpoint:   cfg.URL,
-			HTTPClient: client,
-			// The guard ends a stream that cannot be resumed; here, the end of
-			// retries would be the end of the session.
-			MaxRetries:           1000,
-			DisableStandaloneSSE: true,
-			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
-		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
-	}
-	return dialer{connect: connect, close: pooled.CloseIdleConnections}, nil
+	return out, pooled
 }
+
+// noRedirect makes a redirect the reply: where it leads to was not configured (F19).
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // sdkClient is the SDK's side of a server, whatever the transport. It may make many
 // sessions.

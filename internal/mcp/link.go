@@ -368,6 +368,7 @@ func (l *link) end(err error) {
 	}
 	l.err = err
 	alone := len(l.asked) == 1
+	long, _ := errors.AsType[*overlong](err)
 	for id, q := range l.asked {
 		delete(l.asked, id)
 		l.died = q.method
@@ -376,7 +377,9 @@ func (l *link) end(err error) {
 		case !q.sent:
 			l.refuseLocked(q)
 		case q.x == nil:
-		case f != nil && f.kind == TooLarge && alone:
+		case long != nil && long.answers.IsValid() && long.answers != id:
+			q.x.fail(cutOff(err))
+		case f != nil && f.kind == TooLarge && (alone || long != nil && long.answers == id):
 			q.x.fail(f) // it can only be this one's answer
 		default:
 			q.x.fail(cutOff(err))

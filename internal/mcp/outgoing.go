@@ -17,6 +17,7 @@ type outgoingTrip struct {
 	headers map[string]auth.Secret
 	query   map[string]string
 	tokens  auth.TokenSource // nil: no bearer token of our own
+	upgrade bool             // requests are WebSocket handshakes
 }
 
 func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -65,7 +66,8 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 
 // authorized sends r with the server's token, and once more with a new one if the
 // server refuses it with 401. An exchange renews once, so a server that always
-// refuses costs one fetch and not a loop (F18).
+// refuses costs one fetch and not a loop (F18). A WebSocket handshake may be refused
+// with 403 for the same reason: some frameworks have no other way to decline one.
 func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response, error) {
 	token, err := t.tokens.Token(r.Context())
 	if err != nil {
@@ -75,13 +77,13 @@ func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response,
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+token.Reveal())
 	resp, err := t.next.RoundTrip(r)
-	if err != nil || resp.StatusCode != http.StatusUnauthorized || !x.renewed.CompareAndSwap(false, true) {
+	if err != nil || !t.refused(resp) || !x.renewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drain(resp, maxError)
 	x.sent.Store(false) // refused, so not run
 	if token, err = t.tokens.Renew(r.Context(), token); err != nil {
-		f := badStatus(http.StatusUnauthorized, nil)
+		f := badStatus(resp.StatusCode, nil)
 		f.err = err
 		return nil, f
 	}
@@ -94,4 +96,9 @@ func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response,
 	}
 	again.Header.Set("Authorization", "Bearer "+token.Reveal())
 	return t.next.RoundTrip(again)
+}
+
+// refused reports whether a reply says that our token is not good.
+func (t *outgoingTrip) refused(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized || t.upgrade && resp.StatusCode == http.StatusForbidden
 }

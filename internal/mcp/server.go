@@ -89,7 +89,10 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
 	}
-	s.pool = &pool{life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.outdate}
+	s.pool = &pool{
+		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.outdate,
+		gone: func(f *failure) { s.down(f) },
+	}
 	return s
 }
 

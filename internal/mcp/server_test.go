@@ -20,7 +20,7 @@ func TestServersAreIndependent(t *testing.T) {
 		ServerConfig{Name: "down", URL: "http://127.0.0.1:1"},
 		ServerConfig{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
 		ServerConfig{Name: "child", Type: TypeStdio, Command: "x"},
-		ServerConfig{Name: "socket", Type: TypeWebSocket, URL: "wss://localhost"},
+		ServerConfig{Name: "socket", Type: TypeWebSocket, URL: "wss://127.0.0.1:1"},
 		ServerConfig{Name: "old", Type: TypeSSE, URL: web.URL},
 		ServerConfig{Name: "good", URL: web.URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
@@ -36,7 +36,7 @@ func TestServersAreIndependent(t *testing.T) {
 	want := `down failed connection refused
 off disabled 
 child failed type stdio is not supported by this build
-socket failed type websocket is not supported by this build
+socket failed connection refused
 old failed type sse is not supported by this build
 good connected `
 	if got := strings.Join(states, "\n"); got != want {

@@ -52,11 +52,13 @@ func (s *session) protocol() string {
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
-	made    func() // called after each successful handshake, and at the end of a session
-	changed func() // session.changed
+	made    func()         // called after each successful handshake, and some time after the loss of a session
+	gone    func(*failure) // called when a session is lost
+	changed func()         // session.changed
 
-	mu     sync.Mutex // protects cur and closed
+	mu     sync.Mutex // protects what follows
 	cur    *session   // nil until needed and after drop
+	losses int        // sessions lost in a row, each soon after it was made
 	closed bool
 	work   sync.WaitGroup // handshakes, and sessions being closed
 }
@@ -118,21 +120,50 @@ func (p *pool) handshake(s *session) {
 // call (S4.5). Over HTTP a session ends only by drop or close; a child process may die
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
-	_ = s.cs.Wait()
-	p.drop(s)
-	p.made()
+	begin := time.Now()
+	err := s.cs.Wait()
+	if !p.drop(s) {
+		return // our own doing, or somebody is making the next one
+	}
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
+		f = lostSession(err)
+	}
+	p.gone(f)
+	pause := time.NewTimer(p.pause(time.Since(begin)))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		p.made()
+	case <-p.life.Done():
+	}
+}
+
+// pause is the wait after the loss of a session that was used for so long. A server
+// that lets everybody in and throws them out again gets no more visits than one that
+// is down.
+func (p *pool) pause(used time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if used > maxBackoff {
+		p.losses = 0
+	}
+	p.losses++
+	return backoff(p.losses - 1)
 }
 
 // drop forgets s if it is still the current session, so that callers who lost it
-// together cause one handshake, and closes it when its other calls have ended.
-func (p *pool) drop(s *session) {
+// together cause one handshake, and closes it when its other calls have ended. It
+// reports whether it was.
+func (p *pool) drop(s *session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cur != s || p.closed {
-		return
+		return false
 	}
 	p.cur = nil
 	p.work.Go(func() { _ = s.cs.Close() })
+	return true
 }
 
 // current is the session that the next call would use, nil where one would be made.

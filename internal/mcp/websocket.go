@@ -1,0 +1,86 @@
+package mcp
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"github.com/coder/websocket"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// subprotocol is what we offer in the handshake, as the TypeScript and Python SDKs do:
+// MCP itself has no WebSocket transport. A server that picks none is taken too.
+const subprotocol = "mcp"
+
+// dialWebSocket is one JSON-RPC message per text frame. The transport below is made
+// once and outlives sessions (S3.1), though each session has a TCP connection to
+// itself; headers, query and token go with the handshake, which is plain HTTP.
+func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return dialer{}, err
+	}
+	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
+	out, pooled := newOutgoing(cfg, o, base)
+	out.upgrade = true
+	mcp := sdkClient(o)
+	var sockets sync.WaitGroup
+	var once sync.Once
+	log := o.Logger.With("mcp_server", cfg.Name)
+	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
+		open := func(ctx context.Context) (frames, error) {
+			u := &upgrade{next: out}
+			conn, err := u.dial(ctx, base.String())
+			if err != nil {
+				return nil, err
+			}
+			return newSocket(conn, u.wire, &sockets), nil
+		}
+		return mcp.Connect(ctx, newLink(open, log, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+	}
+	return dialer{connect: connect, close: func() {
+		sockets.Wait()
+		pooled.CloseIdleConnections()
+	}}, nil
+}
+
+// upgrade is the WebSocket handshake of one session.
+type upgrade struct {
+	next http.RoundTripper
+	// wire is the connection that the handshake left us. The library doesn't give it
+	// out, and its own Close waits for a silent peer longer than we do.
+	wire io.Closer
+}
+
+// dial makes the handshake with url, of scheme http or https. ctx bounds it, and
+// nothing after it. The error is a *failure.
+func (u *upgrade) dial(ctx context.Context, url string) (*websocket.Conn, error) {
+	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{
+		// The client is made anew so that the wire can be kept; what is worth keeping
+		// from one session to the next, such as TLS sessions, is below it.
+		HTTPClient:   &http.Client{Transport: u, CheckRedirect: noRedirect},
+		Subprotocols: []string{subprotocol},
+	})
+	switch {
+	case err == nil:
+		return conn, nil
+	case u.wire != nil:
+		// A status of 101, but not to what we asked. The library has closed the wire.
+		return nil, badReply("its WebSocket handshake is not valid", err)
+	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
+		return nil, badStatus(resp.StatusCode, drain(resp, maxError))
+	}
+	return nil, noReply(err, false)
+}
+
+// RoundTrip sends the handshake and keeps the connection that it was upgraded to.
+func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := u.next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		u.wire = resp.Body
+	}
+	return resp, err
+}
