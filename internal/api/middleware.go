@@ -165,6 +165,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 		var id auth.Identity
 		if err == nil {
 			id, err = h.Verifier.Verify(r.Context(), token)
+			id.Token = auth.NewSecret(token)
 		}
 		if err != nil {
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)

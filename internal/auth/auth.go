@@ -3,19 +3,24 @@
 // Inbound, a Verifier turns the bearer JWT of a request (RFC 6750, RFC 9068) into
 // an Identity. Outbound, a TokenSource gives the bearer token that goes to an MCP
 // server: ClientCredentials fetches the service's own JWT from the IAM (RFC 6749
-// section 4.4) with a secret given directly or kept in OCI Vault; Static is a fixed
-// token.
+// section 4.4) with a secret given directly or kept in OCI Vault; Exchange trades a
+// caller's token for one that a server takes on his behalf (RFC 8693); Static is a
+// fixed token.
 //
 //	src, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{TokenURL: …, ClientID: …, Secret: …})
 //	defer src.Close()
 //	tok, err := src.Token(ctx)        // cached, refreshed before it expires
 //	tok, err = src.Renew(ctx, tok)    // after a server answered 401 to tok
 //
+//	ex, err := auth.NewExchange(auth.ExchangeConfig{Issuer: …, ClientID: …, Secret: …, Resource: …})
+//	defer ex.Close()
+//	tok, err = ex.For(id).Token(ctx)  // for the caller that id speaks of
+//
 //	token, err := auth.FromRequest(r)            // and inbound, for every request:
 //	id, err := verifier.Verify(ctx, token)
 //	status, header := auth.Challenge(err)        // if either failed
 //
-// However many callers wait, one request is under way to the IAM; each caller waits
+// However many callers wait, one request for a token is under way; each caller waits
 // under its own context. Everything here may be used concurrently. No token and no
 // secret is ever formatted: both are a Secret.
 package auth
@@ -44,6 +49,9 @@ type Identity struct {
 	Subject string
 	Scopes  []string
 	Expiry  time.Time // when the token ends; zero for the anonymous caller
+	// Token is what the caller brought. It is the subject_token of an Exchange and
+	// nothing else: passing it on is what the MCP specification forbids.
+	Token Secret
 }
 
 // Owns reports whether a run of owner belongs to id.

@@ -59,7 +59,7 @@ func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
 	}
 }
 
-// S2.2 and RFC 6749 section 2.3.1.
+// S2.2, RFC 6749 section 2.3.1 and RFC 8707.
 func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 	i := newIAM(t)
 	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +69,7 @@ func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 		if errID != nil || errSecret != nil || id != "my:id é" || secret != secretCanary {
 			t.Errorf("basic authentication by %q", id)
 		}
-		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != "grant_type=client_credentials&scope=a+b" {
+		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != "grant_type=client_credentials&resource=https%3A%2F%2Fmcp.example%2Fx&scope=a+b" {
 			t.Errorf("form %q, %v", r.PostForm.Encode(), err)
 		}
 		if r.Header.Get("Accept") != "application/json" {
@@ -77,7 +77,9 @@ func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"access_token":"x","expires_in":60}`))
 	})
-	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.ClientID = "my:id é" })
+	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
+		cfg.ClientID, cfg.Resource = "my:id é", "https://mcp.example/x"
+	})
 	if _, err := c.Token(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +171,9 @@ func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
 		"credentials in the URL":     func(c *ClientCredentialsConfig) { c.TokenURL = "https://u:" + secretCanary + "@iam.example/t" },
 		"no URL":                     func(c *ClientCredentialsConfig) { c.TokenURL = "" },
 		"another scheme":             func(c *ClientCredentialsConfig) { c.TokenURL = "ftp://localhost/t" },
+		"an issuer and a token URL":  func(c *ClientCredentialsConfig) { c.Issuer = "https://iam.example" },
+		"an issuer over plain http":  func(c *ClientCredentialsConfig) { c.TokenURL, c.Issuer = "", "http://iam.example" },
+		"an issuer with a query":     func(c *ClientCredentialsConfig) { c.TokenURL, c.Issuer = "", "https://iam.example?x" },
 		"no client":                  func(c *ClientCredentialsConfig) { c.ClientID = "" },
 		"no secret":                  func(c *ClientCredentialsConfig) { c.Secret = nil },
 	} {
@@ -180,6 +185,9 @@ func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
 			continue
 		}
 		checkQuiet(t, err.Error())
+		if _, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: cfg}); err == nil {
+			t.Errorf("%s: accepted for an exchange", name)
+		}
 	}
 	for _, loopback := range []string{"http://localhost:1/t", "http://127.0.0.1:1/t", "http://[::1]:1/t", "https://iam.example/t"} {
 		cfg := good

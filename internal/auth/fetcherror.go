@@ -15,7 +15,8 @@ type FetchError struct {
 	Public string
 	// Status is the HTTP status that was answered; 0 if there was no answer.
 	Status int
-	// Code is the error code of RFC 6749 section 5.2, if it was one of those six.
+	// Code is the error code of RFC 6749 section 5.2 or RFC 8707, if it was one of
+	// those seven.
 	Code string
 	// Err is the cause, for the log; nil where Public says it all.
 	Err error

@@ -54,11 +54,11 @@ func makeRSA(bits int) *rsa.PrivateKey {
 
 type fields = map[string]any
 
-// iam is an issuer on a loopback port: /token and /jwks, both replaceable.
+// iam is an issuer on a loopback port: /token, /jwks and the metadata, all replaceable.
 type iam struct {
 	*httptest.Server
-	tokenCalls, keyCalls atomic.Int64
-	token, keys          atomic.Pointer[http.HandlerFunc]
+	tokenCalls, keyCalls  atomic.Int64
+	token, keys, metadata atomic.Pointer[http.HandlerFunc]
 }
 
 func newIAM(t testing.TB) *iam {
@@ -73,6 +73,13 @@ func newIAM(t testing.TB) *iam {
 	mux.HandleFunc("GET /jwks", func(w http.ResponseWriter, r *http.Request) {
 		i.keyCalls.Add(1)
 		(*i.keys.Load())(w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if h := i.metadata.Load(); h != nil {
+			(*h)(w, r)
+			return
+		}
+		http.NotFound(w, r)
 	})
 	i.Server = httptest.NewServer(mux)
 	t.Cleanup(i.Close)
@@ -110,6 +117,29 @@ func (i *iam) client(t testing.TB, change func(*ClientCredentialsConfig)) (*Clie
 	t.Cleanup(c.Close)
 	return c, logged
 }
+
+// exchange is an Exchange at i, and the log that it writes.
+func (i *iam) exchange(t testing.TB, change func(*ExchangeConfig)) (*Exchange, *logBuffer) {
+	t.Helper()
+	logged := &logBuffer{}
+	cfg := ExchangeConfig{ClientCredentialsConfig: ClientCredentialsConfig{TokenURL: i.URL + "/token", ClientID: "me",
+		Secret: Fixed(NewSecret(secretCanary)), Logger: logged.logger()}}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := NewExchange(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e, logged
+}
+
+// ann and bob are callers with the token that they brought.
+var (
+	ann = Identity{Issuer: "https://iam.example", Subject: "ann", Token: NewSecret("brought-by-ann-" + tokenCanary)}
+	bob = Identity{Issuer: "https://iam.example", Subject: "bob", Token: NewSecret("brought-by-bob-" + tokenCanary)}
+)
 
 // roundTrip is an HTTP transport without sockets, for tests whose time is fake.
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -46,6 +46,10 @@ func parseTokenReply(body []byte, now time.Time) (token Secret, life time.Durati
 	if kind, err := o.text("token_type"); err != nil || kind != "" && !strings.EqualFold(kind, "Bearer") {
 		return Secret{}, 0, errNoBearer
 	}
+	// RFC 8693 section 2.2.1: what was exchanged may have become something else.
+	if issued, err := o.text("issued_token_type"); err != nil || issued != "" && issued != typeAccessToken && issued != typeJWT {
+		return Secret{}, 0, errNoBearer
+	}
 	life = maxLife
 	stated, haveStated := o.expiresIn()
 	if haveStated {
@@ -105,7 +109,8 @@ func isBearer(s string) bool {
 }
 
 // errorCode reads the error member of a refusal (RFC 6749 section 5.2). Anything but
-// the codes of that section is dropped: it would be the other side's text.
+// the codes of that section and of RFC 8707 is dropped: it would be the other side's
+// text.
 func errorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -114,7 +119,7 @@ func errorCode(body []byte) string {
 		return ""
 	}
 	switch refusal.Error {
-	case "invalid_request", codeInvalidClient, "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope":
+	case "invalid_request", codeInvalidClient, "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target":
 		return refusal.Error
 	}
 	return ""

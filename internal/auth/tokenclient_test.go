@@ -37,6 +37,7 @@ func TestMisbehavingTokenEndpointIsATypedError(t *testing.T) {
 		"1 MiB token":     text(200, `{"access_token":"`+strings.Repeat(tokenCanary, 90000)+`"}`),
 		"17 KiB token":    text(200, `{"access_token":"`+strings.Repeat("a", 17<<10)+`"}`),
 		"header in token": text(200, `{"access_token":"`+tokenCanary+`\r\nX: y"}`),
+		"another type":    text(200, `{"access_token":"`+tokenCanary+`","issued_token_type":"urn:ietf:params:oauth:token-type:id_token"}`),
 		"not a bearer":    text(200, `{"access_token":"`+tokenCanary+`","token_type":"mac"}`),
 		"born expired":    text(200, `{"access_token":"`+old+`","expires_in":3600}`),
 		"302":             redirect(302),
@@ -57,11 +58,25 @@ func TestMisbehavingTokenEndpointIsATypedError(t *testing.T) {
 			_ = conn.Close()
 		},
 	} {
+		t.Run(name, func(t *testing.T) { eachGrant(t, handler) })
+	}
+	if elsewhere.Load() != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// eachGrant asks a token endpoint that misbehaves for a token, by every grant.
+func eachGrant(t *testing.T, handler http.HandlerFunc) {
+	i := newIAM(t)
+	i.handleToken(handler)
+	own, ownLog := i.client(t, nil)
+	ex, exLog := i.exchange(t, nil)
+	for name, try := range map[string]struct {
+		source TokenSource
+		logged *logBuffer
+	}{"client credentials": {own, ownLog}, "exchange": {ex.For(ann), exLog}} {
 		t.Run(name, func(t *testing.T) {
-			i := newIAM(t)
-			i.handleToken(handler)
-			c, logged := i.client(t, nil)
-			_, err := c.Token(t.Context())
+			_, err := try.source.Token(t.Context())
 			var fetch *FetchError
 			if !errors.As(err, &fetch) || fetch.Public == "" {
 				t.Fatalf("got %v", err)
@@ -70,14 +85,11 @@ func TestMisbehavingTokenEndpointIsATypedError(t *testing.T) {
 				t.Errorf("public text %q names a host", fetch.Public)
 			}
 			// S2.2: never logged.
-			checkQuiet(t, fmt.Sprintf("%s %+v %#v", err, err, fetch.Err)+logged.String())
-			if !strings.Contains(logged.String(), "token fetch failed") {
-				t.Errorf("log %q", logged)
+			checkQuiet(t, fmt.Sprintf("%s %+v %#v", err, err, fetch.Err)+try.logged.String())
+			if !strings.Contains(try.logged.String(), "token fetch failed") {
+				t.Errorf("log %q", try.logged)
 			}
 		})
-	}
-	if elsewhere.Load() != 0 {
-		t.Error("a redirect was followed")
 	}
 }
 

@@ -1,0 +1,262 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// RFC 8693 section 2.1, RFC 8707: the request and nothing but it.
+func TestRequestIsTheTokenExchangeGrant(t *testing.T) {
+	i := newIAM(t)
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		id, secret, _ := r.BasicAuth()
+		if secret, _ = url.QueryUnescape(secret); id != "me" || secret != secretCanary {
+			t.Errorf("basic authentication by %q", id)
+		}
+		want := url.Values{
+			"grant_type":           {"urn:ietf:params:oauth:grant-type:token-exchange"},
+			"subject_token":        {ann.Token.Reveal()},
+			"subject_token_type":   {"urn:ietf:params:oauth:token-type:access_token"},
+			"requested_token_type": {"urn:ietf:params:oauth:token-type:access_token"},
+			"audience":             {"crm"}, "resource": {"https://crm.example/mcp"}, "scope": {"read write"},
+		}.Encode()
+		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != want {
+			t.Errorf("form %q, %v", r.PostForm.Encode(), err)
+		}
+		_, _ = w.Write([]byte(`{"access_token":"x","issued_token_type":"urn:ietf:params:oauth:token-type:access_token","token_type":"Bearer","expires_in":60}`))
+	})
+	e, _ := i.exchange(t, func(c *ExchangeConfig) {
+		c.Audience, c.Resource, c.Scope = "crm", "https://crm.example/mcp", "read write"
+	})
+	if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "x" {
+		t.Fatal(tok.Reveal(), err)
+	}
+}
+
+// echoing answers every exchange with a token made of the subject's, after gate.
+func (i *iam) echoing(gate func()) {
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		gate()
+		fmt.Fprintf(w, `{"access_token":"for-%s","token_type":"Bearer","expires_in":3600}`, r.FormValue("subject_token"))
+	})
+}
+
+// One exchange for a caller, however many of his calls wait, and never another's token.
+func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
+	i := newIAM(t)
+	const each = 50
+	var ready, done sync.WaitGroup
+	ready.Add(2 * each)
+	i.echoing(ready.Wait)
+	e, _ := i.exchange(t, nil)
+	for _, who := range []Identity{ann, bob} {
+		for range each {
+			done.Go(func() {
+				ready.Done()
+				if tok, err := e.For(who).Token(t.Context()); err != nil || tok.Reveal() != "for-"+who.Token.Reveal() {
+					t.Errorf("%s got %q, %v", who.Subject, tok.Reveal(), err)
+				}
+			})
+		}
+	}
+	done.Wait()
+	if n := i.tokenCalls.Load(); n != 2 {
+		t.Errorf("%d exchanges for two callers", n)
+	}
+}
+
+// A4 (CVE-2026-35030): tokens that are alike at either end, one person with two tokens,
+// one token under two names: each is judged on its own.
+func TestCallersAreToldApartByTheWholeToken(t *testing.T) {
+	i := newIAM(t)
+	i.echoing(func() {})
+	e, _ := i.exchange(t, nil)
+	head, tail := strings.Repeat("h", 100), strings.Repeat("t", 100)
+	for _, id := range []Identity{
+		{Issuer: "i", Subject: "s", Token: NewSecret(head + "1" + tail)},
+		{Issuer: "i", Subject: "s", Token: NewSecret(head + "2" + tail)},
+		{Issuer: "i", Subject: "other", Token: NewSecret(head + "2" + tail)},
+		{Issuer: "other", Subject: "s", Token: NewSecret(head + "2" + tail)},
+	} {
+		before := i.tokenCalls.Load()
+		for range 2 {
+			if tok, err := e.For(id).Token(t.Context()); err != nil || tok.Reveal() != "for-"+id.Token.Reveal() {
+				t.Errorf("got %q, %v", tok.Reveal(), err)
+			}
+		}
+		if n := i.tokenCalls.Load() - before; n != 1 {
+			t.Errorf("%d exchanges for %s of %s", n, id.Subject, id.Issuer)
+		}
+	}
+}
+
+// F26: the IAM's refusal of one caller is no other's.
+func TestOneCallersRefusalIsHisOwn(t *testing.T) {
+	i := newIAM(t)
+	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("subject_token") == ann.Token.Reveal() {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"error":"invalid_target","error_description":"`+bodyCanary+`"}`)
+			return
+		}
+		fmt.Fprint(w, `{"access_token":"x","expires_in":60}`)
+	})
+	e, logged := i.exchange(t, nil)
+	for range 3 { // the second and third in the pause, without a request
+		_, err := e.For(ann).Token(t.Context())
+		var fetch *FetchError
+		if !errors.As(err, &fetch) || fetch.Code != "invalid_target" {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, err := e.For(bob).Token(t.Context()); err != nil || i.tokenCalls.Load() != 2 {
+		t.Errorf("%v after %d requests", err, i.tokenCalls.Load())
+	}
+	checkQuiet(t, logged.String()+fmt.Sprintf("%+v %#v %v", ann, ann, e.For(ann)))
+}
+
+func TestCallerWithoutTokenIsNotAskedFor(t *testing.T) {
+	i := newIAM(t)
+	e, _ := i.exchange(t, nil)
+	_, err := e.For(Identity{Issuer: "i", Subject: "s"}).Token(t.Context())
+	var fetch *FetchError
+	if !errors.As(err, &fetch) || i.tokenCalls.Load() != 0 {
+		t.Errorf("got %v after %d requests", err, i.tokenCalls.Load())
+	}
+}
+
+// exchangeInBubble runs test with an Exchange of f in fake time.
+func exchangeInBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Exchange)) {
+	synctest.Test(t, func(t *testing.T) {
+		f.begin = time.Now()
+		e, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: ClientCredentialsConfig{TokenURL: "https://iam.example/t",
+			ClientID: "me", Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		test(t, e)
+	})
+}
+
+// F26, F27: kept until shortly before the token expires; the old one serves while it
+// is valid and no longer, and the endpoint is asked ever more rarely while it fails.
+func TestExchangedTokenIsRenewedBeforeItExpires(t *testing.T) {
+	f := &fakeIAM{life: "600"}
+	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+		get := func() string {
+			tok, err := e.For(ann).Token(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return tok.Reveal()
+		}
+		get()
+		pass(530 * time.Second)
+		if got := get(); got != "token-1" || f.count != 1 {
+			t.Errorf("%s after %d exchanges", got, f.count)
+		}
+		f.fail = true
+		pass(69 * time.Second)
+		if got := get(); got != "token-1" || f.count != 2 {
+			t.Errorf("%s after %d exchanges", got, f.count)
+		}
+		pass(2 * time.Second)
+		if _, err := e.For(ann).Token(t.Context()); err == nil {
+			t.Error("an expired token was given out")
+		}
+		f.fail = false
+		pass(30 * time.Second)
+		if got, want := get(), fmt.Sprintf("token-%d", f.count); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// F18: a refused token is exchanged again by one request.
+func TestBurstOfRenewsIsOneExchange(t *testing.T) {
+	f := &fakeIAM{life: "3600", delay: time.Second}
+	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+		old, err := e.For(ann).Token(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var done sync.WaitGroup
+		for range 100 {
+			done.Go(func() {
+				if tok, err := e.For(ann).Renew(t.Context(), old); err != nil || tok.Reveal() != "token-2" {
+					t.Errorf("got %q, %v", tok.Reveal(), err)
+				}
+			})
+		}
+		done.Wait()
+		if f.count != 2 {
+			t.Errorf("%d exchanges", f.count)
+		}
+	})
+}
+
+// What is kept of callers is bounded, and forgotten when they have gone.
+func TestCallersAreForgotten(t *testing.T) {
+	f := &fakeIAM{life: "86400"}
+	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+		visit := func(n int) {
+			if _, err := e.For(Identity{Subject: fmt.Sprint(n), Token: NewSecret("x")}).Token(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range maxCallers + 10 {
+			visit(n)
+		}
+		if len(e.callers) != maxCallers || e.recent.Len() != maxCallers {
+			t.Errorf("%d callers are kept", len(e.callers))
+		}
+		before := f.count
+		visit(maxCallers) // one of the latest
+		visit(0)          // the first to be forgotten
+		if f.count != before+1 {
+			t.Errorf("%d exchanges", f.count-before)
+		}
+		pass(callerIdle)
+		visit(-1)
+		if len(e.callers) != 1 {
+			t.Errorf("%d callers are kept after they have gone", len(e.callers))
+		}
+	})
+}
+
+func TestCloseEndsExchangesAndKeepsTokens(t *testing.T) {
+	f := &fakeIAM{life: "3600"}
+	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+		if _, err := e.For(ann).Token(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.hang = true
+		result := make(chan error, 1)
+		go func() {
+			_, err := e.For(bob).Token(t.Context())
+			result <- err
+		}()
+		synctest.Wait()
+		at := time.Now()
+		e.Close()
+		if err := <-result; err == nil || !time.Now().Equal(at) {
+			t.Errorf("got %v after %v", err, time.Since(at))
+		}
+		if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
+			t.Errorf("got %q, %v", tok.Reveal(), err)
+		}
+		if _, err := e.For(Identity{Token: NewSecret("new")}).Token(t.Context()); !errors.Is(err, errClosed) {
+			t.Errorf("got %v", err)
+		}
+		e.Close()
+	})
+}

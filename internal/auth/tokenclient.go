@@ -1,0 +1,184 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	tokenEndpoint = "the token endpoint"
+	secretTimeout = 10 * time.Second // for reading the client secret
+)
+
+// tokenClient is one client at one token endpoint, whichever grant it asks for. It may
+// ask for several tokens at a time.
+type tokenClient struct {
+	cfg      ClientCredentialsConfig
+	client   *http.Client
+	metadata *metadata // nil where the endpoint is configured
+
+	mu     sync.Mutex // protects secret
+	secret Secret     // what cfg.Secret gave last
+}
+
+// newTokenClient checks cfg and fetches nothing.
+func newTokenClient(cfg ClientCredentialsConfig) (*tokenClient, error) {
+	if err := CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
+		return nil, err
+	}
+	if cfg.ClientID == "" || cfg.Secret == nil {
+		return nil, errors.New("the client's id and secret must be set")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &tokenClient{cfg: cfg, client: outboundClient(cfg.HTTPClient)}
+	if cfg.Issuer != "" {
+		c.metadata = newMetadata(cfg.Issuer, c.client)
+	}
+	return c, nil
+}
+
+// close ends what is read of the metadata. Nobody may be asking for a token any more.
+func (c *tokenClient) close() {
+	if c.metadata != nil {
+		c.metadata.endpoints.close()
+	}
+	if c.cfg.HTTPClient == nil {
+		c.client.CloseIdleConnections()
+	}
+}
+
+// CheckTokenEndpoint says why tokens cannot be asked for at the endpoint of that URL,
+// or at the one of that issuer: one of the two must be given, and be https or on the
+// loopback address. The error quotes neither.
+func CheckTokenEndpoint(issuer, tokenURL string) error {
+	switch {
+	case issuer != "" && tokenURL != "":
+		return errors.New("an issuer and a token URL are both set")
+	case issuer == "":
+		return checkEndpoint("the token URL", tokenURL)
+	case strings.ContainsAny(issuer, "?#"): // RFC 8414 section 2
+		return errors.New("the issuer must not have a query or a fragment")
+	}
+	return checkEndpoint("the issuer", issuer)
+}
+
+// fetch is one token, and one line in the log, which holds no value of either side.
+func (c *tokenClient) fetch(ctx context.Context, form url.Values) (grant, error) {
+	started := time.Now()
+	g, err := c.fetchWithSecret(ctx, form)
+	if err != nil {
+		c.cfg.Logger.WarnContext(ctx, "token fetch failed", "client_id", c.cfg.ClientID, "error", err.Error())
+		return grant{}, err
+	}
+	c.cfg.Logger.DebugContext(ctx, "token fetched", "client_id", c.cfg.ClientID,
+		"life_s", int(g.expires.Sub(started).Seconds()), "took_ms", time.Since(started).Milliseconds())
+	return g, nil
+}
+
+// fetchWithSecret gets a token. A client that the IAM does not know, or no longer with
+// this secret, may have got another secret in the vault: it is read once more, and if
+// it has changed the request is repeated, once.
+func (c *tokenClient) fetchWithSecret(ctx context.Context, form url.Values) (grant, error) {
+	before := c.lastSecret()
+	secret, justRead := before, before.IsZero()
+	if justRead {
+		var err error
+		if secret, err = c.readSecret(ctx); err != nil {
+			return grant{}, err
+		}
+	}
+	g, err := c.request(ctx, form, secret)
+	var refused *FetchError
+	if justRead || !errors.As(err, &refused) || refused.Code != codeInvalidClient && refused.Status != http.StatusUnauthorized {
+		return g, err
+	}
+	secret, readErr := c.readSecret(ctx)
+	if readErr != nil {
+		return grant{}, readErr
+	}
+	if secret == before {
+		return grant{}, err
+	}
+	return c.request(ctx, form, secret)
+}
+
+func (c *tokenClient) lastSecret() Secret {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.secret
+}
+
+// readSecret asks for the client secret and keeps it. An error that is ours already,
+// the vault's, needs no other name.
+func (c *tokenClient) readSecret(ctx context.Context) (Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
+	defer cancel()
+	secret, err := c.cfg.Secret(ctx)
+	var known *FetchError
+	switch {
+	case errors.As(err, &known):
+		return Secret{}, known
+	case err != nil:
+		return Secret{}, &FetchError{Public: "the client secret cannot be read", Err: err}
+	case secret.IsZero():
+		return Secret{}, &FetchError{Public: "the client secret is empty"}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.secret = secret
+	return secret, nil
+}
+
+// request is one round trip to the token endpoint, after those that find it.
+func (c *tokenClient) request(ctx context.Context, form url.Values, secret Secret) (grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	endpoint := c.cfg.TokenURL
+	if c.metadata != nil {
+		var err error
+		if endpoint, err = c.metadata.tokenEndpoint(ctx); err != nil {
+			return grant{}, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
+	if err != nil {
+		return grant{}, &FetchError{Public: "the token request cannot be made"}
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	// RFC 6749 section 2.3.1: both are form-encoded first, so that a colon or a
+	// non-ASCII letter in them survives the Basic scheme.
+	req.SetBasicAuth(url.QueryEscape(c.cfg.ClientID), url.QueryEscape(secret.Reveal()))
+
+	asked := time.Now()
+	got, err := exchange(c.client, req, tokenEndpoint, maxTokenReply)
+	if err != nil {
+		return grant{}, err
+	}
+	if got.status != http.StatusOK {
+		return grant{}, &FetchError{Public: tokenEndpoint + " refused the request", Status: got.status, Code: errorCode(got.body)}
+	}
+	token, life, err := parseTokenReply(got.body, issuerTime(got.header, asked))
+	if err != nil {
+		return grant{}, &FetchError{Public: err.Error(), Status: got.status}
+	}
+	return newGrant(token, life, asked), nil
+}
+
+// issuerTime is what the other side's clock showed, which exp was set by: judged by a
+// clock of ours that is 90 s off, a token would look expired or be used for too long
+// (F27). Without a Date header ours has to do.
+func issuerTime(header http.Header, ours time.Time) time.Time {
+	if date, err := http.ParseTime(header.Get("Date")); err == nil {
+		return date
+	}
+	return ours
+}
