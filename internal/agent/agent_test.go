@@ -221,12 +221,17 @@ func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
 	}
 }
 
-func TestProgressComesBetweenTheCallAndItsResult(t *testing.T) {
+// S0.6: what a server says while it works.
+func TestProgressAndLogsComeBetweenTheCallAndItsResult(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
 	progress := agenttest.Find[event.ToolProgress](events)
 	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
 		t.Errorf("progress %+v in %s", progress, agenttest.Names(events))
+	}
+	logs := agenttest.Find[event.LogMessage](events)
+	if len(logs) != 3 || logs[2].Level != "warning" || logs[2].Logger != "steps" || string(logs[2].Data) != `{"step":3}` || logs[2].CallID != progress[0].CallID {
+		t.Errorf("logs %+v", logs)
 	}
 	agenttest.Last[event.FinalAnswer](t, events)
 }

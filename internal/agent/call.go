@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/event"
-	"answerd/internal/mcp"
 )
 
 // Bounds of one turn.
@@ -113,9 +112,7 @@ func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, e
 	tool, known := l.tools[c.Tool]
 	end, err := l.agent.perform(ctx, invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID,
-		progress: func(p mcp.Progress) error {
-			return l.run.out.Append(ctx, event.ToolProgress{Call: c.Call, Progress: p.Progress, Total: p.Total, Message: p.Message})
-		},
+		said: &sayings{run: l.run, call: c.Call},
 	})
 	switch {
 	case err != nil:

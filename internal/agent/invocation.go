@@ -23,12 +23,12 @@ const denied mcp.ErrorKind = "denied"
 // without a model differ in this and in nothing else.
 type invocation struct {
 	*call
-	tool     mcp.Tool
-	known    bool   // there is such a tool
-	refusal  string // why the call is not made; "" if it is
-	context  map[string]string
-	runID    string                   // for the log; "" outside of runs
-	progress func(mcp.Progress) error // nil where nobody reads it
+	tool    mcp.Tool
+	known   bool   // there is such a tool
+	refusal string // why the call is not made; "" if it is
+	context map[string]string
+	runID   string   // for the log; "" outside of runs
+	said    *sayings // what the server says meanwhile; nil where nobody reads it
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -39,7 +39,7 @@ type ending struct {
 }
 
 // perform makes one call, under a span and into the metrics. Every failure of the
-// call is an ending; an error is one of progress, and ends the run.
+// call is an ending; an error is one of the log, and ends the run.
 func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	ctx, span := a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
 		attribute.String("tool", in.Tool), // the seed's name beside the conventions'
@@ -101,22 +101,13 @@ func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
 		return fail(denied, in.refusal)
 	}
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx)}
-	unreported := make(chan error, 1)
-	if in.progress != nil {
-		call.Progress = func(p mcp.Progress) {
-			if err := in.progress(p); err != nil {
-				select {
-				case unreported <- err:
-				default: // the first one is enough
-				}
-			}
-		}
+	if in.said != nil {
+		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
+		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
 	}
 	res, err := a.Tools.Call(ctx, call)
-	select {
-	case err := <-unreported:
-		return nil, fmt.Errorf("report progress: %w", err)
-	default:
+	if in.said != nil && in.said.err != nil {
+		return nil, fmt.Errorf("report what the server says: %w", in.said.err)
 	}
 	if err != nil {
 		return nil, err

@@ -27,6 +27,11 @@ type Call struct {
 	// one at a time, and never after Call has returned. What came before the result
 	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
 	Progress func(Progress)
+	// Log, if set, receives the server's log messages during this call, in turn with
+	// Progress and on the same terms, except that of log messages the later ones are
+	// left out, and counted. Only messages that arrive on the call's own stream are
+	// the call's.
+	Log func(LogMessage)
 }
 
 // Progress is one notifications/progress of a call.
@@ -242,15 +247,11 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 	}
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
-	if call.Progress != nil {
-		x.token = s.c.nextToken()
-		params.SetProgressToken(x.token)
-		x.progress = newProgressQueue(call.Progress)
-	}
+	s.listen(x, call, params)
 	_, err := used.cs.CallTool(x.ctx, params)
 	raw, f := x.outcome(ctx, err)
-	if x.progress != nil {
-		x.progress.close(f == nil)
+	if x.notes != nil {
+		x.notes.close(f == nil)
 	}
 	if f == nil {
 		var res *Result
@@ -267,6 +268,28 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 		s.poke()
 	}
 	return nil, sent, f
+}
+
+// listen makes the exchange hand on what the server says besides the answer, and asks
+// the server for it.
+func (s *server) listen(x *exchange, call Call, params *sdk.CallToolParams) {
+	if call.Progress == nil && call.Log == nil {
+		return
+	}
+	if call.Progress != nil {
+		x.token = s.c.nextToken()
+		params.SetProgressToken(x.token)
+	}
+	if x.wantsLog = call.Log != nil; x.wantsLog && x.session.protocol() >= statelessVersion {
+		params.Meta[metaLogLevel] = logLevel
+	}
+	x.notes = newNoteQueue(func(n note) {
+		if n.log != nil {
+			call.Log(*n.log)
+		} else {
+			call.Progress(*n.progress)
+		}
+	})
 }
 
 // reservedMeta is the prefix of _meta names that the protocol keeps for itself.

@@ -42,7 +42,8 @@ type exchange struct {
 	query     map[string]string // query parameters of this call
 	headers   map[string]string // and headers, where the protocol has them
 	token     string            // progress token; "" where nobody asked
-	progress  *progressQueue
+	notes     *noteQueue        // of the call; nil where nobody listens
+	wantsLog  bool              // its reader takes log messages
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	renewed atomic.Bool  // a token was renewed once already

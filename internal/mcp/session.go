@@ -111,6 +111,7 @@ func (p *pool) handshake(s *session) {
 	// The SDK's session doesn't end with the context that it was made under.
 	s.cs = cs
 	x.finish()
+	askForLogs(p.life, s)
 	close(s.ready)
 	p.work.Go(func() { p.watch(s) })
 	p.made()

@@ -12,9 +12,9 @@ import (
 )
 
 // stream is a server's event stream as the SDK may see it: checked, bounded, and
-// only what concerns the SDK. Progress goes to the call's own queue as it is read,
-// so what came before the answer is there before the answer, and a flood of it
-// never reaches the SDK's unbounded queue. At most one answer passes, to the
+// only what concerns the SDK. Progress and log messages go to the call's own queue as
+// they are read, so what came before the answer is there before the answer, and a
+// flood of them never reaches the SDK's unbounded queue. At most one answer passes, to the
 // request that the stream belongs to; after it the body is only read to its end.
 type stream struct {
 	x        *exchange
@@ -143,11 +143,14 @@ func (s *stream) message(data []byte) (bool, *failure) {
 			s.x.report(m.Params)
 			return false, nil
 		}
+		if m.Method == "notifications/message" {
+			s.x.logged(m.Params)
+			return false, nil
+		}
 		if m.Method == "notifications/tools/list_changed" {
 			s.x.session.changed()
 		}
-		// Log messages have no reader in this build.
-		return m.Method != "notifications/message", nil
+		return true, nil
 	}
 	return false, nil
 }
@@ -161,10 +164,10 @@ func (x *exchange) report(params json.RawMessage) {
 		Total    float64 `json:"total"`
 		Message  string  `json:"message"`
 	}
-	if x.progress == nil || json.Unmarshal(params, &p) != nil || p.Token != x.token {
+	if x.notes == nil || x.token == "" || json.Unmarshal(params, &p) != nil || p.Token != x.token {
 		return
 	}
-	x.progress.put(Progress{Progress: p.Progress, Total: p.Total, Message: cut(p.Message, maxProgressText)})
+	x.notes.put(note{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: cut(p.Message, maxProgressText)}})
 }
 
 // sseEvent is what of an event matters here.

@@ -6,6 +6,8 @@
 //	answer := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
 package agenttest
 
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+
 import (
 	"context"
 	"fmt"
@@ -79,6 +81,9 @@ func newToolServer(t testing.TB) *ToolServer {
 		for i := range 3 {
 			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Total: 3})
 			if err != nil {
+				return nil, nil, err
+			}
+			if err := r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "warning", Logger: "steps", Data: map[string]int{"step": i + 1}}); err != nil {
 				return nil, nil, err
 			}
 		}

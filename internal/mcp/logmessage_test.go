@@ -1,0 +1,159 @@
+package mcp
+
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// S0.6: the log messages of a call reach its caller, in order with progress and before
+// the result, and nobody else's.
+func TestLogMessagesBelongToTheirCall(t *testing.T) {
+	for _, name := range []string{"stateful sse", "stateless sse"} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, handler(tools(func(s *sdk.Server) {
+				rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					for i, level := range logLevels {
+						_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: "work", Data: string(r.Params.Arguments)})
+						_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1)})
+					}
+					return &sdk.CallToolResult{}, nil
+				})
+			}), flavours[name]))
+			c := open(t, Options{MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: w.URL})
+			c.Tools(t.Context())
+			var want []string
+			for i, level := range logLevels {
+				if level != "debug" { // not asked for
+					want = append(want, level)
+				}
+				want = append(want, fmt.Sprint(i+1))
+			}
+			var wg sync.WaitGroup
+			for i := range 20 {
+				wg.Go(func() {
+					args := fmt.Sprintf(`{"n":%d}`, i)
+					quoted, _ := json.Marshal(args)
+					var got []string // without a lock: the race detector sees late ones
+					_, err := c.Call(t.Context(), Call{Tool: "work", Args: json.RawMessage(args),
+						Progress: func(p Progress) { got = append(got, fmt.Sprint(p.Progress)) },
+						Log: func(m LogMessage) {
+							if got = append(got, m.Level); string(m.Data) != string(quoted) || m.Logger != "work" || m.Omitted != 0 {
+								t.Errorf("%+v, data %s", m, m.Data)
+							}
+						}})
+					if err != nil || !slices.Equal(got, want) {
+						t.Errorf("%v %v", got, err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// logNote is a log message as an event.
+func logNote(level, data string) string {
+	return fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":%q,\"data\":%s}}\n\n", level, data)
+}
+
+// A server that logs without end costs a bounded queue, and the reader is told how
+// much it did not get.
+func TestWhatIsLeftOutOfAFloodOfLogsIsCounted(t *testing.T) {
+	const sent = 3000
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := events(w)
+		for range sent {
+			send(logNote("error", `"again"`))
+		}
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	got, omitted := 0, 0
+	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
+		omitted += m.Omitted
+		if m.Data != nil {
+			got++
+		}
+	}})
+	if err != nil || got+omitted != sent || got < maxLogQueue || got > maxLogs {
+		t.Errorf("%d delivered, %d omitted: %v", got, omitted, err)
+	}
+}
+
+func TestAQueueFullOfLogsKeepsProgressAndTheOrder(t *testing.T) {
+	first, proceed := make(chan struct{}), make(chan struct{})
+	var got []string
+	q := newNoteQueue(func(n note) {
+		if n.progress != nil {
+			got = append(got, fmt.Sprint("p", n.progress.Progress))
+		} else {
+			got = append(got, fmt.Sprint("l", n.log.Omitted))
+		}
+		if len(got) == 1 {
+			close(first)
+			<-proceed
+		}
+	})
+	q.put(note{progress: &Progress{Progress: 1}})
+	<-first
+	for range maxLogQueue + 7 {
+		q.put(note{log: &LogMessage{}})
+	}
+	q.put(note{progress: &Progress{Progress: 2}})
+	close(proceed)
+	q.close(true)
+	if len(got) != maxLogQueue+3 || got[maxLogQueue] != "l0" || got[maxLogQueue+1] != "p2" || got[maxLogQueue+2] != "l7" {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestLogDataIsAnyJSONAndBounded(t *testing.T) {
+	long := `"` + strings.Repeat("ä", maxLogData) + `"`
+	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	for in, want := range map[string]string{
+		`{"a":[1,null]}`: `{"a":[1,null]}`, `false`: `false`, `12345678901234567890`: `12345678901234567890`,
+		``: `null`, "\"\xff\"": "\"\uFFFD\"", deep: `"` + deep + ` […]"`,
+	} {
+		if got := string(logData(json.RawMessage(in))); got != want {
+			t.Errorf("%q became %q", in, got)
+		}
+	}
+	got := logData(json.RawMessage(long))
+	if len(got) > maxLogData+20 || !json.Valid(got) || !strings.HasSuffix(string(got), `ä […]"`) {
+		t.Errorf("%d bytes ending in %q", len(got), got[len(got)-20:])
+	}
+}
+
+// A level that MCP doesn't have is none of ours; a server without logging is not asked.
+func TestOddLogMessages(t *testing.T) {
+	asked := false
+	s := &script{
+		before: func(_ http.ResponseWriter, r *http.Request) bool {
+			asked = asked || strings.Contains(peek(r), "logging/setLevel")
+			return false
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			send := events(w)
+			send(logNote("loud", `1`))
+			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":[]}\n\n")
+			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
+			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+		},
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	var got []string
+	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) { got = append(got, m.Level+string(m.Data)) }})
+	if err != nil || !slices.Equal(got, []string{"notice1"}) || asked {
+		t.Errorf("%v %v, asked %v", got, err, asked)
+	}
+}
