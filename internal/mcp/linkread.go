@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -142,10 +141,4 @@ func (l *link) drop(why string) {
 		level = slog.LevelWarn
 	}
 	l.log.Log(context.Background(), level, "an MCP message was dropped", "reason", why)
-}
-
-// isMessage reports whether a line may be a JSON-RPC message: an object, or a batch.
-func isMessage(line []byte) bool {
-	line = bytes.TrimLeft(line, " \t")
-	return len(line) > 0 && (line[0] == '{' || line[0] == '[')
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/coder/websocket"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // subprotocol is what we offer in the handshake, as the TypeScript and Python SDKs do:
@@ -26,22 +25,21 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
 	out, pooled := newOutgoing(cfg, o, base)
 	out.upgrade = true
-	mcp := sdkClient(o)
 	var sockets sync.WaitGroup
-	var once sync.Once
-	log := o.Logger.With("mcp_server", cfg.Name)
-	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		open := func(ctx context.Context) (frames, error) {
+	d := &linkDialer{
+		client:  sdkClient(o),
+		log:     o.Logger.With("mcp_server", cfg.Name),
+		version: cfg.ProtocolVersion,
+		open: func(ctx context.Context) (frames, error) {
 			u := &upgrade{next: out}
 			conn, err := u.dial(ctx, base.String())
 			if err != nil {
 				return nil, err
 			}
 			return newSocket(conn, u.wire, &sockets), nil
-		}
-		return mcp.Connect(ctx, newLink(open, log, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+		},
 	}
-	return dialer{connect: connect, close: func() {
+	return dialer{connect: d.connect, close: func() {
 		sockets.Wait()
 		pooled.CloseIdleConnections()
 	}}, nil

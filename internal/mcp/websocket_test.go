@@ -122,12 +122,15 @@ func (s *wsSDK) drop() {
 // wsScript is a raw server over WebSocket whose tools/call misbehaves as the test
 // says. Its handshake is that of 2025-11-25.
 type wsScript struct {
-	call      func(*websocket.Conn, message)                // must not block
-	before    func(http.ResponseWriter, *http.Request) bool // true: answered
-	dials     atomic.Int64                                  // WebSocket handshakes
-	shakes    atomic.Int64                                  // initialize requests
-	cancelled chan string                                   // requestId
-	gone      chan error                                    // how connections ended
+	call       func(*websocket.Conn, message)                // must not block
+	before     func(http.ResponseWriter, *http.Request) bool // true: answered
+	onDiscover func(*websocket.Conn)                         // nil: an error
+	onList     func(*websocket.Conn)                         // after the answer to tools/list
+	onCancel   func(*websocket.Conn)                         // after notifications/cancelled
+	dials      atomic.Int64                                  // WebSocket handshakes
+	shakes     atomic.Int64                                  // initialize requests
+	cancelled  chan string                                   // requestId
+	gone       chan error                                    // how connections ended
 }
 
 func (s *wsScript) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -158,12 +161,19 @@ func (s *wsScript) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *wsScript) answer(conn *websocket.Conn, m message, data []byte) {
 	switch m.Method {
 	case "server/discover":
+		if s.onDiscover != nil {
+			s.onDiscover(conn)
+			return
+		}
 		say(conn, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"error":{"code":-32601,"message":"what?"}}`)
 	case "initialize":
 		s.shakes.Add(1)
 		wsReply(conn, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 	case "tools/list":
 		wsReply(conn, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		if s.onList != nil {
+			s.onList(conn)
+		}
 	case "tools/call":
 		s.call(conn, m)
 	case cancelled:
@@ -175,6 +185,7 @@ func (s *wsScript) answer(conn *websocket.Conn, m message, data []byte) {
 			}
 			_ = json.Unmarshal(data, &c)
 			s.cancelled <- string(c.Params.ID)
+			s.onCancel(conn)
 		}
 	}
 }

@@ -1,0 +1,379 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// wsServer is a server of type websocket that s answers.
+func wsServer(t testing.TB, s http.Handler) ServerConfig {
+	return ServerConfig{Name: "a", Type: TypeWebSocket, URL: wsURL(serve(t, s))}
+}
+
+// huge is an answer of 64 MiB.
+func huge(head string) func(*websocket.Conn, message) {
+	return func(conn *websocket.Conn, m message) {
+		go func() { // beside the reader, which must see the close frame
+			w, err := conn.Writer(context.Background(), websocket.MessageText)
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(w, head, m.ID)
+			flood(w, strings.Repeat("x", 64<<10), 64<<20)
+			_ = w.Close()
+		}()
+	}
+}
+
+// F25: whatever ends the socket, each call under way learns what is known of it, the
+// server what was wrong, and the next call works on a new socket.
+func TestWebSocketFaults(t *testing.T) {
+	for name, f := range map[string]struct {
+		bad    func(*websocket.Conn, message)
+		kind   ErrorKind
+		closed websocket.StatusCode // what the server is told; 0 where it spoke first
+	}{
+		"close 1011": {func(c *websocket.Conn, _ message) { go c.Close(websocket.StatusInternalError, "secret") },
+			UnknownOutcome, 0},
+		"close 1001": {func(c *websocket.Conn, _ message) { go c.Close(websocket.StatusGoingAway, "") },
+			UnknownOutcome, 0},
+		"cut": {func(c *websocket.Conn, _ message) { go c.CloseNow() }, UnknownOutcome, 0},
+		"binary frame": {func(c *websocket.Conn, m message) {
+			_ = c.Write(context.Background(), websocket.MessageBinary, []byte(`{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{}}`))
+		}, UnknownOutcome, websocket.StatusUnsupportedData},
+		"64 MiB":             {huge(`{"jsonrpc":"2.0","id":%s,"result":"`), TooLarge, websocket.StatusMessageTooBig},
+		"64 MiB, id is last": {huge(`{"result":%s "`), UnknownOutcome, websocket.StatusMessageTooBig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiting := make(chan struct{})
+			s := &wsScript{gone: make(chan error, 10), call: func(c *websocket.Conn, m message) {
+				switch m.Params.Meta["do"] {
+				case "wait":
+					close(waiting)
+				case "bad":
+					f.bad(c, m)
+				default:
+					wsReply(c, m.ID, text("ok"))
+				}
+			}}
+			c := open(t, Options{}, wsServer(t, s))
+			c.Tools(t.Context())
+			do := func(what string) error {
+				_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
+				return err
+			}
+			beside := make(chan error, 1)
+			go func() { beside <- do("wait") }()
+			<-waiting
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			e := kind(t, do("bad"))
+			runtime.ReadMemStats(&after)
+			if e.Kind != f.kind || strings.Contains(e.Message, "secret") {
+				t.Error(e)
+			}
+			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
+				t.Errorf("%d MiB allocated", mib)
+			}
+			if e := kind(t, <-beside); e.Kind != UnknownOutcome {
+				t.Errorf("the call beside it: %v", e)
+			}
+			if err := do(""); err != nil || s.shakes.Load() != 2 {
+				t.Errorf("%v after %d handshakes", err, s.shakes.Load())
+			}
+			if code := websocket.CloseStatus(<-s.gone); f.closed != 0 && code != f.closed {
+				t.Errorf("the server saw %d", code)
+			}
+		})
+	}
+}
+
+// S3.3: a call that may have run when its socket broke is sent again only if the
+// configuration says so.
+func TestWebSocketDropMidCall(t *testing.T) {
+	for _, allowed := range []bool{false, true} {
+		var asked atomic.Int64
+		s := &wsScript{call: func(c *websocket.Conn, m message) {
+			if asked.Add(1) == 1 {
+				go c.CloseNow()
+				return
+			}
+			wsReply(c, m.ID, text("ok"))
+		}}
+		cfg := wsServer(t, s)
+		if allowed {
+			cfg.IdempotentTools = []string{"t"}
+		}
+		c := open(t, Options{}, cfg)
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if allowed && (err != nil || asked.Load() != 2) || !allowed && (kind(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
+			t.Errorf("allowed %t: %v after %d requests", allowed, err, asked.Load())
+		}
+	}
+}
+
+// S3.3, S4.9: 200 callers through three cuts: what was under way is told that its
+// outcome is unknown, nothing else fails, nothing runs twice, and each cut costs one
+// socket.
+func TestWebSocketLostByManyCallers(t *testing.T) {
+	const callers, each = 200, 8
+	cuts := map[int64]bool{200: true, 600: true, 1000: true} // by calls run
+	var runs sync.Map
+	var all atomic.Int64
+	s := newWSSDK(t, nil)
+	s.mcp = tools(func(m *sdk.Server) {
+		rawTool(m, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
+			n.(*atomic.Int64).Add(1)
+			if cuts[all.Add(1)] {
+				s.drop()
+			}
+			return &sdk.CallToolResult{}, nil
+		})
+	})
+	c := open(t, Options{MaxConcurrentCalls: callers}, wsServer(t, s))
+	c.Tools(t.Context())
+	var unknown, ok atomic.Int64
+	var work sync.WaitGroup
+	for i := range callers {
+		work.Go(func() {
+			for j := range each {
+				_, err := c.Call(t.Context(), Call{Tool: "t", Args: fmt.Appendf(nil, `{"i":%d,"j":%d}`, i, j)})
+				switch {
+				case err == nil:
+					ok.Add(1)
+				case kind(t, err).Kind == UnknownOutcome:
+					unknown.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	once := int64(0)
+	runs.Range(func(args, n any) bool {
+		if n.(*atomic.Int64).Load() != 1 {
+			t.Errorf("%s ran %d times", args, n.(*atomic.Int64).Load())
+		}
+		once++
+		return true
+	})
+	if once < ok.Load() || unknown.Load() > int64(len(cuts)*callers) {
+		t.Errorf("%d ran, %d answered, %d unknown", once, ok.Load(), unknown.Load())
+	}
+	if n := s.opened.Load(); n != int64(1+len(cuts)) {
+		t.Errorf("%d sockets for %d cuts", n, len(cuts))
+	}
+	t.Logf("%d answered, %d unknown", ok.Load(), unknown.Load())
+}
+
+// S4.5: a socket that breaks is made again, and the tools listed, without a call.
+func TestWebSocketComesBackByItself(t *testing.T) {
+	listed := make(chan struct{}, 10)
+	mcp := tools(nil)
+	mcp.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			if method == "tools/list" {
+				listed <- struct{}{}
+			}
+			return next(ctx, method, r)
+		}
+	})
+	s := newWSSDK(t, mcp)
+	c := open(t, Options{}, wsServer(t, s))
+	c.Tools(t.Context())
+	<-listed
+	s.drop()
+	<-listed
+	if n := s.opened.Load(); n != 2 {
+		t.Errorf("%d sockets", n)
+	}
+}
+
+// S0.1 "stdio rules": a cancelled call is told to the server by its id, and neither
+// the socket nor the call beside it notices.
+func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
+	var beside message
+	begun, ids := make(chan struct{}, 2), make(chan string, 1)
+	s := &wsScript{cancelled: make(chan string, 1)}
+	s.call = func(c *websocket.Conn, m message) {
+		if m.Params.Meta["do"] == "beside" {
+			beside = m
+		} else {
+			ids <- string(m.ID)
+		}
+		begun <- struct{}{}
+	}
+	s.onCancel = func(c *websocket.Conn) { wsReply(c, beside.ID, text("ok")) }
+	c := open(t, Options{}, wsServer(t, s))
+	c.Tools(t.Context())
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": "beside"}})
+		answered <- err
+	}()
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	_, err := c.Call(ctx, Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Cancelled {
+		t.Error(e)
+	}
+	if got, want := <-s.cancelled, <-ids; got != want {
+		t.Errorf("cancelled %s, want %s", got, want)
+	}
+	if err := <-answered; err != nil || s.dials.Load() != 1 {
+		t.Errorf("%v; %d sockets", err, s.dials.Load())
+	}
+}
+
+// onPipe makes a client's requests over network.
+func onPipe(network *pipeNet) func(http.RoundTripper) http.RoundTripper {
+	return func(http.RoundTripper) http.RoundTripper { return &http.Transport{DialContext: network.dial} }
+}
+
+// F25, half-open TCP: a call under way on a connection whose other end vanished ends
+// within 30 s, and when the network is back so is the server.
+func TestWebSocketHalfOpenMidCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := newPipeNet()
+		s := &wsScript{call: func(c *websocket.Conn, m message) {
+			if network.dead.Load() {
+				return
+			}
+			wsReply(c, m.ID, text("ok"))
+		}}
+		web := &http.Server{Handler: s}
+		go func() { _ = web.Serve(network) }()
+		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+		<-time.After(time.Hour + time.Second) // fake time
+		network.dead.Store(true)
+		begin := time.Now()
+		_, err = c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != UnknownOutcome || time.Since(begin) > 30*time.Second {
+			t.Errorf("%v after %s", e, time.Since(begin))
+		}
+		synctest.Wait()
+		if st := c.Servers()[0]; st.State != Degraded || st.Reason != "it does not answer any more" {
+			t.Errorf("%+v", st)
+		}
+		network.dead.Store(false)
+		<-time.After(2 * maxBackoff) // fake time
+		if st := c.Servers()[0]; st.State != Connected || s.dials.Load() != 2 {
+			t.Errorf("%+v after %d handshakes", st, s.dials.Load())
+		}
+		_ = c.Close()
+		_ = web.Close()
+	})
+}
+
+// S4.5: a server that lets us in and throws us out is tried less and less often.
+func TestWebSocketServerThatKeepsClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := newPipeNet()
+		s := &wsScript{onList: func(c *websocket.Conn) { go c.Close(websocket.StatusServiceRestart, "") }}
+		web := &http.Server{Handler: s}
+		go func() { _ = web.Serve(network) }()
+		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		<-time.After(10 * time.Minute) // fake time
+		if n := s.dials.Load(); n < 10 || n > 40 {
+			t.Errorf("%d handshakes in 10 minutes", n)
+		}
+		_ = c.Close()
+		_ = web.Close()
+	})
+}
+
+// S4.5: 1,000 reconnects leave goroutines and file descriptors where they were.
+func TestWebSocketThousandReconnects(t *testing.T) {
+	cycles := 1000
+	if testing.Short() {
+		cycles = 100
+	}
+	s := &wsScript{gone: make(chan error, 1)}
+	s.call = func(c *websocket.Conn, m message) { go c.CloseNow() }
+	c := open(t, Options{}, wsServer(t, s))
+	lose := func() {
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != UnknownOutcome {
+			t.Fatal(e)
+		}
+		<-s.gone
+	}
+	lose()
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	for range cycles {
+		lose()
+	}
+	if n := s.dials.Load(); n < int64(cycles) {
+		t.Errorf("%d sockets", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines+5 {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+	if n := openFiles(t); n > files+5 {
+		t.Errorf("%d open files, %d before", n, files)
+	}
+}
+
+// openFiles is how many file descriptors this process has; 0 where nobody says.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// S3.4: Close says goodbye.
+func TestWebSocketCloseIsPolite(t *testing.T) {
+	s := &wsScript{gone: make(chan error, 1)}
+	c := open(t, Options{}, wsServer(t, s))
+	c.Tools(t.Context())
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if code := websocket.CloseStatus(<-s.gone); code != websocket.StatusNormalClosure {
+		t.Errorf("closed with %d", code)
+	}
+}
+
+// An answer that is too large names its call only where its id stands at its beginning.
+func TestOverlongAnswers(t *testing.T) {
+	for head, want := range map[string]any{
+		`{"jsonrpc":"2.0","id":7,"result":{"content":[`:        int64(7),
+		`{"id":"x","jsonrpc":"2.0","result":"`:                 "x",
+		`{"jsonrpc":"2.0","id":7`:                              int64(7),
+		`{"jsonrpc":"2.0","result":{"id":7,"a":"`:              nil,
+		`{"jsonrpc":"2.0","method":"x","id":7,"params":"`:      nil,
+		`{"jsonrpc":"2.0","id":7,"method":"x","params":"`:      nil,
+		`{"jsonrpc":"2.0","id":{},"result":"`:                  nil,
+		`[{"jsonrpc":"2.0","id":7,"result":"`:                  nil,
+		``:                                                     nil,
+		`{"a":` + strings.Repeat(" ", 2*idWithin) + `1,"id":7`: nil,
+	} {
+		if got := newOverlong([]byte(head)).answers.Raw(); got != want {
+			t.Errorf("%.60s: %v, want %v", head, got, want)
+		}
+	}
+}
