@@ -66,6 +66,10 @@ browser-test: ## the console in a real browser (needs Node and chromium; skips w
 conformance: ## the public MCP conformance suite (needs Node; skips without)
 	internal/mcp/conformance/run.sh
 
+.PHONY: real-servers
+real-servers: ## public MCP servers, called directly and in runs (needs Node; skips without)
+	cmd/server/testdata/realservers/run.sh
+
 .PHONY: docker
 docker: ## the container image
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .

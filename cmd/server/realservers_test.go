@@ -1,0 +1,212 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// realCall is a call of a real server's tool: what its result, or the problem of its
+// failure, must contain.
+type realCall struct {
+	tool, args string
+	status     int // 0 is 200
+	want       string
+}
+
+// realServer is one public server over one transport.
+type realServer struct {
+	name, transport string
+	args            func(dir string) []string // of the command, over stdio
+	env             func(dir string) map[string]string
+	calls           []realCall
+}
+
+// everything is what the reference server is asked over each of its transports.
+var everything = []realCall{
+	{tool: "echo", args: `{"message":"Grüße, \"Welt\""}`, want: `Echo: Grüße, \"Welt\"`},
+	{tool: "get-sum", args: `{"a":40,"b":2}`, want: "42"},
+	{tool: "get-sum", args: `{"a":"forty"}`, status: 502, want: "Invalid"},
+	{tool: "get-structured-content", args: `{"location":"New York"}`, want: `"payload":{"temperature":`},
+	{tool: "get-tiny-image", args: `{}`, want: `"mimeType":"image/png"`},
+	{tool: "get-annotated-message", args: `{"messageType":"error"}`, want: `"annotations":{`},
+	{tool: "get-resource-links", args: `{"count":2}`, want: `"type":"resource_link"`},
+	{tool: "get-resource-reference", args: `{"resourceType":"Text","resourceId":1}`, want: `"type":"resource"`},
+	{tool: "trigger-long-running-operation", args: `{"duration":0.2,"steps":2}`, want: "completed"},
+	{tool: "get-nothing", args: `{}`, status: 404, want: `"kind":"unknown_tool"`},
+}
+
+var realServers = []realServer{
+	{name: "everything", transport: "http", calls: everything},
+	{name: "everything", transport: "stdio", calls: append([]realCall{
+		// S4.6: a child has the environment that it is given, and no other.
+		{tool: "get-env", args: `{}`, want: `given`},
+	}, everything...), env: func(string) map[string]string { return map[string]string{"MARK": "given"} }},
+	{name: "filesystem", transport: "stdio",
+		args: func(dir string) []string { return []string{dir} },
+		calls: []realCall{
+			{tool: "write_file", args: `{"path":"DIR/a.txt","content":"first\nsecond"}`, want: "a.txt"},
+			{tool: "read_text_file", args: `{"path":"DIR/a.txt","head":1}`, want: "first"},
+			{tool: "list_directory", args: `{"path":"DIR"}`, want: "[FILE] a.txt"},
+			{tool: "read_text_file", args: `{"path":"/etc/hostname"}`, status: 502, want: "Access denied"},
+		}},
+	{name: "memory", transport: "stdio",
+		env: func(dir string) map[string]string {
+			return map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl")}
+		},
+		calls: []realCall{
+			{tool: "create_entities", args: `{"entities":[{"name":"Ada","entityType":"person","observations":["counts"]}]}`, want: `"entities":[`},
+			{tool: "search_nodes", args: `{"query":"Ada"}`, want: `"counts"`},
+		}},
+	{name: "sequential-thinking", transport: "stdio", calls: []realCall{
+		{tool: "sequentialthinking", args: `{"thought":"One step.","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`, want: `"thoughtNumber":1`},
+	}},
+}
+
+// realServersDir is where npm has put the servers, or the end of the test.
+func realServersDir(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("ANSWERD_REAL_SERVERS")
+	if dir == "" {
+		t.Skip("ANSWERD_REAL_SERVERS names no folder of node modules; make real-servers does")
+	}
+	return dir
+}
+
+// config is the server as mcp.json has it; dir is a folder of its own.
+func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
+	t.Helper()
+	if s.transport == "http" {
+		return map[string]any{"type": "http", "url": startEverything(t, modules, "").url}
+	}
+	args := []string{script(modules, s.name)}
+	if s.args != nil {
+		args = append(args, s.args(dir)...)
+	}
+	c := map[string]any{"type": s.transport, "command": nodeCommand(t), "args": args}
+	if s.env != nil {
+		c["env"] = s.env(dir)
+	}
+	return c
+}
+
+// configured is an answerd with that one server, whose tools are prefixed with "real",
+// and a model that makes these calls one after the other. It skips the test where the
+// server's transport is not built in.
+func configured(t *testing.T, server map[string]any, calls []realCall) *service {
+	t.Helper()
+	server["toolPrefix"] = "real"
+	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"real": server}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	turns := make([]llmtest.Answer, 0, len(calls)+1)
+	for _, c := range calls {
+		turns = append(turns, llmtest.Calls(llmtest.Call{Name: "real_" + c.tool, Args: c.args}))
+	}
+	model := llmtest.New(t, llmtest.Turns(append(turns, llmtest.Says("Done."))...))
+	s := start(t, from("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file))
+
+	// A refresh returns when the server is connected, or has failed.
+	resp := post(t, web(t), s.url+"/servers/real/refresh", "")
+	var state struct{ State, Detail string }
+	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case strings.Contains(state.Detail, "is not supported by this build"):
+		t.Skip(state.Detail)
+	case state.State != "connected":
+		t.Fatalf("%s: %+v\n%s", resp.Status, state, s.log)
+	}
+	return s
+}
+
+// Each server's tools, called directly and by a model, say the same.
+func TestRealServers(t *testing.T) {
+	modules := realServersDir(t)
+	for _, server := range realServers {
+		t.Run(server.name+" over "+server.transport, func(t *testing.T) {
+			dir := t.TempDir()
+			calls := make([]realCall, len(server.calls))
+			for i, c := range server.calls {
+				c.args = strings.ReplaceAll(c.args, "DIR", dir)
+				calls[i] = c
+			}
+			s := configured(t, server.config(t, modules, dir), calls)
+			c := web(t)
+			for _, call := range calls {
+				status, body := direct(t, c, s.url, "real_"+call.tool, call.args)
+				if want := max(call.status, http.StatusOK); status != want || !strings.Contains(body, call.want) {
+					t.Errorf("%s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
+				}
+			}
+			inARun(t, c, s, calls)
+		})
+	}
+}
+
+// inARun lets the model make the calls, and looks for their results in the stream.
+func inARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
+	t.Helper()
+	var ends []string
+	progress := 0
+	for _, f := range readStream(t, post(t, c, s.url+"/answer/stream", `{"question":"?"}`)) {
+		switch f.Event {
+		case "tool_result", "tool_error":
+			ends = append(ends, f.Event+" "+string(f.Data))
+		case "tool_progress":
+			progress++
+		}
+	}
+	if len(ends) != len(calls) {
+		t.Fatalf("%d of %d calls ended", len(ends), len(calls))
+	}
+	for i, call := range calls {
+		event := "tool_result "
+		if call.status != 0 {
+			event = "tool_error "
+		}
+		if !strings.HasPrefix(ends[i], event) || !strings.Contains(ends[i], call.want) {
+			t.Errorf("%s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
+		}
+		if call.tool == "trigger-long-running-operation" && progress == 0 {
+			t.Errorf("%s: no progress", call.tool)
+		}
+	}
+}
+
+// S3.2: the reference server forgets its sessions when it is started again, and says
+// so in its own words: 400, "No valid session ID".
+func TestRealServerThatIsStartedAgainLosesNoCall(t *testing.T) {
+	modules := realServersDir(t)
+	first := startEverything(t, modules, "")
+	s := configured(t, map[string]any{"type": "http", "url": first.url}, nil)
+	c := web(t)
+	for life := range 3 {
+		if life > 0 {
+			first.stop()
+			first = startEverything(t, modules, first.port)
+		}
+		for range 3 {
+			status, body := direct(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
+			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("Echo: life %d", life)) {
+				t.Errorf("life %d: %d %s", life, status, body)
+			}
+		}
+	}
+	if ids := regexp.MustCompile(`(?i)mcp-session-id|No valid session`).FindString(s.log.String()); ids != "" {
+		t.Errorf("the log says %q", ids)
+	}
+}
