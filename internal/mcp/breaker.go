@@ -29,6 +29,7 @@ type breaker struct {
 	retry   time.Time // when open: the first moment that a call may try
 	trial   bool      // that call is under way
 	turns   int       // times that it opened or closed
+	noted   int       // failures that counted
 }
 
 // sample is the calls that ended within one second.
@@ -61,7 +62,7 @@ func judge(f *failure) verdict {
 }
 
 // pass admits one call.
-type pass struct{ turn int }
+type pass struct{ turn, noted int }
 
 // refuse says why a call would not be let through now; nil if it would.
 func (b *breaker) refuse() *failure {
@@ -97,11 +98,13 @@ func (b *breaker) enter() (pass, *failure) {
 		return pass{}, f
 	}
 	b.trial = !b.opened.IsZero()
-	return pass{b.turns}, nil
+	return pass{b.turns, b.noted}, nil
 }
 
 // leave notes what came of a call. A call from before the breaker last opened or
-// closed says nothing about the server as it is now.
+// closed says nothing about the server as it is now. Nor does one that fails after
+// another failure that it was under way with: calls that one cut connection ends are
+// one failure, however many they are.
 func (b *breaker) leave(p pass, v verdict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,13 +122,14 @@ func (b *breaker) leave(p pass, v verdict) {
 		}
 		return
 	}
-	switch v {
-	case saysNothing:
+	switch {
+	case v == saysNothing, v == fails && p.noted != b.noted:
 		return
-	case works:
+	case v == works:
 		b.streak = 0
-	case fails:
+	case v == fails:
 		b.streak++
+		b.noted++
 	}
 	if b.tooMuchLocked(now, v) {
 		b.opened, b.retry = now, now.Add(breakerTime)

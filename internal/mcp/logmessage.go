@@ -26,7 +26,7 @@ type LogMessage struct {
 
 const (
 	// logLevel is the least severe level that servers are asked for.
-	logLevel = "info"
+	logLevel     = "info"
 	metaLogLevel = sdk.MetaKeyLogLevel
 	// unknownLevel stands for a level that MCP doesn't have.
 	unknownLevel = "notice"

@@ -121,11 +121,14 @@ func (s *server) run() {
 			first = false
 		}
 		wait, asleep := s.renewIn()
-		if err == nil {
-			failures = 0
-		} else {
+		switch left, resting := s.pool.resting(); {
+		case err != nil:
 			wait, asleep = backoff(failures), false
 			failures++
+		case resting:
+			wait, asleep = left, false
+		default:
+			failures = 0
 		}
 		s.sleep(wait, asleep)
 		if s.life.Err() != nil {
@@ -160,8 +163,9 @@ func backoff(failures int) time.Duration {
 // round lists the tools, connecting first if need be, and sets the state.
 func (s *server) round(fresh bool) error {
 	due, anew, changes := s.renewalDue()
-	// Woken by a handshake whose session has been listed already.
-	if !fresh && !due && s.settled() {
+	// Woken by a handshake whose session has been listed already, or by the loss of
+	// one that was made a moment ago.
+	if _, resting := s.pool.resting(); !fresh && (!due && s.settled() || resting) {
 		return nil
 	}
 	if fresh || anew {

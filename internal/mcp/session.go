@@ -19,6 +19,7 @@ type session struct {
 	ready chan struct{}      // closed when the handshake is over; then the next two are set
 	cs    *sdk.ClientSession // nil where it failed
 	fail  *failure
+	begun time.Time   // when the handshake was over
 	lost  atomic.Bool // the server forgot it: its id is never sent again
 	// changed is called when the server says that its tools have changed. It must not
 	// wait: it runs where messages are read.
@@ -52,13 +53,14 @@ func (s *session) protocol() string {
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
-	made    func()         // called after each successful handshake, and some time after the loss of a session
+	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
 	changed func()         // session.changed
 
 	mu     sync.Mutex // protects what follows
 	cur    *session   // nil until needed and after drop
 	losses int        // sessions lost in a row, each soon after it was made
+	rest   time.Time  // until then only a call makes a session
 	closed bool
 	work   sync.WaitGroup // handshakes, and sessions being closed
 }
@@ -109,7 +111,7 @@ func (p *pool) handshake(s *session) {
 		return
 	}
 	// The SDK's session doesn't end with the context that it was made under.
-	s.cs = cs
+	s.cs, s.begun = cs, time.Now()
 	x.finish()
 	askForLogs(p.life, s)
 	close(s.ready)
@@ -121,41 +123,25 @@ func (p *pool) handshake(s *session) {
 // call (S4.5). Over HTTP a session ends only by drop or close; a child process may die
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
-	begin := time.Now()
 	err := s.cs.Wait()
 	if !p.drop(s) {
-		return // our own doing, or somebody is making the next one
+		return // our own doing, or whoever found it lost makes the next one
 	}
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		f = lostSession(err)
 	}
 	p.gone(f)
-	pause := time.NewTimer(p.pause(time.Since(begin)))
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		p.made()
-	case <-p.life.Done():
-	}
-}
-
-// pause is the wait after the loss of a session that was used for so long. A server
-// that lets everybody in and throws them out again gets no more visits than one that
-// is down.
-func (p *pool) pause(used time.Duration) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if used > maxBackoff {
-		p.losses = 0
-	}
-	p.losses++
-	return backoff(p.losses - 1)
+	p.made()
 }
 
 // drop forgets s if it is still the current session, so that callers who lost it
 // together cause one handshake, and closes it when its other calls have ended. It
 // reports whether it was.
+//
+// A server that lets everybody in and throws them out again gets no more visits of
+// the supervisor than one that is down: with each session that is lost soon after it
+// was made, the pool rests for longer. A call does not wait for that.
 func (p *pool) drop(s *session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,8 +149,22 @@ func (p *pool) drop(s *session) bool {
 		return false
 	}
 	p.cur = nil
+	now := time.Now()
+	if now.Sub(s.begun) > maxBackoff {
+		p.losses = 0
+	}
+	p.rest = now.Add(backoff(p.losses))
+	p.losses++
 	p.work.Go(func() { _ = s.cs.Close() })
 	return true
+}
+
+// resting is for how long the supervisor leaves a pool without a session alone.
+func (p *pool) resting() (left time.Duration, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left = time.Until(p.rest)
+	return left, p.cur == nil && left > 0
 }
 
 // current is the session that the next call would use, nil where one would be made.

@@ -307,9 +307,20 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 		cycles = 100
 	}
 	s := &wsScript{gone: make(chan error, 1)}
-	s.call = func(c *websocket.Conn, m message) { go c.CloseNow() }
+	var calls atomic.Int64
+	s.call = func(c *websocket.Conn, m message) {
+		if calls.Add(1)%3 == 0 {
+			go c.CloseNow()
+			return
+		}
+		wsReply(c, m.ID, `{"content":[]}`) // or the breaker would keep calls from it
+	}
 	c := open(t, Options{}, wsServer(t, s))
 	lose := func() {
+		for range 2 {
+			res, err := c.Call(t.Context(), Call{Tool: "t"})
+			must(t, res, err)
+		}
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != UnknownOutcome {
 			t.Fatal(e)
