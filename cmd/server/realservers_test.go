@@ -14,11 +14,15 @@ import (
 )
 
 // realCall is a call of a real server's tool: what its result, or the problem of its
-// failure, must contain.
+// failure, must contain, and what it must not.
 type realCall struct {
-	tool, args string
-	status     int // 0 is 200
-	want       string
+	tool, args  string
+	status      int // 0 is 200
+	want, never string
+}
+
+func (c realCall) agrees(text string) bool {
+	return strings.Contains(text, c.want) && (c.never == "" || !strings.Contains(text, c.never))
 }
 
 // realServer is one public server over one transport.
@@ -47,7 +51,7 @@ var realServers = []realServer{
 	{name: "everything", transport: "http", calls: everything},
 	{name: "everything", transport: "stdio", calls: append([]realCall{
 		// S4.6: a child has the environment that it is given, and no other.
-		{tool: "get-env", args: `{}`, want: `given`},
+		{tool: "get-env", args: `{}`, want: `given`, never: "ANSWERD_REAL_SERVERS"},
 	}, everything...), env: func(string) map[string]string { return map[string]string{"MARK": "given"} }},
 	{name: "filesystem", transport: "stdio",
 		args: func(dir string) []string { return []string{dir} },
@@ -148,7 +152,7 @@ func TestRealServers(t *testing.T) {
 			c := web(t)
 			for _, call := range calls {
 				status, body := direct(t, c, s.url, "real_"+call.tool, call.args)
-				if want := max(call.status, http.StatusOK); status != want || !strings.Contains(body, call.want) {
+				if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
 					t.Errorf("%s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
 				}
 			}
@@ -178,7 +182,7 @@ func inARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 		if call.status != 0 {
 			event = "tool_error "
 		}
-		if !strings.HasPrefix(ends[i], event) || !strings.Contains(ends[i], call.want) {
+		if !strings.HasPrefix(ends[i], event) || !call.agrees(ends[i]) {
 			t.Errorf("%s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
 		}
 		if call.tool == "trigger-long-running-operation" && progress == 0 {
