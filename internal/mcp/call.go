@@ -248,7 +248,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
 	s.listen(x, call, params)
-	_, err := used.cs.CallTool(x.ctx, params)
+	err := x.callTool(used.cs, params)
 	raw, f := x.outcome(ctx, err)
 	if x.notes != nil {
 		x.notes.close(f == nil)
