@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -19,9 +20,25 @@ const (
 	healthTimeout = 3 * time.Second
 )
 
+// checkCommand is answerd check.
+func checkCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	accept := flags.Bool("accept", false, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return &usageError{"check takes only -accept; " + usage}
+	}
+	c, err := loadConfig(getenv)
+	if err != nil {
+		return err
+	}
+	return check(ctx, c, *accept, stdout, stderr)
+}
+
 // check connects to every MCP server as serve would, and calls no model. It fails
-// unless all enabled servers answered.
-func check(ctx context.Context, c config, stdout, stderr io.Writer) error {
+// unless all enabled servers answered, and all definitions of pinned tools are
+// accepted, which accept does.
+func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	if c.LogLevel == "info" {
@@ -46,13 +63,40 @@ func check(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stdout, "token from %s: %s\n\n", c.tokenURL(), verdict(err))
 	}
 	tools.client.Tools(ctx) // waits until every server was tried
-	if !printServers(stdout, tools.client) {
+	pinned, err := checkPins(stdout, tools.client, accept)
+	if err != nil {
+		return err
+	}
+	if !printServers(stdout, tools.client) || !pinned {
 		failed = true
 	}
 	if failed {
 		return errors.New("check failed")
 	}
 	return nil
+}
+
+// checkPins prints how the tools of pinned servers differ from what was accepted, and
+// accepts them if asked to. It reports whether all of them may be used.
+func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
+	waiting := 0
+	for _, ch := range tools.PinChanges() {
+		fmt.Fprintf(stdout, "%s: %q of server %s\n%s\n", ch.Kind, ch.Tool, ch.Server, ch.Diff())
+		if ch.Kind != mcp.PinRemoved {
+			waiting++
+		}
+	}
+	switch {
+	case accept:
+		if err := tools.AcceptPins(); err != nil {
+			return false, fmt.Errorf("accept: %w", err)
+		}
+		fmt.Fprintf(stdout, "accepted: %d\n\n", waiting)
+	case waiting > 0:
+		fmt.Fprintf(stdout, "tools that are disabled until you accept them with answerd check -accept: %d\n\n", waiting)
+		return false, nil
+	}
+	return true, nil
 }
 
 func verdict(err error) string {

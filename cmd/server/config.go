@@ -45,8 +45,10 @@ type config struct {
 
 	// One MCP server (streamable HTTP), named default.
 	MCPURL string `env:"MCP_URL"`
-	// An mcp.json with any number of servers; may be set beside MCP_URL.
+	// An mcp.json with any number of servers; may be set beside MCP_URL. Read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
+	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
+	MCPPinsPath string `env:"MCP_PINS_PATH"`
 	// Longest time of one MCP call, without its time in the queue.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
 	// Tool calls at a time per MCP server.
@@ -341,6 +343,14 @@ func (c *config) tokenURL() string {
 		return c.IAMTokenURL
 	}
 	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
+}
+
+// pinsPath is where accepted tool definitions are; "" without an mcp.json.
+func (c *config) pinsPath() string {
+	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
+		return c.MCPPinsPath
+	}
+	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
 func loopback(host string) bool {

@@ -3,7 +3,8 @@
 //
 //	answerd            serve, configured by the environment
 //	answerd demo       the whole job on this machine, nothing installed, no key
-//	answerd check      read the configuration, fetch a token, list every server's tools
+//	answerd check      read the configuration, fetch a token, list every server's tools;
+//	                   with -accept, accept the tools of pinned servers as they are now
 //	answerd version    versions of answerd, Go and the MCP protocol
 //	answerd health     ask a running answerd at ADDR whether it is alive
 //
@@ -20,7 +21,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: answerd [serve | demo | check | version | health]"
+const usage = "usage: answerd [serve | demo | check [-accept] | version | health]"
 
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
@@ -37,7 +38,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
 	}
-	if len(args) > 0 && command != "demo" {
+	if len(args) > 0 && command != "demo" && command != "check" {
 		return &usageError{fmt.Sprintf("%s takes no arguments; %s", command, usage)}
 	}
 	switch command {
@@ -50,11 +51,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	case "demo":
 		return demoCommand(ctx, args, getenv, stdout, stderr)
 	case "check":
-		c, err := loadConfig(getenv)
-		if err != nil {
-			return err
-		}
-		return check(ctx, c, stdout, stderr)
+		return checkCommand(ctx, args, getenv, stdout, stderr)
 	case "version":
 		return printVersion(stdout)
 	case "health":

@@ -61,6 +61,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer tools.close()
+	defer tools.followed(ctx, c, logger)()
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,6 +19,7 @@ import (
 type toolset struct {
 	client *mcp.Client
 	tokens *auth.ClientCredentials // nil without the service's JWT
+	files  *watch                  // of the configuration, as it was just before it was read
 }
 
 // close ends the sessions first: that takes a token too.
@@ -30,12 +32,12 @@ func (t toolset) close() {
 
 // connectTools begins to connect the servers of MCP_URL and MCP_CONFIG_PATH.
 func connectTools(c config, o mcp.Options) (toolset, error) {
+	t := toolset{files: newWatch(c.MCPConfigPath, c.pinsPath())}
 	servers, err := mcpServers(c)
 	if err != nil {
 		return toolset{}, err
 	}
-	var t toolset
-	o.Timeout, o.MaxConcurrentCalls, o.Version = c.Timeout, c.MaxConcurrentCalls, version
+	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
 	if c.EnableJWTToken {
 		if t.tokens, err = newTokens(c, o.Logger); err != nil {
 			return toolset{}, err
@@ -92,19 +94,24 @@ func newTokens(c config, logger *slog.Logger) (*auth.ClientCredentials, error) {
 	return tokens, nil
 }
 
-// observeServers shows the state of every MCP server as a metric: 1 for the state
-// that it is in.
+// observeServers shows the state of every MCP server as a metric, 1 for the state that
+// it is in, and how many of its tools wait for the operator.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
-	_, err := tel.Meter("answerd/mcp").Int64ObservableGauge("answerd.mcp.server.state",
-		metric.WithDescription("1 for the state that an MCP server is in."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			for _, s := range tools.Servers() {
-				o.Observe(1, metric.WithAttributes(attribute.String("mcp.server.name", s.Name), attribute.String("state", string(s.State))))
-			}
-			return nil
-		}))
-	if err != nil {
-		return fmt.Errorf("create the metric of MCP servers: %w", err)
+	meter := tel.Meter("answerd/mcp")
+	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
+		metric.WithDescription("1 for the state that an MCP server is in."))
+	disabled, err2 := meter.Int64ObservableGauge("answerd.mcp.server.tools.disabled",
+		metric.WithDescription("Tools of an MCP server that are disabled until their definitions are accepted."))
+	_, err3 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for _, s := range tools.Servers() {
+			name := attribute.String("mcp.server.name", s.Name)
+			o.ObserveInt64(state, 1, metric.WithAttributes(name, attribute.String("state", string(s.State))))
+			o.ObserveInt64(disabled, int64(len(s.DisabledTools)), metric.WithAttributes(name))
+		}
+		return nil
+	}, state, disabled)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("create the metrics of MCP servers: %w", err)
 	}
 	return nil
 }

@@ -12,13 +12,22 @@ import (
 	"strings"
 )
 
+// PinKind is how a tool differs from what was accepted.
+type PinKind string
+
+// The first two disable the tool; of the third there is none to disable.
+const (
+	PinNew     PinKind = "new"
+	PinChanged PinKind = "changed"
+	PinRemoved PinKind = "removed"
+)
+
 // PinChange is a difference between what a pinned server offers and what the operator
 // has accepted.
 type PinChange struct {
 	Server string
 	Tool   string // the server's own name for it
-	// Kind is new or changed, which disable the tool, or removed, which only is said.
-	Kind string
+	Kind   PinKind
 
 	accepted, offered definition
 }
@@ -34,18 +43,18 @@ func (c *Client) PinChanges() []PinChange {
 		listed := map[string]bool{}
 		for _, t := range e.offered() {
 			listed[t.Original] = true
-			ch := PinChange{Server: e.cfg.Name, Tool: t.Original, Kind: "new", offered: define(e.cfg, t)}
+			ch := PinChange{Server: e.cfg.Name, Tool: t.Original, Kind: PinNew, offered: define(e.cfg, t)}
 			if p, ok := known[t.Original]; ok {
 				if p.SHA256 == ch.offered.digest() {
 					continue
 				}
-				ch.Kind, ch.accepted = "changed", p.Definition
+				ch.Kind, ch.accepted = PinChanged, p.Definition
 			}
 			changes = append(changes, ch)
 		}
 		for name, p := range known {
 			if !listed[name] {
-				changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: "removed", accepted: p.Definition})
+				changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: PinRemoved, accepted: p.Definition})
 			}
 		}
 		slices.SortFunc(changes, func(a, b PinChange) int { return cmp.Compare(a.Tool, b.Tool) })
@@ -57,13 +66,17 @@ func (c *Client) PinChanges() []PinChange {
 // AcceptPins writes the definitions of all pinned servers that have been listed to
 // Options.Pins, and uses them. What was accepted of other servers stays.
 func (c *Client) AcceptPins() error {
+	listed := c.names.pinned()
+	if len(listed) == 0 {
+		return nil
+	}
 	before := readPins(c.opts.Pins)
 	if before.problem != "" && before.problem != nothingAccepted {
 		return errors.New(before.problem + ": repair or remove it")
 	}
 	now := &pins{servers: map[string]map[string]pin{}}
 	maps.Copy(now.servers, before.servers)
-	for _, e := range c.names.pinned() {
+	for _, e := range listed {
 		tools := map[string]pin{}
 		for _, t := range e.offered() {
 			d := define(e.cfg, t)
@@ -94,9 +107,9 @@ func (e entry) offered() []Tool {
 func (ch PinChange) Diff() string {
 	old, new := ch.accepted.lines(), ch.offered.lines()
 	switch ch.Kind {
-	case "new":
+	case PinNew:
 		old = nil
-	case "removed":
+	case PinRemoved:
 		new = nil
 	}
 	d := lineDiff(old, new)

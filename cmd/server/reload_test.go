@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/demo"
+)
+
+// write replaces a file.
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAWatchNoticesEveryChange(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "mcp.json"), filepath.Join(dir, "other")
+	long := time.Now().Add(-time.Hour)
+	same := func(path, content string) { // as old as ever
+		write(t, path, content)
+		if err := os.Chtimes(path, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWatch(path, "")
+	for _, step := range []struct {
+		what    string
+		do      func()
+		changed bool
+	}{
+		{"nothing", func() {}, false},
+		{"created", func() { same(path, "a") }, true},
+		{"another file", func() { same(other, "b") }, false},
+		{"touched", func() { write(t, path, "a") }, true},
+		{"longer", func() { same(path, "aa") }, true},
+		{"replaced by one of the same size and time", func() {
+			same(other, "bb")
+			if err := os.Rename(other, path); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		{"gone", func() { _ = os.Remove(path) }, true},
+		{"still gone", func() {}, false},
+	} {
+		step.do()
+		if got := w.changed(); got != step.changed {
+			t.Errorf("%s: changed %v", step.what, got)
+		}
+	}
+}
+
+// serversOf is GET /servers as "name state tools", and so on.
+func serversOf(t *testing.T, c *http.Client, url string) string {
+	t.Helper()
+	resp, err := c.Get(url + "/servers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var list struct {
+		Servers []struct {
+			Name     string
+			Type     string
+			State    string
+			Disabled []string `json:"disabled_tools"`
+		}
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, s := range list.Servers {
+		out = append(out, fmt.Sprintf("%s %s %d", s.Name, s.State, len(s.Disabled)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// S4.9, F36: mcp.json is read again on SIGHUP and when it changes; a bad one is
+// refused with its line; tools that are accepted meanwhile can be used.
+func TestTheConfigurationIsReadAgain(t *testing.T) {
+	w := newWorld(t, twoTools())
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	server := func(name, more string) string {
+		return fmt.Sprintf("\n  %q: {\"url\": %q, \"auth\": {\"type\": \"jwt\"}, \"toolPrefix\": %q%s}", name, w.tools.url+demo.MCPPath, name, more)
+	}
+	file := func(servers ...string) string { return `{"mcpServers": {` + strings.Join(servers, ",") + "\n}}" }
+	write(t, path, file(server("one", "")))
+	env := append(w.environ(), "MCP_URL=", "MCP_CONFIG_PATH="+path)
+	p := spawn(t, env)
+	url, c := p.url(t), web(t)
+
+	write(t, path, file(server("one", ""), server("two", `, "pin": true`)))
+	p.signal(t, syscall.SIGHUP)
+	if line := p.until(t, "read again"); !strings.Contains(line, `"servers":2`) {
+		t.Error(line)
+	}
+	list := func() {
+		resp, err := c.Get(url + "/tools") // waits for servers that are new
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	list()
+	if got := serversOf(t, c, url); got != "one connected 0, two connected 8" {
+		t.Error(got)
+	}
+
+	write(t, path, file(server("one", ""), server("two", `, "pni": true`)))
+	p.signal(t, syscall.SIGHUP)
+	if line := p.until(t, "refused"); !strings.Contains(line, `server \"two\", pni: unknown field (line 3)`) {
+		t.Error(line)
+	}
+	if got := serversOf(t, c, url); got != "one connected 0, two connected 8" {
+		t.Error(got)
+	}
+
+	// No signal from here on.
+	write(t, path, file(server("two", `, "pin": true`)))
+	p.until(t, "read again")
+	getenv := func(name string) string {
+		for i := len(env) - 1; i >= 0; i-- {
+			if value, ok := strings.CutPrefix(env[i], name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+	if err := run(t.Context(), []string{"check", "-accept"}, getenv, io.Discard, io.Discard); err != nil {
+		t.Error(err)
+	}
+	p.until(t, "read again")
+	if got := serversOf(t, c, url); got != "two connected 0" {
+		t.Error(got)
+	}
+	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 3 { // one, two, check's
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// F22: check shows what waits for acceptance, fails until it is accepted, and the
+// file of accepted definitions is beside mcp.json.
+func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
+	w := newWorld(t, twoTools())
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	write(t, path, fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "auth": {"type": "jwt"}, "pin": true}}}`, w.tools.url+demo.MCPPath))
+	settings := w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path)
+	out := &buffer{}
+	err := run(t.Context(), []string{"check"}, settings, out, io.Discard)
+	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"calculate\" of server crm\n  + endpoint: http://127.0.0.1") ||
+		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 8") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"check", "-accept"}, {"check"}} {
+		if err := run(t.Context(), args, settings, out, io.Discard); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	pins := filepath.Join(filepath.Dir(path), "mcp.pins.json")
+	data, err := os.ReadFile(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, pins, strings.Replace(string(data), "Evaluates", "Guesses", 1))
+	out = &buffer{}
+	if err := run(t.Context(), []string{"check"}, settings, out, io.Discard); err != nil {
+		t.Errorf("the digests decide: %v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"check", "now"}, {"check", "-x"}} {
+		if err := run(t.Context(), args, settings, io.Discard, io.Discard); exitCode(err, io.Discard) != 2 {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package mcp
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestLineDiff(t *testing.T) {
+	short := strings.NewReplacer("    …\n", "… ", "  - ", "-", "  + ", "+", "    ", "", "\n", " ")
+	for _, test := range []struct{ old, new, want string }{
+		{"abc", "abc", ""},
+		{"", "", ""},
+		{"abcdefgh", "abcdXfgh", "c d -e +X f g "},
+		{"ab", "x", "-a -b +x "},
+		{"abcabba", "cbabac", "-a -b c -a b +a b a +c "},
+		{"abcdefghijkl", "Xabcdefghijk", "+X a b … j k -l "},
+	} {
+		if got := short.Replace(lineDiff(strings.Split(test.old, ""), strings.Split(test.new, ""))); got != test.want {
+			t.Errorf("%s to %s: %s", test.old, test.new, got)
+		}
+	}
+}
+
+// However different two texts are, a difference takes no more than bounded memory.
+func TestHugeDiffIsBounded(t *testing.T) {
+	old, new := make([]string, 40_000), make([]string, 40_000)
+	for i := range old {
+		old[i], new[i] = string(rune('a'+i%7)), string(rune('A'+i%5))
+	}
+	if n := strings.Count(lineDiff(old, new), "\n"); n != len(old)+len(new) {
+		t.Errorf("%d lines", n)
+	}
+}

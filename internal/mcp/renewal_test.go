@@ -1,0 +1,171 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// inProcess is a real server without a socket, for tests in fake time.
+type inProcess struct{ http.Handler }
+
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// without a network, the server is h.
+func without(h http.Handler) func(http.RoundTripper) http.RoundTripper {
+	return func(http.RoundTripper) http.RoundTripper { return inProcess{h} }
+}
+
+// S3.8: from 2026-07-28 on a list holds for as long as its server says, and then a new
+// one is fetched.
+func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
+	for says, holds := range map[time.Duration]time.Duration{
+		30 * time.Second: 30 * time.Second, time.Millisecond: minListLife, 0: 0, -time.Second: 0,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var lists atomic.Int64
+			s := tools(nil)
+			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+					res, err := next(ctx, method, r)
+					if list, ok := res.(*sdk.ListToolsResult); ok {
+						lists.Add(1)
+						list.TTLMs = int(says.Milliseconds())
+					}
+					return res, err
+				}
+			})
+			h := handler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+			c := open(t, Options{Transport: without(h)}, ServerConfig{Name: "a", URL: "http://localhost"})
+			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != statelessVersion {
+				t.Fatalf("tools %s, %+v", got, c.Servers())
+			}
+			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			if holds == 0 {
+				after(7 * maxListLife)
+				if n := lists.Load(); n != 1 {
+					t.Errorf("listed %d times", n)
+				}
+				_ = c.Close()
+				return
+			}
+			after(holds - time.Nanosecond)
+			if got := namesOf(c.Tools(t.Context())); got != "echo" || lists.Load() != 1 {
+				t.Errorf("%s: too soon: %s", says, got)
+			}
+			after(time.Nanosecond)
+			synctest.Wait()
+			if got := namesOf(c.Tools(t.Context())); got != "echo news" || lists.Load() != 2 {
+				t.Errorf("%s: tools %s after %d lists", says, got, lists.Load())
+			}
+			after(10 * holds)
+			synctest.Wait()
+			if n := lists.Load(); n != 12 {
+				t.Errorf("%s: %d lists", says, n)
+			}
+			_ = c.Close()
+		})
+	}
+}
+
+// announcing is a server that says with every answer that its tools have changed.
+func announcing(s *shifty) *atomic.Int64 {
+	lists := new(atomic.Int64)
+	sse := func(w http.ResponseWriter, m message, result string) {
+		w.Header().Set("Content-Type", sse)
+		fmt.Fprint(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, result)
+	}
+	s.list = func(w http.ResponseWriter, _ *http.Request, m message) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		result := `{"tools":[` + s.tools[0] + `]}`
+		if lists.Add(1) < 3 {
+			reply(w, m.ID, result)
+			return
+		}
+		sse(w, m, result)
+	}
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { sse(w, m, text("ok")) }
+	return lists
+}
+
+// S3.8: list_changed on a call's own stream renews the list, and a call goes with the
+// new definition; one that is announced with every answer doesn't become a loop.
+func TestListIsRenewedWhenItChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShifty(addV1)
+		lists := announcing(s)
+		c := open(t, Options{Transport: without(s)}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		s.offer(addV2)
+		call := func() {
+			t.Helper()
+			res, err := c.Call(t.Context(), Call{Tool: "add"})
+			must(t, res, err)
+		}
+		call()
+		after(renewalGap)
+		synctest.Wait()
+		if tool, _ := c.Tool("add"); tool.Description == "" || lists.Load() != 2 || tool.Description[:15] != "Adds numbers.\nB" {
+			t.Errorf("%d lists, description %q", lists.Load(), tool.Description)
+		}
+		before := lists.Load()
+		for range 1000 { // and from the third on each list says so too
+			call()
+			after(10 * time.Millisecond)
+		}
+		if n := lists.Load() - before; n < 5 || n > 11 {
+			t.Errorf("%d lists in 10 s", n)
+		}
+		_ = c.Close()
+	})
+}
+
+// F22: where tools are pinned, a change that the server doesn't announce is noticed
+// within a minute.
+func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShifty(addV1)
+		c := open(t, Options{Transport: without(s), Pins: filepath.Join(t.TempDir(), "pins.json")},
+			ServerConfig{Name: "a", URL: "http://localhost", Pin: true})
+		c.Tools(t.Context())
+		if err := c.AcceptPins(); err != nil {
+			t.Fatal(err)
+		}
+		if got := namesOf(c.Tools(t.Context())); got != "add" {
+			t.Fatal(got)
+		}
+		s.offer(addV2)
+		after(pinnedListLife)
+		synctest.Wait()
+		if got := namesOf(c.Tools(t.Context())); got != "" {
+			t.Error(got)
+		}
+		_ = c.Close()
+	})
+}
+
+// F21: a result of another type is no list of tools.
+func TestListOfAnotherType(t *testing.T) {
+	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		reply(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
+		t.Errorf("tools %s, %+v", got, c.Servers())
+	}
+}
