@@ -15,10 +15,6 @@ import (
 	"answerd/internal/mcp"
 )
 
-// denied is the kind of a call that we did not let through. The other kinds are
-// those of package mcp.
-const denied mcp.ErrorKind = "denied"
-
 // invocation is a call with what it takes to make it. Calls of a run and calls
 // without a model differ in this and in nothing else.
 type invocation struct {
@@ -98,7 +94,7 @@ func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
 	case in.bad != "":
 		return fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
 	case in.refusal != "":
-		return fail(denied, in.refusal)
+		return fail(mcp.Denied, in.refusal)
 	}
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx)}
 	if in.said != nil {

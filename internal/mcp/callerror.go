@@ -17,7 +17,7 @@ import (
 // ErrorKind is why a call failed, in the words of the tool_error event.
 type ErrorKind string
 
-// The kinds of a failed call that this room can tell.
+// The kinds of a failed call.
 const (
 	InvalidArguments ErrorKind = "invalid_arguments"
 	UnknownTool      ErrorKind = "unknown_tool"
@@ -28,7 +28,7 @@ const (
 	TooLarge         ErrorKind = "too_large"
 	Cancelled        ErrorKind = "cancelled"
 	UnknownOutcome   ErrorKind = "unknown_outcome"
-	Denied           ErrorKind = "denied" // the configuration doesn't let it through
+	Denied           ErrorKind = "denied" // we did not let it through
 )
 
 // CallError is a failed call. Message is fit for the model and the caller; Err is

@@ -24,10 +24,11 @@ type binding struct {
 
 // entry is one server's latest list.
 type entry struct {
-	cfg    *ServerConfig
-	listed []Tool
-	kept   []Tool   // of these, what may be called
-	barred []barred // and what the operator has not accepted
+	cfg     *ServerConfig
+	listed  []Tool
+	digests map[string]string // of their definitions; nil where they are not pinned
+	kept    []Tool            // of these, what may be called
+	barred  []barred          // and what the operator has not accepted
 }
 
 // catalogue is the tools of all servers under unique names.
@@ -58,22 +59,28 @@ func newCatalogue(log *slog.Logger) *catalogue {
 // configuration does, and returns how many tools remain. A server that has left the
 // configuration has none.
 func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
+	e := entry{cfg: cfg, listed: tools}
+	if cfg.Pin {
+		// Before the lock: these are some 60 MiB at worst, and calls wait for the lock.
+		e.digests = digests(cfg, tools)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Contains(c.order, id) {
 		return 0
 	}
-	return c.setLocked(id, cfg, tools)
+	return c.setLocked(id, e)
 }
 
-func (c *catalogue) setLocked(id int, cfg *ServerConfig, tools []Tool) int {
+// setLocked sifts e and puts it in its place.
+func (c *catalogue) setLocked(id int, e entry) int {
 	// The filters come before names are given: a tool that is not offered must not
 	// take a name from one that is.
-	e := entry{cfg: cfg, listed: tools}
-	e.kept = slices.DeleteFunc(slices.Clone(tools), func(t Tool) bool { return !allowed(cfg, t.Original) })
-	if cfg.Pin {
-		e.kept, e.barred = c.pins.sift(cfg, e.kept)
-		c.audit(cfg.Name, c.entries[id].barred, e.barred)
+	e.kept = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool { return !allowed(e.cfg, t.Original) })
+	e.barred = nil
+	if e.cfg.Pin {
+		e.kept, e.barred = c.pins.sift(e.cfg, e.kept, e.digests)
+		c.audit(e.cfg.Name, c.entries[id].barred, e.barred)
 	}
 	c.entries[id] = e
 	c.stale = true
@@ -115,7 +122,11 @@ func (c *catalogue) arrange(order []int, heirs map[int]int, cfg func(id int) *Se
 	c.order = order
 	for id, before := range heirs {
 		if e, ok := c.entries[before]; ok {
-			c.setLocked(id, cfg(id), e.listed)
+			e.cfg = cfg(id)
+			if e.cfg.Pin && e.digests == nil {
+				e.digests = digests(e.cfg, e.listed)
+			}
+			c.setLocked(id, e)
 		}
 	}
 	maps.DeleteFunc(c.entries, func(id int, _ entry) bool { return !slices.Contains(order, id) })
@@ -128,7 +139,7 @@ func (c *catalogue) pin(p *pins) {
 	defer c.mu.Unlock()
 	c.pins = p
 	for id, e := range c.entries {
-		c.setLocked(id, e.cfg, e.listed)
+		c.setLocked(id, e)
 	}
 }
 

@@ -13,14 +13,17 @@
 // retried with backoff, and keeps nothing else from working.
 //
 // A call is sent at most once, unless it provably did not run. One bad reply fails
-// the call that it answers and no other. Everything may be used concurrently; Close
-// waits for every goroutine of the room and ends the servers' sessions.
+// the call that it answers and no other; a server that fails again and again gets no
+// calls for a while. Where a server is pinned, tools whose definitions the operator has
+// not accepted are disabled. Reload changes the configuration under way. Everything may
+// be used concurrently; Close waits for every goroutine of the room and ends the
+// servers' sessions.
 //
 // How the parts fit: a Client has one server per configured server, and the
 // catalogue of their tools under names that are safe for every provider. A server
-// has a supervisor goroutine, a pool that holds its one session, and an http.Client
-// whose guard checks every reply before the SDK sees it. An exchange is what the
-// guard learns about one request on its way.
+// has a supervisor goroutine, a pool that holds its one session, a breaker, and an
+// http.Client whose guard checks every reply before the SDK sees it. An exchange is
+// what the guard learns about one request on its way.
 package mcp
 
 import (

@@ -70,5 +70,5 @@ func (s *server) retire() {
 	if s.live() {
 		s.close()
 	}
-	s.log.Info("MCP server removed")
+	s.log.Info("MCP server has left the configuration")
 }

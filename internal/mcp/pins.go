@@ -105,11 +105,20 @@ func (b barred) same(other barred) bool {
 	return b.Original == other.Original && b.digest == other.digest && b.why == other.why
 }
 
+// digests are those of a server's tools, by their own names.
+func digests(cfg *ServerConfig, tools []Tool) map[string]string {
+	out := make(map[string]string, len(tools))
+	for _, t := range tools {
+		out[t.Original] = define(cfg, t).digest()
+	}
+	return out
+}
+
 // sift splits a server's tools into those whose definitions are as accepted, and the
 // others.
-func (p *pins) sift(cfg *ServerConfig, tools []Tool) (kept []Tool, out []barred) {
+func (p *pins) sift(cfg *ServerConfig, tools []Tool, digests map[string]string) (kept []Tool, out []barred) {
 	for _, t := range tools {
-		digest := define(cfg, t).digest()
+		digest := digests[t.Original]
 		known, ok := p.servers[cfg.Name][t.Original]
 		why := ""
 		switch {
