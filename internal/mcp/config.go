@@ -17,7 +17,7 @@ import (
 )
 
 // The types of servers that a configuration may name. This build connects to
-// TypeHTTP and TypeWebSocket; the others are reported as failed.
+// TypeHTTP, TypeStdio and TypeWebSocket; the others are reported as failed.
 const (
 	TypeHTTP      = "http"
 	TypeStdio     = "stdio"
@@ -34,12 +34,13 @@ const (
 	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
 )
 
-// ServerConfig is one server of mcp.json. Made by hand it needs a Name and a URL;
+// ServerConfig is one server of mcp.json. Made by hand it needs a Name, and a URL or a
+// Command;
 // the zero value of everything else works.
 type ServerConfig struct {
 	Name     string // 1 to 64 printable characters, unique
 	Disabled bool   // no tools and no connection
-	Type     string // "" means TypeHTTP
+	Type     string // "" means TypeStdio with a Command and no URL, else TypeHTTP
 
 	URL         string                 // http or https; ws or wss for TypeWebSocket; without user and fragment
 	Headers     map[string]auth.Secret // sent with every request, and with a WebSocket's handshake
@@ -47,10 +48,12 @@ type ServerConfig struct {
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
 
-	Command string // of a child process, with the next three
+	// Command is a child process, with the next three. It is found with our own PATH
+	// and started without a shell; a relative path starts in WorkDir.
+	Command string
 	Args    []string
-	Env     map[string]auth.Secret
-	WorkDir string
+	Env     map[string]auth.Secret // its whole environment: it gets none of ours
+	WorkDir string                 // "" means ours
 
 	ToolPrefix string // "" keeps tools' bare names
 	Hidden     bool   // callable by name, but not offered to the model
@@ -140,7 +143,13 @@ func (s *ServerConfig) check(service bool) *fieldError {
 		return wrong("auth.type", "%.40q is not supported by this build", string(s.Auth))
 	case s.Auth == AuthJWT && !s.BearerToken.IsZero():
 		return wrong("bearerToken", "cannot be set together with auth type jwt")
-	case s.Type != "" && s.Type != TypeHTTP && s.Type != TypeWebSocket:
+	case s.kind() == TypeStdio:
+		return s.checkCommand()
+	}
+	if f := s.checkNoCommand(); f != nil {
+		return f
+	}
+	if s.kind() != TypeHTTP && s.kind() != TypeWebSocket {
 		return nil // New reports that it cannot be used
 	}
 	if f := s.checkHeaders(); f != nil {

@@ -81,6 +81,11 @@ func fileWith(fields string) string {
 	return "{\n \"mcpServers\": {\"crm\":\n  {\"url\": \"https://h\"" + fields + "}\n }\n}"
 }
 
+// childWith is a file with one server of type stdio, its fields on line 3.
+func childWith(fields string) string {
+	return "{\n \"mcpServers\": {\"crm\":\n  {\"command\": \"x\", " + fields + "}\n }\n}"
+}
+
 // Errors are one line that names server, field and line, and quote no values.
 func TestConfigErrors(t *testing.T) {
 	for file, want := range map[string]string{
@@ -111,13 +116,6 @@ func TestConfigErrors(t *testing.T) {
 		`{"mcpServers":{"a":{"url":"https://h:port"}}}`:                                         `server "a", url: is no URL (line 1)`,
 		`{"mcpServers":{"a":{"url":"http://h","bearerToken":"x"}}}`:                             `server "a", url: must be https://, since bearerToken would go there in the clear (line 1)`,
 		`{"mcpServers":{"a":{"url":"http://h","headers":{"authorization":"x"}}}}`:               `server "a", url: must be https://, since headers.authorization would go there in the clear (line 1)`,
-		`{"mcpServers":{"a":{"url":"ws://h"}}}`:                                                 `server "a", url: must begin with http:// or https:// (line 1)`,
-		`{"mcpServers":{"a":{"type":"websocket"}}}`:                                             `server "a", url: is missing (line 1)`,
-		`{"mcpServers":{"a":{"type":"websocket","url":"https://h"}}}`:                           `server "a", url: must begin with ws:// or wss:// (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"wss://u:p@h"}}}`:                                `server "a", url: must not hold a user or password (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","bearerToken":"x"}}}`:                   `server "a", url: must be wss://, since bearerToken would go there in the clear (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"authorization":"x"}}}}`:     `server "a", url: must be wss://, since headers.authorization would go there in the clear (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"Sec-WebSocket-Key":"x"}}}}`: `server "a", headers.Sec-WebSocket-Key: is set by the transport (line 1)`,
 		fileWith(`, "nope": 1`):                                                                 `server "crm", nope: unknown field (line 3)`,
 		fileWith(`, "a b": 1`):                                                                  `server "crm", "a b": unknown field (line 3)`,
 		fileWith(`, "enabled": "yes"`):                                                          `server "crm", enabled: must be a boolean, not a string (line 3)`,
@@ -147,9 +145,31 @@ func TestConfigErrors(t *testing.T) {
 		fileWith(`, "tools": {"hide": []}`):                                                     `server "crm", tools.hide: unknown field (line 3)`,
 		fileWith(`, "approval": "destructive"`):                                                 `server "crm", approval: is not supported by this build (line 3)`,
 		fileWith(`, "resources": ["file://**"]`):                                                `server "crm", resources: is not supported by this build (line 3)`,
-		fileWith(`, "pin": "yes"`):                                                              `server "crm", pin: must be a boolean, not a string (line 3)`,
+		fileWith(`, "type": "http", "command": "x"`):                                            `server "crm", command: is for servers of type stdio (line 3)`,
+		fileWith(`, "args": ["x"]`):                                                             `server "crm", args: is for servers of type stdio (line 3)`,
+		fileWith(`, "env": {"A": "secret"}`):                                                    `server "crm", env: is for servers of type stdio (line 3)`,
+		fileWith(`, "workDir": "/x"`):                                                           `server "crm", workDir: is for servers of type stdio (line 3)`,
+		fileWith(`, "command": "x"`):                                                            `server "crm": has both url and command (line 2)`,
+		fileWith(`, "type": "stdio", "command": "x"`):                                           `server "crm", url: a server of type stdio has none (line 3)`,
+		childWith(`"headers": {"A": "secret"}`):                                                 `server "crm", headers: a server of type stdio has none (line 3)`,
+		childWith(`"bearerToken": "secret"`):                                                    `server "crm", bearerToken: a server of type stdio gets none; put it into env (line 3)`,
+		childWith(`"auth": {"type": "jwt"}`):                                                    `server "crm", auth.type: a server of type stdio gets no token; put it into env (line 3)`,
+		childWith(`"env": {"A=B": "secret"}`):                                                   `server "crm", env: "A=B" is no name of a variable (line 3)`,
+		childWith(`"env": {"": "secret"}`):                                                      `server "crm", env: "" is no name of a variable (line 3)`,
+		childWith(`"env": {"A": "secret\u0000"}`):                                               `server "crm", env.A: has a NUL byte (line 3)`,
+		childWith(`"args": ["a", "secret\u0000"]`):                                              `server "crm", args: one has a NUL byte (line 3)`,
+		childWith(`"workDir": "\u0000"`):                                                        `server "crm", workDir: has a NUL byte (line 3)`,
+		`{"mcpServers":{"a":{"command":"\u0000"}}}`:                                             `server "a", command: has a NUL byte (line 1)`,
 		fileWith(`, "url": "https://i"`):                                                        `line 3: "url" is there twice`,
 		`{"servers":[{}]}`:                                                                      `servers[0], name: must be 1 to 64 printable characters (line 1)`,
+		`{"mcpServers":{"a":{"url":"ws://h"}}}`:                                                 `server "a", url: must begin with http:// or https:// (line 1)`,
+		`{"mcpServers":{"a":{"type":"websocket"}}}`:                                             `server "a", url: is missing (line 1)`,
+		`{"mcpServers":{"a":{"type":"websocket","url":"https://h"}}}`:                           `server "a", url: must begin with ws:// or wss:// (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"wss://u:p@h"}}}`:                                `server "a", url: must not hold a user or password (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","bearerToken":"x"}}}`:                   `server "a", url: must be wss://, since bearerToken would go there in the clear (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"authorization":"x"}}}}`:     `server "a", url: must be wss://, since headers.authorization would go there in the clear (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"Sec-WebSocket-Key":"x"}}}}`: `server "a", headers.Sec-WebSocket-Key: is set by the transport (line 1)`,
+		fileWith(`, "pin": "yes"`):                                                              `server "crm", pin: must be a boolean, not a string (line 3)`,
 		`{"servers":[{"id":"a","source":{"type":"Http","url":"https://h"}},{"id":"a","source":{"type":"Http","url":"https://h"}}]}`: `MCP server "a", name: it is used twice`,
 		`{"servers":[{"id":"a","source":{"Ftp":{}}}]}`:                                             `server "a", source.Ftp: must be http, stdio or websocket (line 1)`,
 		`{"servers":[{"id":"a","source":{"type":"Http","url":"https://h","x":1}}]}`:                `server "a", source.x: unknown field (line 1)`,

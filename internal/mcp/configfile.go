@@ -133,16 +133,10 @@ func apply(s *ServerConfig, fields []value, setters map[string]func(*ServerConfi
 
 // complete finds the type of a server from what it has, and what is missing.
 func (s *ServerConfig) complete(v value) error {
-	if s.Type == "" {
-		switch {
-		case s.URL != "" && s.Command != "":
-			return v.errorf("has both url and command")
-		case s.Command != "":
-			s.Type = TypeStdio
-		default:
-			s.Type = TypeHTTP
-		}
+	if s.Type == "" && s.URL != "" && s.Command != "" {
+		return v.errorf("has both url and command")
 	}
+	s.Type = s.kind()
 	if s.Type == TypeStdio && s.Command == "" {
 		return v.errorf("command is missing")
 	}

@@ -20,6 +20,7 @@ type dialer struct {
 // dialers makes the dialer of a server, by its type.
 var dialers = map[string]func(ServerConfig, Options) (dialer, error){
 	TypeHTTP:      dialHTTP,
+	TypeStdio:     dialStdio,
 	TypeWebSocket: dialWebSocket,
 }
 

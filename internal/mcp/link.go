@@ -68,10 +68,12 @@ type link struct {
 
 // question is a request of ours that has no answer yet.
 type question struct {
-	x      *exchange // nil where the SDK asks on its own behalf
-	method string
-	sent   bool
-	done   chan struct{} // closed when it is no longer open
+	id      jsonrpc.ID
+	x       *exchange // nil where the SDK asks on its own behalf
+	method  string
+	sent    bool          // or is being sent
+	writing bool          // the writer has it
+	done    chan struct{} // closed when it is no longer open
 }
 
 // outFrame is a message on its way to the writer.
@@ -193,7 +195,7 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
 
 // ask sends a request that has an answer.
 func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
-	q := &question{x: x, method: m.Method, done: make(chan struct{})}
+	q := &question{id: m.ID, x: x, method: m.Method, done: make(chan struct{})}
 	if x != nil {
 		x.begin(m.ID)
 		if len(x.query) > 0 {
@@ -203,7 +205,7 @@ func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 	l.mu.Lock()
 	if l.err != nil {
 		defer l.mu.Unlock()
-		l.refuseLocked(q)
+		l.tellLocked(q, false)
 		return l.err
 	}
 	l.asked[m.ID] = q
@@ -271,13 +273,14 @@ func (l *link) write() {
 	for {
 		select {
 		case f := <-l.out:
-			if !l.sending(f.id) {
+			q, open := l.sending(f.id)
+			if !open {
 				f.done <- nil // given up while it waited: the server need not know
 				continue
 			}
 			err := l.conn.write(f.data)
+			l.written(q, err)
 			if err != nil {
-				l.unsent(f.id, err)
 				l.end(err)
 			}
 			f.done <- err
@@ -287,38 +290,42 @@ func (l *link) write() {
 	}
 }
 
-// sending notes that the question id is sent now, and reports whether it is still
-// open. What is no question always is.
-func (l *link) sending(id jsonrpc.ID) bool {
+// sending notes that the question id is being sent, and returns it and whether it is
+// still open. What is no question always is.
+func (l *link) sending(id jsonrpc.ID) (*question, bool) {
 	if !id.IsValid() {
-		return true
+		return nil, true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.asked[id]
 	if q == nil {
-		return false
+		return nil, false
 	}
-	q.sent = true
+	q.sent, q.writing = true, true
 	if q.x != nil {
 		q.x.sent.Store(true)
 	}
-	return true
+	return q, true
 }
 
-// unsent takes that back where the error proves that nothing was sent.
-func (l *link) unsent(id jsonrpc.ID, err error) {
-	f, ok := errors.AsType[*failure](err)
-	if !ok || !f.notRun {
+// written notes what came of it. An error may prove that nothing was sent after all;
+// and if the connection ended meanwhile, end has left it to the writer to tell.
+func (l *link) written(q *question, err error) {
+	if q == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q := l.asked[id]; q != nil {
+	q.writing = false
+	if f, ok := errors.AsType[*failure](err); ok && f.notRun {
 		q.sent = false
 		if q.x != nil {
 			q.x.sent.Store(false)
 		}
+	}
+	if l.err != nil {
+		l.tellLocked(q, false)
 	}
 }
 
@@ -368,21 +375,11 @@ func (l *link) end(err error) {
 	}
 	l.err = err
 	alone := len(l.asked) == 1
-	long, _ := errors.AsType[*overlong](err)
 	for id, q := range l.asked {
 		delete(l.asked, id)
 		l.died = q.method
-		f, _ := errors.AsType[*failure](err)
-		switch {
-		case !q.sent:
-			l.refuseLocked(q)
-		case q.x == nil:
-		case long != nil && long.answers.IsValid() && long.answers != id:
-			q.x.fail(cutOff(err))
-		case f != nil && f.kind == TooLarge && (alone || long != nil && long.answers == id):
-			q.x.fail(f) // it can only be this one's answer
-		default:
-			q.x.fail(cutOff(err))
+		if !q.writing {
+			l.tellLocked(q, alone)
 		}
 		close(q.done)
 	}
@@ -394,10 +391,23 @@ func (l *link) end(err error) {
 	}
 }
 
-// refuseLocked tells q that it was not sent because the connection is over.
-func (l *link) refuseLocked(q *question) {
-	if q.x != nil {
+// tellLocked tells q what the end of the connection means for it: it was not sent, or
+// may have run. An answer that was too large to read is that of the one who asked alone.
+func (l *link) tellLocked(q *question, alone bool) {
+	if q.x == nil {
+		return
+	}
+	f, _ := errors.AsType[*failure](l.err)
+	long, _ := errors.AsType[*overlong](l.err)
+	switch {
+	case !q.sent:
 		q.x.fail(lostSession(l.err))
+	case long != nil && long.answers.IsValid() && long.answers != q.id:
+		q.x.fail(cutOff(l.err))
+	case f != nil && f.kind == TooLarge && (alone || long != nil && long.answers == q.id):
+		q.x.fail(f)
+	default:
+		q.x.fail(cutOff(l.err))
 	}
 }
 

@@ -358,6 +358,59 @@ func TestServerThatDoesNotRead(t *testing.T) {
 	})
 }
 
+// S3.3, S4.5: of the calls under way when a connection breaks, the one that the server
+// has may have run; the ones that wait to be written, or of which nothing was, go to
+// the next connection. In fake time.
+func TestUnsentCallsGoToTheNextConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dials atomic.Int64
+		var calls sync.Map
+		broken := make(chan struct{})
+		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+			first := dials.Add(1) == 1
+			lines(func(m message, say func(string)) {
+				_, twice := calls.LoadOrStore(m.Params.Meta["n"], true)
+				if twice {
+					t.Errorf("call %v came twice", m.Params.Meta["n"])
+				}
+				if first { // reads no more
+					<-broken
+					_ = conn.Close()
+					return
+				}
+				say(answerTo(m, text("ok")))
+			})(conn)
+		})
+		call := func(n int) error {
+			_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"n": n}})
+			return err
+		}
+		has := make(chan error, 1)
+		go func() { has <- call(0) }()
+		synctest.Wait()
+		var all sync.WaitGroup
+		for i := range 9 {
+			all.Go(func() {
+				if err := call(i + 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(broken)
+		all.Wait()
+		if e := kind(t, <-has); e.Kind != UnknownOutcome {
+			t.Error(e)
+		}
+		if dials.Load() != 2 {
+			t.Errorf("%d connections", dials.Load())
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // S3.9: a server that doesn't answer what it doesn't know costs half of the handshake's
 // time, not the handshake. In fake time.
 func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {

@@ -55,9 +55,7 @@ type waiter struct {
 // build doesn't speak, is only ever reported.
 func newServer(c *Client, id int, cfg ServerConfig) *server {
 	given := cfg
-	if cfg.Type == "" {
-		cfg.Type = TypeHTTP
-	}
+	cfg.Type = cfg.kind()
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
 	s := &server{

@@ -19,7 +19,7 @@ func TestServersAreIndependent(t *testing.T) {
 	c := open(t, Options{},
 		ServerConfig{Name: "down", URL: "http://127.0.0.1:1"},
 		ServerConfig{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
-		ServerConfig{Name: "child", Type: TypeStdio, Command: "x"},
+		ServerConfig{Name: "child", Type: TypeStdio, Command: "/nowhere/x"},
 		ServerConfig{Name: "socket", Type: TypeWebSocket, URL: "wss://127.0.0.1:1"},
 		ServerConfig{Name: "old", Type: TypeSSE, URL: web.URL},
 		ServerConfig{Name: "good", URL: web.URL})
@@ -35,7 +35,7 @@ func TestServersAreIndependent(t *testing.T) {
 	}
 	want := `down failed connection refused
 off disabled 
-child failed type stdio is not supported by this build
+child failed its command is not found
 socket failed connection refused
 old failed type sse is not supported by this build
 good connected `
@@ -48,7 +48,7 @@ good connected `
 		t.Errorf("%d handshakes", s.shakes.Load())
 	}
 	for name, want := range map[string]string{
-		"nope": "no such MCP server", "off": "it is disabled", "child": "it is failed", "down": "connection refused",
+		"nope": "no such MCP server", "off": "it is disabled", "child": "its command is not found", "socket": "connection refused", "down": "connection refused",
 	} {
 		if err := c.Refresh(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("refresh %s: %v", name, err)

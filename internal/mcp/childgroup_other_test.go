@@ -1,0 +1,10 @@
+//go:build !unix
+
+package mcp
+
+import "testing"
+
+// groupID is nothing: there are no process groups here.
+func groupID() int { return 0 }
+
+func noChildren(*testing.T) {}

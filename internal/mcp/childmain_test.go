@@ -1,0 +1,226 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"answerd/internal/auth"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// childMain is what the test binary does as a child. The first argument of each kind is
+// the address where it shows that it lives; see watch.
+func childMain(kind string, args []string) int {
+	live(kind, args[0])
+	switch kind {
+	case "exit": // before it has said anything
+		fmt.Fprintln(os.Stderr, "no licence found")
+		return 3
+	case "legacy": // go-sdk#1177: dies of what comes before initialize
+		in := bufio.NewReader(os.Stdin)
+		line, _ := in.ReadString('\n')
+		if strings.Contains(line, discover) {
+			return 4
+		}
+		return serveStdio(io.MultiReader(strings.NewReader(line), in))
+	case "banner":
+		fmt.Print("Welcome!\n\n  v1.2.3\r\n{\"level\":\"info\",\"msg\":\"up\"}\n[not json\n")
+	case "stderr": // without a line feed, then with nothing else
+		line := append(bytes.Repeat([]byte("x"), 1<<20-1), '\n')
+		for range 128 {
+			_, _ = os.Stderr.Write(bytes.Repeat([]byte("\x00"), 1<<20))
+			_, _ = os.Stderr.Write(line)
+		}
+	case "stubborn": // hears neither the end of its input nor SIGTERM
+		signal.Ignore(syscall.SIGTERM)
+		grandchild("deaf", args[0])
+		serveStdio(os.Stdin)
+		select {}
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+		select {}
+	case "wrapper": // its own child keeps its pipes open
+		grandchild("lazy", args[0])
+	case "lazy":
+		select {}
+	case "reader": // a well-behaved one, who ends with its input
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return 0
+	case "family": // of each kind one
+		grandchild("lazy", args[0])
+		grandchild("reader", args[0])
+		signal.Ignore(syscall.SIGTERM)
+		serveStdio(os.Stdin)
+		select {}
+	case "parent": // an answerd that is killed
+		c, err := New([]ServerConfig{stdioConfig("family", args[0])}, Options{})
+		if err != nil {
+			return 5
+		}
+		c.Tools(context.Background())
+		select {}
+	}
+	return serveStdio(os.Stdin)
+}
+
+// grandchild starts a process with all of our pipes.
+func grandchild(kind, addr string) {
+	cmd := exec.Command(os.Args[0], "child", kind, addr)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+}
+
+// serveStdio is a real MCP server until the end of its input.
+func serveStdio(in io.Reader) int {
+	s := tools(func(s *sdk.Server) {
+		reply := func(v any) (*sdk.CallToolResult, error) {
+			b, err := json.Marshal(v)
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(b)}}}, err
+		}
+		rawTool(s, "world", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			dir, err := os.Getwd()
+			if err != nil {
+				return nil, err
+			}
+			return reply(map[string]any{"env": os.Environ(), "dir": dir, "pid": os.Getpid(), "group": groupID(), "args": os.Args})
+		})
+		rawTool(s, "die", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			fmt.Fprintln(os.Stderr, "cannot go on")
+			os.Exit(3)
+			return nil, nil
+		})
+		rawTool(s, "flood", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			fmt.Print(`{"jsonrpc":"2.0","id":1,"result":"`)
+			for range 100 {
+				_, _ = os.Stdout.Write(bytes.Repeat([]byte("x"), 1<<20))
+			}
+			fmt.Println(`"}`)
+			return reply(nil)
+		})
+		rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			for i := range 20 {
+				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+					ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 20}); err != nil {
+					return nil, err
+				}
+			}
+			return reply("done")
+		})
+		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			live("hanging", os.Args[3])
+			<-ctx.Done()
+			live("cancelled", os.Args[3])
+			return nil, ctx.Err()
+		})
+	})
+	if err := s.Run(context.Background(), &sdk.IOTransport{Reader: io.NopCloser(in), Writer: os.Stdout}); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// live shows whoever listens at addr that this process lives: a connection that ends
+// with it, and on which it answers.
+func live(kind, addr string) {
+	if addr == "" {
+		return
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintf(conn, "%s %d\n", kind, os.Getpid())
+	go func() { _, _ = io.Copy(conn, conn) }()
+}
+
+// watch is where children show that they live.
+type watch struct {
+	t testing.TB
+	net.Listener
+	lives chan *life
+}
+
+// life is one process, as it showed itself.
+type life struct {
+	kind string
+	pid  int
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func newWatch(t testing.TB) *watch {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watch{t: t, Listener: l, lives: make(chan *life, 4096)}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p := &life{conn: conn, in: bufio.NewReader(conn)}
+			if _, err := fmt.Fscanf(p.in, "%s %d\n", &p.kind, &p.pid); err != nil {
+				_ = conn.Close()
+				continue
+			}
+			w.lives <- p
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-gone })
+	return w
+}
+
+func (w *watch) addr() string { return w.Addr().String() }
+
+// born is the next process that shows itself, which must be of that kind.
+func (w *watch) born(kind string) *life {
+	w.t.Helper()
+	p := <-w.lives
+	if p.kind != kind {
+		w.t.Fatalf("%s came to life, not %s", p.kind, kind)
+	}
+	return p
+}
+
+// died waits for the end of the process.
+func (p *life) died() { _, _ = io.Copy(io.Discard, p.in) }
+
+// alive reports whether the process answers.
+func (p *life) alive() bool {
+	if _, err := fmt.Fprintln(p.conn, "are you there?"); err != nil {
+		return false
+	}
+	_, err := p.in.ReadString('\n')
+	return err == nil
+}
+
+// stdioConfig is a server that is this test binary as a child.
+func stdioConfig(kind, addr string) ServerConfig {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return ServerConfig{Name: "a", Command: self, Args: []string{"child", kind, addr}, Env: map[string]auth.Secret{
+		"GORACE": auth.NewSecret("atexit_sleep_ms=0"), // the race detector's is a second
+	}}
+}

@@ -1,0 +1,126 @@
+package mcp
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// F24: when we are killed our children die, also one that hears neither the end of its
+// input nor SIGTERM. Of their children, those die that end with their input. The others
+// live on: that is the limit of what a parent can do on Linux.
+func TestChildrenDieWithUs(t *testing.T) {
+	w := newWatch(t)
+	cfg := stdioConfig("parent", w.addr())
+	us := exec.Command(cfg.Command, cfg.Args...)
+	if err := us.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer us.Wait()
+	by := map[string]*life{}
+	for range 4 {
+		p := <-w.lives
+		by[p.kind] = p
+	}
+	if err := us.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	by["parent"].died()
+	by["family"].died()
+	by["reader"].died()
+	if !by["lazy"].alive() {
+		t.Error("a grandchild that ignores its input has died; who did it?")
+	}
+	if err := syscall.Kill(by["lazy"].pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	by["lazy"].died()
+}
+
+// F24: a child dies with the thread that started it, so that thread must not end before
+// the child does, however many others do.
+func TestChildOutlivesOtherThreads(t *testing.T) {
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	born := w.born("serve")
+	for range 3 {
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(runtime.LockOSThread) // never unlocked: its thread ends with it
+		}
+		all.Wait()
+		if got := worldOf(t, c); got.PID != born.pid {
+			t.Fatalf("process %d, then %d", born.pid, got.PID)
+		}
+	}
+}
+
+// 1,000 starts and ends leave goroutines, file descriptors, threads and children where
+// they were.
+func TestThousandChildrenLeaveNothing(t *testing.T) {
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip(err)
+	}
+	// The ids of requests are known, so a shell is server enough: a Go program takes
+	// ten times as long to start.
+	const script = `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}'
+read a; read a; echo '{"jsonrpc":"2.0","id":2,"result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}}'
+read a`
+	cycles := 1000
+	if testing.Short() {
+		cycles = 100
+	}
+	cycle := func() {
+		c, err := New([]ServerConfig{{Name: "a", Command: "sh", Args: []string{"-c", script}, ProtocolVersion: "2025-11-25"}},
+			Options{Logger: quietLog(), StartWait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n := len(c.Tools(t.Context())); n != 1 {
+			t.Fatalf("%d tools: %+v", n, c.Servers())
+		}
+	}
+	cycle() // what is made once
+	goroutines, before := goleak.IgnoreCurrent(), resources(t)
+	for range cycles {
+		cycle()
+	}
+	if err := goleak.Find(goroutines); err != nil {
+		t.Error(err)
+	}
+	after := resources(t)
+	// Go keeps threads for later.
+	if after.files != before.files || after.threads > before.threads+20 {
+		t.Errorf("%+v, then %+v", before, after)
+	}
+	noChildren(t)
+}
+
+type counts struct{ files, threads int }
+
+// resources is what the system has for us.
+func resources(t *testing.T) counts {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := counts{files: len(files)}
+	for line := range strings.Lines(string(status)) {
+		_, _ = fmt.Sscanf(line, "Threads: %d", &c.threads)
+	}
+	return c
+}

@@ -1,0 +1,397 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+// S4.1: servers of several transports at once, and each of 200 callers gets its own
+// answer from a child's one pair of pipes.
+func TestChildAnswersManyCallers(t *testing.T) {
+	w := serve(t, handler(tools(nil), nil))
+	cfg := stdioConfig("serve", "")
+	cfg.ToolPrefix = "child"
+	c := open(t, Options{MaxConcurrentCalls: 200}, cfg, ServerConfig{Name: "web", URL: w.URL})
+	c.Tools(t.Context())
+	for _, st := range c.Servers() {
+		if st.State != Connected {
+			t.Fatalf("%+v", st)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			want := strings.Repeat(fmt.Sprint("caller ", i, "\u2028\n"), 100)
+			args, _ := json.Marshal(map[string]string{"text": want})
+			name := []string{"child_echo", "echo"}[i%2]
+			res, err := c.Call(t.Context(), Call{Tool: name, Args: args})
+			if err != nil || res.Text() != want {
+				t.Errorf("%v, %v, want %s", res, err, want)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// world is what a child says of itself.
+type world struct {
+	Env, Args  []string
+	Dir        string
+	PID, Group int
+}
+
+func worldOf(t *testing.T, c *Client) world {
+	t.Helper()
+	res, err := c.Call(t.Context(), Call{Tool: "world"})
+	var w world
+	if err := json.Unmarshal([]byte(must(t, res, err).Text()), &w); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// S4.6: a child gets the environment that it is given and nothing of ours, its working
+// directory, its arguments as they are, and a process group of its own.
+func TestChildGetsWhatItIsGiven(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "sk-ours")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, env := range map[string]map[string]auth.Secret{
+		"none": nil,
+		"some": {"KEY": auth.NewSecret("a value; $HOME `id`"), "EMPTY": auth.NewSecret("")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := stdioConfig("serve", "")
+			cfg.Env, cfg.WorkDir = env, dir
+			cfg.Args = append(cfg.Args, "a b", "$HOME", "; exit 1")
+			got := worldOf(t, open(t, Options{}, cfg))
+			want := []string{}
+			for k, v := range env {
+				want = append(want, k+"="+v.Reveal())
+			}
+			slices.Sort(want)
+			if slices.Sort(got.Env); !slices.Equal(got.Env, want) {
+				t.Errorf("environment %q, want %q", got.Env, want)
+			}
+			if got.Dir != dir || !reflect.DeepEqual(got.Args[1:], cfg.Args) {
+				t.Errorf("%+v", got)
+			}
+			if runtime.GOOS == "linux" && got.Group != got.PID {
+				t.Errorf("group %d of process %d", got.Group, got.PID)
+			}
+		})
+	}
+}
+
+// S4.6: how a command is found, and what is said if it isn't.
+func TestCommandIsFound(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(dir, "server")); err != nil {
+		t.Skip(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for _, row := range []struct{ command, dir, reason string }{
+		{"server", "", ""},
+		{"./server", dir, ""},
+		{"nothing", "", "its command is not found"},
+		{"./server", filepath.Dir(dir), "its command is not found"},
+		{"./text", dir, "its command may not be run"},
+		{dir, "", "its command may not be run"},
+		{"server", filepath.Join(dir, "text"), "its working directory cannot be used"},
+	} {
+		cfg := stdioConfig("serve", "")
+		cfg.Command, cfg.WorkDir = row.command, row.dir
+		c := open(t, Options{}, cfg)
+		c.Tools(t.Context())
+		if st := c.Servers()[0]; st.Reason != row.reason || (st.State == Connected) != (row.reason == "") {
+			t.Errorf("%+v: %+v", row, st)
+		}
+	}
+}
+
+// Progress that came before the result is delivered, in order, before Call returns.
+func TestChildsProgressComesInOrder(t *testing.T) {
+	c := open(t, Options{MaxConcurrentCalls: 20}, stdioConfig("serve", ""))
+	c.Tools(t.Context())
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			var got []float64 // without a lock: the race detector sees late ones
+			if _, err := c.Call(t.Context(), Call{Tool: "work", Progress: func(p Progress) { got = append(got, p.Progress) }}); err != nil {
+				t.Error(err)
+			}
+			if len(got) != 20 || !slices.IsSorted(got) {
+				t.Error(got)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A cancelled call ends at the server too, and the child lives on.
+func TestCancelReachesTheChild(t *testing.T) {
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	born := w.born("serve")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, Call{Tool: "hang"})
+		done <- err
+	}()
+	w.born("hanging")
+	cancel()
+	if e := kind(t, <-done); e.Kind != Cancelled {
+		t.Error(e)
+	}
+	w.born("cancelled")
+	if got := worldOf(t, c); got.PID != born.pid {
+		t.Errorf("process %d, then %d", born.pid, got.PID)
+	}
+}
+
+// S4.5, F23: a child that dies in the middle of a call: the outcome of the call is
+// unknown and it isn't repeated; the child is started again without being asked, and
+// its last words reach the log.
+func TestDeadChildIsStartedAgain(t *testing.T) {
+	w := newWatch(t)
+	var log syncBuffer
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("serve", w.addr()))
+	first := w.born("serve")
+	_, err := c.Call(t.Context(), Call{Tool: "die"})
+	if e := kind(t, err); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its process ended (exit status 3)") {
+		t.Errorf("%v: %s", e.Kind, e.Message)
+	}
+	first.died()
+	second := w.born("serve") // nobody has called meanwhile
+	if s := log.String(); !strings.Contains(s, "cannot go on") || !strings.Contains(s, "exit status 3") {
+		t.Error(s)
+	}
+	if got := worldOf(t, c); got.PID != second.pid {
+		t.Errorf("process %d answers, not %d", got.PID, second.pid)
+	}
+	if err := c.Refresh(t.Context(), "a"); err != nil { // the call may have come before the list
+		t.Error(err)
+	}
+	if st := c.Servers()[0]; st.State != Connected {
+		t.Errorf("%+v", st)
+	}
+}
+
+// S3.3, S4.5: a tool that may be repeated is, on the next child.
+func TestRepeatableToolSurvivesItsChild(t *testing.T) {
+	w := newWatch(t)
+	cfg := stdioConfig("serve", w.addr())
+	cfg.IdempotentTools = []string{"hang"}
+	c := open(t, Options{}, cfg)
+	w.born("serve")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, Call{Tool: "hang"})
+		done <- err
+	}()
+	first := w.born("hanging")
+	endProcess(t, first.pid)
+	w.born("serve")
+	if second := w.born("hanging"); second.pid == first.pid {
+		t.Error("the same process")
+	}
+	cancel()
+	<-done
+}
+
+// S4.5: calls that find their child dead were not sent, so they go to the next one.
+func TestCallsGoToTheNextChild(t *testing.T) {
+	w := newWatch(t)
+	log := &notices{want: "MCP server process ended", seen: make(chan struct{}, 10)}
+	c := open(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))
+	c.Tools(t.Context())
+	for range 2 {
+		endProcess(t, w.born("serve").pid)
+		<-log.seen
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if _, err := c.Call(t.Context(), Call{Tool: "echo"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	w.born("serve")
+}
+
+// notices is a log that tells when a message is logged.
+type notices struct {
+	want string
+	seen chan struct{}
+}
+
+func (n *notices) Enabled(context.Context, slog.Level) bool { return true }
+func (n *notices) WithAttrs([]slog.Attr) slog.Handler       { return n }
+func (n *notices) WithGroup(string) slog.Handler            { return n }
+
+func (n *notices) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == n.want {
+		n.seen <- struct{}{}
+	}
+	return nil
+}
+
+func endProcess(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// F23: a child that exits at once is reported with how it ended, and its words are in
+// the log; F12: it keeps nothing else from working.
+func TestChildThatExitsAtOnce(t *testing.T) {
+	var log syncBuffer
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("exit", ""))
+	c.Tools(t.Context())
+	if st := c.Servers()[0]; st.State != Failed || st.Reason != "its process ended (exit status 3)" {
+		t.Errorf("%+v", st)
+	}
+	if s := log.String(); !strings.Contains(s, "no licence found") {
+		t.Error(s)
+	}
+}
+
+// S3.9: a server that dies of server/discover is started again for initialize
+// (go-sdk#1177), and that is remembered.
+func TestChildThatDiesOfDiscover(t *testing.T) {
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
+	c.Tools(t.Context())
+	if st := c.Servers()[0]; st.State != Connected || st.Protocol != lastInitialize {
+		t.Fatalf("%+v", st)
+	}
+	w.born("legacy")
+	second := w.born("legacy")
+	endProcess(t, second.pid)
+	third := w.born("legacy")
+	if got := worldOf(t, c); got.PID != third.pid {
+		t.Errorf("process %d answers, not %d", got.PID, third.pid)
+	}
+}
+
+// F23: what a child prints beside MCP is skipped, with one line in the log.
+func TestBannerOnStdoutIsSkipped(t *testing.T) {
+	var log syncBuffer
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("banner", ""))
+	worldOf(t, c)
+	if n := strings.Count(log.String(), "not MCP"); n != 1 || !strings.Contains(log.String(), "Welcome!") {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+}
+
+// F23: a line of 100 MiB ends the session, not our memory; the next child answers.
+func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	c.Tools(t.Context())
+	first := w.born("serve")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := c.Call(t.Context(), Call{Tool: "flood"})
+	if e := kind(t, err); e.Kind != TooLarge {
+		t.Error(e)
+	}
+	first.died()
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
+		t.Errorf("%d MiB were allocated", got>>20)
+	}
+	worldOf(t, c)
+}
+
+// F23: of 256 MiB on stderr, half of it without a line feed, the end is kept.
+func TestFloodOnStderr(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(new(syncBuffer), &slog.HandlerOptions{Level: slog.LevelDebug}))}, stdioConfig("stderr", ""))
+	worldOf(t, c)
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
+		t.Errorf("%d MiB were allocated", got>>20)
+	}
+}
+
+// F23, S4.6: a child that hears neither the end of its input nor SIGTERM, and has a
+// child of its own like that, is gone within 7 s of our end, with its group.
+func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("process groups are Linux's here")
+	}
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("stubborn", w.addr()))
+	c.Tools(t.Context())
+	child, deaf := w.born("stubborn"), w.born("deaf")
+	begin := time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	child.died()
+	deaf.died()
+	if d := time.Since(begin); d > 7*time.Second {
+		t.Error(d)
+	}
+	noChildren(t)
+}
+
+// F23: a grandchild that keeps the pipes open holds nobody up, neither when its parent
+// dies nor at our end.
+func TestGrandchildHoldsNobodyUp(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("process groups are Linux's here")
+	}
+	w := newWatch(t)
+	c := open(t, Options{}, stdioConfig("wrapper", w.addr()))
+	c.Tools(t.Context())
+	parent, lazy := w.born("wrapper"), w.born("lazy")
+	_, err := c.Call(t.Context(), Call{Tool: "die"})
+	if e := kind(t, err); e.Kind != UnknownOutcome {
+		t.Error(e)
+	}
+	parent.died()
+	lazy.died()
+	worldOf(t, c) // a new family
+	parent, lazy = w.born("wrapper"), w.born("lazy")
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	parent.died()
+	lazy.died()
+	noChildren(t)
+}
