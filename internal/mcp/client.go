@@ -22,8 +22,9 @@
 // How the parts fit: a Client has one server per configured server, and the
 // catalogue of their tools under names that are safe for every provider. A server
 // has a supervisor goroutine, a pool that holds its one session, a breaker, and an
-// http.Client whose guard checks every reply before the SDK sees it. An exchange is
-// what the guard learns about one request on its way.
+// http.Client whose guard checks every reply before the SDK sees it; over a WebSocket
+// or to a child process, which is one connection for all calls, a link does. An
+// exchange is what guard or link learn about one request on its way.
 package mcp
 
 import (

@@ -101,6 +101,22 @@ func TestWebSocketFaults(t *testing.T) {
 	}
 }
 
+// An answer that is too large for nobody, or for a call that nobody waits for any more,
+// is not taken for the answer to the only call there is.
+func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
+	for head, want := range map[string]ErrorKind{
+		`{"jsonrpc":"2.0","id":9999,"result":"%.0s`: UnknownOutcome,
+		`{"result":"%.0s`: TooLarge, // no id so far, so it can only be this one's
+	} {
+		c := open(t, Options{}, wsServer(t, &wsScript{call: huge(head)}))
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != want {
+			t.Errorf("%s: %v", head, e)
+		}
+		_ = c.Close()
+	}
+}
+
 // S3.3: a call that may have run when its socket broke is sent again only if the
 // configuration says so.
 func TestWebSocketDropMidCall(t *testing.T) {
@@ -367,6 +383,23 @@ func TestWebSocketCloseIsPolite(t *testing.T) {
 	if code := websocket.CloseStatus(<-s.gone); code != websocket.StatusNormalClosure {
 		t.Errorf("closed with %d", code)
 	}
+}
+
+// Close returns when the socket is closed, which a peer that is gone can't put off.
+func TestWebSocketCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := newPipeNet()
+		web := &http.Server{Handler: &wsScript{}}
+		go func() { _ = web.Serve(network) }()
+		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		c.Tools(t.Context())
+		network.dead.Store(true)
+		begin := time.Now()
+		if err := c.Close(); err != nil || time.Since(begin) != closeTime {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+		_ = web.Close()
+	})
 }
 
 // An answer that is too large names its call only where its id stands at its beginning.
