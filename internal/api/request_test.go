@@ -182,6 +182,13 @@ func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
 		t.Errorf("challenge %s", resp.Header.Get("WWW-Authenticate"))
 	}
 
+	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`), 401, "unauthenticated")
+	if len(s.Tools.Entered) > 0 {
+		t.Error("somebody without a token called a tool")
+	}
+	if got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":{"text":"x"}}`, "Authorization", bob), 200); string(got.Payload) != `"x"` {
+		t.Errorf("result %+v", got)
+	}
 	a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	if st := decode[answer](t, s.do(t, "GET", "/runs/"+a.RunID, "", "Authorization", ada), 200); st.Status != "completed" {
 		t.Errorf("the owner sees %+v", st)
