@@ -85,7 +85,7 @@ const (
 func SingleServer(rawURL string) (ServerConfig, error) {
 	cfg := ServerConfig{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
 	if f := cfg.check(false); f != nil {
-		return ServerConfig{}, fmt.Errorf("MCP_URL: %s", f.what)
+		return ServerConfig{}, errors.New(f.what)
 	}
 	return cfg, nil
 }

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -85,74 +85,57 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 // A call that was sent to a server before it was removed ends as it would have; one
 // that waits for its turn doesn't begin, or goes to who has the tool now.
 func TestRemovedServerDrains(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
-	var ended atomic.Int64
-	s := answering()
-	s.deletes = make(chan string, 10)
-	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
-		if m.Params.Meta["do"] == "wait" {
-			begun <- struct{}{}
-			<-release
-			ended.Add(1)
-		}
-		reply(w, m.ID, text("from the old one"))
-	}
-	one := ServerConfig{Name: "a", URL: serve(t, s).URL, MaxConcurrentCalls: 1}
-	c := open(t, Options{}, one)
-	c.Tools(t.Context())
-	type outcome struct {
-		text string
-		err  error
-	}
-	call := func(do string) chan outcome {
-		out := make(chan outcome, 1)
-		go func() {
-			res, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": do}})
-			if err != nil {
-				out <- outcome{"", err}
-				return
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := answering()
+		s.deletes = make(chan string, 10)
+		s.call = func(w http.ResponseWriter, r *http.Request, m message) {
+			if m.Params.Meta["do"] == "wait" {
+				<-release
 			}
-			out <- outcome{res.Text(), nil}
-		}()
-		return out
-	}
-	first := call("wait")
-	<-begun
-	queued := call("now")
-
-	// The same server with more permits: the queued call goes there at once.
-	two := one
-	two.MaxConcurrentCalls = 2
-	reload(t, c, two)
-	if got := <-queued; got.err != nil {
-		t.Error(got.err)
-	}
-	second := call("wait")
-	<-begun
-	reload(t, c)
-	if got := statesOf(c); got != "" {
-		t.Error(got)
-	}
-	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != UnknownTool {
-		t.Error(e)
-	}
-	select {
-	case id := <-s.deletes:
-		t.Errorf("session %s was ended under a call", id)
-	default:
-	}
-	close(release)
-	for _, ch := range []chan outcome{first, second} {
-		if got := <-ch; got.err != nil || got.text != "from the old one" {
-			t.Error(got)
+			reply(w, m.ID, text("ok"))
 		}
-	}
-	<-s.deletes
-	<-s.deletes
-	if ended.Load() != 2 {
-		t.Error("calls were cut")
-	}
+		one := ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1}
+		c := open(t, Options{Transport: without(s)}, one)
+		c.Tools(t.Context())
+		call := func(do string) chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": do}})
+				done <- err
+			}()
+			synctest.Wait() // until it is at the server, or in the queue
+			return done
+		}
+		first, queued := call("wait"), call("now")
+		// The same server with more permits: the queued call goes there at once.
+		two := one
+		two.MaxConcurrentCalls = 2
+		reload(t, c, two)
+		if err := <-queued; err != nil {
+			t.Error(err)
+		}
+		second, third, queued := call("wait"), call("wait"), call("now")
+		reload(t, c)
+		if e := kind(t, <-queued); e.Kind != UnknownTool || statesOf(c) != "" {
+			t.Error(e, statesOf(c))
+		}
+		synctest.Wait()
+		if n := len(s.deletes); n != 0 {
+			t.Errorf("%d sessions were ended under a call", n)
+		}
+		close(release)
+		for _, done := range []chan error{first, second, third} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		c.drains.Wait()
+		if n := len(s.deletes); n != 2 {
+			t.Errorf("%d sessions were ended", n)
+		}
+		_ = c.Close()
+	})
 }
 
 // Close doesn't wait for calls that a removed server still has.

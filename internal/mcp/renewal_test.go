@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,23 @@ func without(h http.Handler) func(http.RoundTripper) http.RoundTripper {
 	return func(http.RoundTripper) http.RoundTripper { return inProcess{h} }
 }
 
+// holding is s as a server of 2026-07-28 that says how long its list holds, and how
+// often it was asked for.
+func holding(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
+	lists := new(atomic.Int64)
+	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			if list, ok := res.(*sdk.ListToolsResult); ok {
+				lists.Add(1)
+				list.TTLMs = int(ttl.Milliseconds())
+			}
+			return res, err
+		}
+	})
+	return handler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}), lists
+}
+
 // S3.8: from 2026-07-28 on a list holds for as long as its server says, and then a new
 // one is fetched.
 func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
@@ -36,19 +54,8 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 		30 * time.Second: 30 * time.Second, time.Millisecond: minListLife, 0: 0, -time.Second: 0,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var lists atomic.Int64
 			s := tools(nil)
-			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
-					res, err := next(ctx, method, r)
-					if list, ok := res.(*sdk.ListToolsResult); ok {
-						lists.Add(1)
-						list.TTLMs = int(says.Milliseconds())
-					}
-					return res, err
-				}
-			})
-			h := handler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+			h, lists := holding(s, says)
 			c := open(t, Options{Transport: without(h)}, ServerConfig{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != statelessVersion {
 				t.Fatalf("tools %s, %+v", got, c.Servers())
@@ -120,7 +127,7 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 		call()
 		after(renewalGap)
 		synctest.Wait()
-		if tool, _ := c.Tool("add"); tool.Description == "" || lists.Load() != 2 || tool.Description[:15] != "Adds numbers.\nB" {
+		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != 2 {
 			t.Errorf("%d lists, description %q", lists.Load(), tool.Description)
 		}
 		before := lists.Load()
@@ -135,21 +142,55 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 	})
 }
 
-// F22: where tools are pinned, a change that the server doesn't announce is noticed
-// within a minute.
-func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
+// A change that is announced while the list is fetched may not be in it: it is fetched
+// once more.
+func TestChangeDuringAListIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShifty(addV1)
-		c := open(t, Options{Transport: without(s), Pins: filepath.Join(t.TempDir(), "pins.json")},
-			ServerConfig{Name: "a", URL: "http://localhost", Pin: true})
+		lists := announcing(s)
+		lists.Store(1) // so that the second one announces a change, and no later one
+		inner := s.list
+		s.list = func(w http.ResponseWriter, r *http.Request, m message) {
+			inner(w, r, m)
+			if lists.Load() == 3 {
+				s.offer(addV2)
+				lists.Store(-100)
+			}
+		}
+		c := open(t, Options{Transport: without(s)}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		if err := c.Refresh(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		after(renewalGap)
+		synctest.Wait()
+		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != -99 {
+			t.Errorf("%d lists, description %q", lists.Load(), tool.Description)
+		}
+		_ = c.Close()
+	})
+}
+
+// F22: where tools are pinned, a change that the server doesn't announce is noticed
+// within a minute, also if it says that its list holds for longer.
+func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, current := newShifty(addV1), tools(nil)
+		h, _ := holding(current, time.Hour)
+		both := func(next http.RoundTripper) http.RoundTripper {
+			return byHost{"old": inProcess{old}, "current": inProcess{h}}
+		}
+		c := open(t, Options{Transport: both, Pins: filepath.Join(t.TempDir(), "pins.json")},
+			ServerConfig{Name: "old", URL: "http://old", Pin: true}, ServerConfig{Name: "current", URL: "http://current", Pin: true})
 		c.Tools(t.Context())
 		if err := c.AcceptPins(); err != nil {
 			t.Fatal(err)
 		}
-		if got := namesOf(c.Tools(t.Context())); got != "add" {
+		if got := namesOf(c.Tools(t.Context())); got != "add echo" {
 			t.Fatal(got)
 		}
-		s.offer(addV2)
+		old.offer(addV2)
+		current.AddTool(&sdk.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 		after(pinnedListLife)
 		synctest.Wait()
 		if got := namesOf(c.Tools(t.Context())); got != "" {
@@ -158,6 +199,11 @@ func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// byHost is several servers.
+type byHost map[string]http.RoundTripper
+
+func (b byHost) RoundTrip(r *http.Request) (*http.Response, error) { return b[r.URL.Host].RoundTrip(r) }
 
 // F21: a result of another type is no list of tools.
 func TestListOfAnotherType(t *testing.T) {
