@@ -62,7 +62,7 @@ type ServerConfig struct {
 	// IdempotentTools are the globs of tools that may be called again when the
 	// outcome of a call is unknown.
 	IdempotentTools []string
-	// Pin disables tools whose definitions the operator has not accepted (Client.Accept).
+	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
 	Pin bool
 	// Resources come from a file of seed 004 and are not offered by this build.
 	Resources []string
