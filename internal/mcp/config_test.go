@@ -219,8 +219,8 @@ func TestSingleServer(t *testing.T) {
 		}
 	}
 	for bad, want := range map[string]string{
-		"": "MCP_URL: is missing", "mcp.internal": "MCP_URL: must begin with http:// or https://",
-		"http://a b": "MCP_URL: is no URL", "https://user@h": "MCP_URL: must not hold a user or password",
+		"": "is missing", "mcp.internal": "must begin with http:// or https://",
+		"http://a b": "is no URL", "https://user@h": "must not hold a user or password",
 	} {
 		if _, err := SingleServer(bad); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", bad, err)
