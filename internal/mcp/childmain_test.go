@@ -35,6 +35,19 @@ func childMain(kind string, args []string) int {
 			return 4
 		}
 		return serveStdio(io.MultiReader(strings.NewReader(line), in))
+	case "brief": // comes up, and dies of its first success
+		pr, pw := io.Pipe()
+		go serveStdio(pr)
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			if _, err := io.WriteString(pw, line); err != nil {
+				return 6
+			}
+			if err != nil || strings.Contains(line, "tools/call") {
+				return 7
+			}
+		}
 	case "banner":
 		fmt.Print("Welcome!\n\n  v1.2.3\r\n{\"level\":\"info\",\"msg\":\"up\"}\n[not json\n")
 	case "stderr": // without a line feed, then with nothing else

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -76,25 +74,10 @@ type question struct {
 	done    chan struct{} // closed when it is no longer open
 }
 
-// outFrame is a message on its way to the writer.
-type outFrame struct {
-	data []byte
-	id   jsonrpc.ID // of a question; else invalid
-	done chan error // of capacity 1
-}
+// maxDropLog is how many dropped messages of one connection reach the log.
+const maxDropLog = 5
 
-const (
-	discover = "server/discover"
-	// maxDropLog is how many dropped messages of one connection reach the log.
-	maxDropLog = 5
-)
-
-var (
-	errLinkClosed = errors.New("the connection was closed by us")
-	// errRejected is what the SDK takes for a request that could not be sent, without
-	// giving up the session: it compares JSON-RPC codes, and doesn't export its own.
-	errRejected = &jsonrpc.Error{Code: -32005, Message: "rejected by transport"}
-)
+var errLinkClosed = errors.New("the connection was closed by us")
 
 // newLink is the transport of one session, over what open makes.
 func newLink(open func(context.Context) (frames, error), log *slog.Logger, once *sync.Once) *link {
@@ -166,169 +149,6 @@ func (l *link) next() (json.RawMessage, error) {
 	return data, nil
 }
 
-// Write sends msg. It returns when the message is written or ctx has ended; a message
-// that the writer has by then is still written whole.
-func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
-	x := exchangeOf(ctx)
-	id := jsonrpc.ID{}
-	switch m := msg.(type) {
-	case *jsonrpc.Response:
-		l.mu.Lock()
-		delete(l.theirs, m.ID)
-		l.mu.Unlock()
-	case *jsonrpc.Request:
-		if m.IsCall() {
-			return l.ask(ctx, x, m)
-		}
-		if m.Method == cancelled && (!l.cancel(m.Params) || x != nil && x.handshake) {
-			// The server never heard of it, or has answered. And initialize must not be
-			// cancelled (2025-11-25 basic/lifecycle).
-			return nil
-		}
-	}
-	err := l.send(ctx, id, msg)
-	if err != nil && x != nil {
-		x.failAside(noReply(err, true))
-	}
-	return err
-}
-
-// ask sends a request that has an answer.
-func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
-	q := &question{id: m.ID, x: x, method: m.Method, done: make(chan struct{})}
-	if x != nil {
-		x.begin(m.ID)
-		if len(x.query) > 0 {
-			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
-		}
-	}
-	l.mu.Lock()
-	if l.err != nil {
-		defer l.mu.Unlock()
-		l.tellLocked(q, false)
-		return l.err
-	}
-	l.asked[m.ID] = q
-	if x != nil && x.token != "" {
-		l.tokens[x.token] = x
-	}
-	l.mu.Unlock()
-	if err := l.send(ctx, m.ID, m); err != nil {
-		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
-			l.take(m.ID)
-		}
-		return err
-	}
-	if m.Method == discover {
-		return l.patience(ctx, m.ID, q)
-	}
-	return nil
-}
-
-// patience waits for the answer to server/discover: a server of before 2026-07-28 may
-// not answer what it doesn't know. What is left of the handshake's time is for
-// initialize, which the SDK tries when told that discover could not be sent.
-func (l *link) patience(ctx context.Context, id jsonrpc.ID, q *question) error {
-	enough := time.NewTimer(handshakeTime / 2)
-	defer enough.Stop()
-	select {
-	case <-q.done:
-		return nil
-	case <-enough.C:
-		l.take(id)
-		return fmt.Errorf("%w: no answer to %s", errRejected, discover)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// send hands msg to the writer and waits until it is written, under ctx.
-func (l *link) send(ctx context.Context, id jsonrpc.ID, msg jsonrpc.Message) error {
-	data, err := jsonrpc.EncodeMessage(msg)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errRejected, err)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	f := &outFrame{data: data, id: id, done: make(chan error, 1)}
-	select {
-	case l.out <- f:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-l.ended:
-		return io.ErrClosedPipe
-	}
-	select {
-	case err := <-f.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// write is the writer: the one goroutine that writes to the connection.
-func (l *link) write() {
-	defer close(l.gone)
-	for {
-		select {
-		case f := <-l.out:
-			q, open := l.sending(f.id)
-			if !open {
-				f.done <- nil // given up while it waited: the server need not know
-				continue
-			}
-			err := l.conn.write(f.data)
-			l.written(q, err)
-			if err != nil {
-				l.end(err)
-			}
-			f.done <- err
-		case <-l.ended:
-			return
-		}
-	}
-}
-
-// sending notes that the question id is being sent, and returns it and whether it is
-// still open. What is no question always is.
-func (l *link) sending(id jsonrpc.ID) (*question, bool) {
-	if !id.IsValid() {
-		return nil, true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q := l.asked[id]
-	if q == nil {
-		return nil, false
-	}
-	q.sent, q.writing = true, true
-	if q.x != nil {
-		q.x.sent.Store(true)
-	}
-	return q, true
-}
-
-// written notes what came of it. An error may prove that nothing was sent after all;
-// and if the connection ended meanwhile, end has left it to the writer to tell.
-func (l *link) written(q *question, err error) {
-	if q == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q.writing = false
-	if f, ok := errors.AsType[*failure](err); ok && f.notRun {
-		q.sent = false
-		if q.x != nil {
-			q.x.sent.Store(false)
-		}
-	}
-	if l.err != nil {
-		l.tellLocked(q, false)
-	}
-}
-
 // take is the open question id, which is open no longer; nil where there is none.
 func (l *link) take(id jsonrpc.ID) *question {
 	l.mu.Lock()
@@ -343,26 +163,6 @@ func (l *link) take(id jsonrpc.ID) *question {
 	}
 	close(q.done)
 	return q
-}
-
-// cancel closes the question that notifications/cancelled names, and reports whether
-// the server knows it. A late answer is then one that nobody asked for.
-func (l *link) cancel(params json.RawMessage) bool {
-	var p struct {
-		ID any `json:"requestId"`
-	}
-	if json.Unmarshal(params, &p) != nil {
-		return false
-	}
-	id, err := jsonrpc.MakeID(p.ID)
-	if err != nil {
-		return false
-	}
-	l.mu.Lock()
-	sent := l.asked[id] != nil && l.asked[id].sent
-	l.mu.Unlock()
-	l.take(id)
-	return sent
 }
 
 // end is the end of the connection. Whoever is still waiting learns why before the SDK

@@ -2,12 +2,10 @@ package mcp
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -20,90 +18,6 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// pipe is frames over a net.Pipe, one message a line.
-type pipe struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-func (p *pipe) read() ([]byte, error) {
-	line, err := p.in.ReadBytes('\n')
-	if err != nil {
-		return nil, &failure{kind: Unavailable, public: "its pipe broke", err: err}
-	}
-	return bytes.TrimSpace(line), nil
-}
-
-func (p *pipe) write(data []byte) error {
-	n, err := p.Write(append(data, '\n'))
-	if err != nil && n == 0 {
-		return &failure{kind: Unavailable, public: "its pipe is closed", notRun: true, err: err}
-	}
-	return err
-}
-
-func (p *pipe) close() error { return p.Close() }
-
-// peers are the servers of type "pipe", by URL: each gets the other end of a new
-// connection.
-var peers sync.Map
-
-func init() {
-	dialers["pipe"] = func(cfg ServerConfig, o Options) (dialer, error) {
-		peer, _ := peers.Load(cfg.URL)
-		var once sync.Once
-		var all sync.WaitGroup
-		open := func(context.Context) (frames, error) {
-			ours, theirs := net.Pipe()
-			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
-			return &pipe{ours, bufio.NewReader(ours)}, nil
-		}
-		return dialer{connect: func(ctx context.Context) (*sdk.ClientSession, error) {
-			return sdkClient(o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
-		}, close: all.Wait}, nil
-	}
-}
-
-// piped is a client of one server at the other end of a pipe.
-func piped(t *testing.T, o Options, cfg ServerConfig, peer func(net.Conn)) *Client {
-	t.Helper()
-	cfg.Name, cfg.Type, cfg.URL = "a", "pipe", t.Name()
-	peers.Store(cfg.URL, peer)
-	c := open(t, o, cfg)
-	c.Tools(t.Context())
-	return c
-}
-
-// lines is a scripted server of 2025-11-25. call gets each tools/call, and what writes
-// a line.
-func lines(call func(m message, say func(string))) func(net.Conn) {
-	return func(conn net.Conn) {
-		say := func(s string) { _, _ = io.WriteString(conn, s+"\n") }
-		in := bufio.NewScanner(conn)
-		in.Buffer(nil, 1<<20)
-		for in.Scan() {
-			var m message
-			if json.Unmarshal(in.Bytes(), &m) != nil {
-				return
-			}
-			switch m.Method {
-			case discover:
-				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
-			case "initialize":
-				say(answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
-			case "tools/list":
-				say(answerTo(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":60000}`))
-			case "tools/call":
-				call(m, say)
-			}
-		}
-	}
-}
-
-func answerTo(m message, result string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
-}
 
 // S3.9, S4.1: a real server of each protocol over a message transport, 200 callers at
 // a time: each gets its own answer.
@@ -411,6 +325,46 @@ func TestUnsentCallsGoToTheNextConnection(t *testing.T) {
 	})
 }
 
+// A server that asks without end, and doesn't read what it is answered, costs no more
+// than so many answers, and its own answer still counts. In fake time.
+func TestFloodOfServerRequestsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answers atomic.Int64
+		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+			count := &countedReads{Conn: conn, what: `"result":{}`, n: &answers}
+			lines(func(m message, say func(string)) {
+				for i := range 1000 {
+					say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"ping"}`, i))
+				}
+				say(answerTo(m, text("ok")))
+			})(count)
+		})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+		synctest.Wait()
+		if n := answers.Load(); n < 1 || n > maxServerRequests+1 { // one is being written
+			t.Errorf("%d answers", n)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// countedReads counts what of its reads. A net.Pipe is read as it was written, a message
+// at a time.
+type countedReads struct {
+	net.Conn
+	what string
+	n    *atomic.Int64
+}
+
+func (c *countedReads) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.n.Add(int64(strings.Count(string(p[:n]), c.what)))
+	return n, err
+}
+
 // S3.9: a server that doesn't answer what it doesn't know costs half of the handshake's
 // time, not the handshake. In fake time.
 func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
@@ -484,22 +438,4 @@ func TestLinkSendsContextInMetaWithOneWarning(t *testing.T) {
 	if n := strings.Count(log.String(), "_meta only"); n != 1 {
 		t.Errorf("%d warnings: %s", n, log.String())
 	}
-}
-
-// syncBuffer is a log that is read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex // protects b
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

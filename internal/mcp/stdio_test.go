@@ -288,6 +288,32 @@ func TestChildThatExitsAtOnce(t *testing.T) {
 	}
 }
 
+// S4.5: a child that comes up and dies again is not started as fast as it can die.
+func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
+	w := newWatch(t)
+	log := &notices{want: "MCP server is down", seen: make(chan struct{}, 10)}
+	c := open(t, Options{Logger: slog.New(log)}, stdioConfig("brief", w.addr()))
+	c.Tools(t.Context())
+	for range maxStarts {
+		w.born("brief")
+		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); kind(t, err).Kind != UnknownOutcome {
+			t.Error(err)
+		}
+	}
+	<-log.seen
+	_, err := c.Call(t.Context(), Call{Tool: "echo"})
+	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "ended too often") {
+		t.Errorf("%v: %s", e.Kind, e.Message)
+	}
+	// The state tells of the last death or of the refusal, whichever was noted last.
+	if st := c.Servers()[0]; st.State != Degraded || !strings.Contains(st.Reason, "ended") {
+		t.Errorf("%+v", st)
+	}
+	if n := len(w.lives); n != 0 {
+		t.Errorf("%d more starts", n)
+	}
+}
+
 // S3.9: a server that dies of server/discover is started again for initialize
 // (go-sdk#1177), and that is remembered.
 func TestChildThatDiesOfDiscover(t *testing.T) {

@@ -1,0 +1,208 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+const discover = "server/discover"
+
+// errRejected is what the SDK takes for a request that could not be sent, without
+// giving up the session: it compares JSON-RPC codes, and doesn't export its own.
+var errRejected = &jsonrpc.Error{Code: -32005, Message: "rejected by transport"}
+
+// outFrame is a message on its way to the writer.
+type outFrame struct {
+	data []byte
+	id   jsonrpc.ID // of a question, or of the server's that it answers; else invalid
+	ours bool       // a question
+	done chan error // of capacity 1
+}
+
+// Write sends msg. It returns when the message is written or ctx has ended; a message
+// that the writer has by then is still written whole.
+func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
+	x := exchangeOf(ctx)
+	id := jsonrpc.ID{}
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		id = m.ID
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return l.ask(ctx, x, m)
+		}
+		if m.Method == cancelled && (!l.cancel(m.Params) || x != nil && x.handshake) {
+			// The server never heard of it, or has answered. And initialize must not be
+			// cancelled (2025-11-25 basic/lifecycle).
+			return nil
+		}
+	}
+	err := l.send(ctx, id, false, msg)
+	if err != nil && x != nil {
+		x.failAside(noReply(err, true))
+	}
+	return err
+}
+
+// ask sends a request that has an answer.
+func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
+	q := &question{id: m.ID, x: x, method: m.Method, done: make(chan struct{})}
+	if x != nil {
+		x.begin(m.ID)
+		if len(x.query) > 0 {
+			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
+		}
+	}
+	l.mu.Lock()
+	if l.err != nil {
+		defer l.mu.Unlock()
+		l.tellLocked(q, false)
+		return l.err
+	}
+	l.asked[m.ID] = q
+	if x != nil && x.token != "" {
+		l.tokens[x.token] = x
+	}
+	l.mu.Unlock()
+	if err := l.send(ctx, m.ID, true, m); err != nil {
+		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
+			l.take(m.ID)
+		}
+		return err
+	}
+	if m.Method == discover {
+		return l.patience(ctx, m.ID, q)
+	}
+	return nil
+}
+
+// patience waits for the answer to server/discover: a server of before 2026-07-28 may
+// not answer what it doesn't know. What is left of the handshake's time is for
+// initialize, which the SDK tries when told that discover could not be sent.
+func (l *link) patience(ctx context.Context, id jsonrpc.ID, q *question) error {
+	enough := time.NewTimer(handshakeTime / 2)
+	defer enough.Stop()
+	select {
+	case <-q.done:
+		return nil
+	case <-enough.C:
+		l.take(id)
+		return fmt.Errorf("%w: no answer to %s", errRejected, discover)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// send hands msg to the writer and waits until it is written, under ctx.
+func (l *link) send(ctx context.Context, id jsonrpc.ID, ours bool, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRejected, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f := &outFrame{data: data, id: id, ours: ours, done: make(chan error, 1)}
+	select {
+	case l.out <- f:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.ended:
+		return io.ErrClosedPipe
+	}
+	select {
+	case err := <-f.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write is the writer: the one goroutine that writes to the connection.
+func (l *link) write() {
+	defer close(l.gone)
+	for {
+		select {
+		case f := <-l.out:
+			q, open := l.sending(f)
+			if !open {
+				f.done <- nil // given up while it waited: the server need not know
+				continue
+			}
+			err := l.conn.write(f.data)
+			l.written(q, err)
+			if err != nil {
+				l.end(err)
+			}
+			f.done <- err
+		case <-l.ended:
+			return
+		}
+	}
+}
+
+// sending notes that f is being sent. It returns the question in it, if it is one, and
+// whether that is still open.
+func (l *link) sending(f *outFrame) (*question, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !f.ours {
+		delete(l.theirs, f.id) // not sooner: answers that wait here are what is bounded
+		return nil, true
+	}
+	q := l.asked[f.id]
+	if q == nil {
+		return nil, false
+	}
+	q.sent, q.writing = true, true
+	if q.x != nil {
+		q.x.sent.Store(true)
+	}
+	return q, true
+}
+
+// written notes what came of it. An error may prove that nothing was sent after all;
+// and if the connection ended meanwhile, end has left it to the writer to tell.
+func (l *link) written(q *question, err error) {
+	if q == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q.writing = false
+	if f, ok := errors.AsType[*failure](err); ok && f.notRun {
+		q.sent = false
+		if q.x != nil {
+			q.x.sent.Store(false)
+		}
+	}
+	if l.err != nil {
+		l.tellLocked(q, false)
+	}
+}
+
+// cancel closes the question that notifications/cancelled names, and reports whether
+// the server knows it. A late answer is then one that nobody asked for.
+func (l *link) cancel(params json.RawMessage) bool {
+	var p struct {
+		ID any `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return false
+	}
+	id, err := jsonrpc.MakeID(p.ID)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	sent := l.asked[id] != nil && l.asked[id].sent
+	l.mu.Unlock()
+	l.take(id)
+	return sent
+}
