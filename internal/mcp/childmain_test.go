@@ -35,17 +35,17 @@ func childMain(kind string, args []string) int {
 			return 4
 		}
 		return serveStdio(io.MultiReader(strings.NewReader(line), in))
-	case "brief": // comes up, and dies of its first success
+	case "brief": // comes up, and dies of its first call
 		pr, pw := io.Pipe()
 		go serveStdio(pr)
 		in := bufio.NewReader(os.Stdin)
 		for {
 			line, err := in.ReadString('\n')
+			if err != nil || strings.Contains(line, "tools/call") {
+				return 7 // before it can be answered
+			}
 			if _, err := io.WriteString(pw, line); err != nil {
 				return 6
-			}
-			if err != nil || strings.Contains(line, "tools/call") {
-				return 7
 			}
 		}
 	case "banner":

@@ -302,11 +302,11 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 	}
 	<-log.seen
 	_, err := c.Call(t.Context(), Call{Tool: "echo"})
-	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "ended too often") {
+	// The breaker, which opens after as many failures, may be the one to say so.
+	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "too often") {
 		t.Errorf("%v: %s", e.Kind, e.Message)
 	}
-	// The state tells of the last death or of the refusal, whichever was noted last.
-	if st := c.Servers()[0]; st.State != Degraded || !strings.Contains(st.Reason, "ended") {
+	if st := c.Servers()[0]; st.State != Degraded {
 		t.Errorf("%+v", st)
 	}
 	if n := len(w.lives); n != 0 {
