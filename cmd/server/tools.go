@@ -37,6 +37,7 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	if err != nil {
 		return toolset{}, err
 	}
+	warnOfNobody(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
 	if c.EnableJWTToken {
 		if t.tokens, err = newTokens(c, o.Logger); err != nil {
@@ -78,6 +79,15 @@ func mcpServers(c config) ([]mcp.ServerConfig, error) {
 		servers = append(servers, more...)
 	}
 	return servers, nil
+}
+
+// warnOfNobody says which servers are of no use as long as callers bring no token.
+func warnOfNobody(c config, servers []mcp.ServerConfig, logger *slog.Logger) {
+	for _, s := range servers {
+		if s.Auth == mcp.AuthExchange && !s.Disabled && c.AuthIssuer == "" {
+			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
+		}
+	}
 }
 
 func newTokens(c config, logger *slog.Logger) (*auth.ClientCredentials, error) {

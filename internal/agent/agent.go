@@ -156,7 +156,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.Log.Create(ctx, rec); err != nil {
 		return event.Run{}, fmt.Errorf("create a run: %w", err)
 	}
-	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, r)
+	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	start := event.Start{Question: r.Question, Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
 	if err := ru.out.Append(ctx, start); err != nil {
 		ru.cancel(err)
@@ -194,7 +194,8 @@ func (a *Agent) Drain(ctx context.Context) {
 	<-done
 }
 
-// Refresh lists the tools of a server again. ErrUnknownServer, or why it failed.
-func (a *Agent) Refresh(ctx context.Context, server string) error {
-	return a.Tools.Refresh(ctx, server)
+// Refresh lists the tools of a server again, for a caller. ErrUnknownServer, or why it
+// failed.
+func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
+	return a.Tools.RefreshFor(ctx, caller, server)
 }

@@ -111,7 +111,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, error) {
 	tool, known := l.tools[c.Tool]
 	end, err := l.agent.perform(ctx, invocation{
-		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID,
+		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		said: &sayings{run: l.run, call: c.Call},
 	})
 	switch {

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
@@ -23,8 +24,9 @@ type invocation struct {
 	known   bool   // there is such a tool
 	refusal string // why the call is not made; "" if it is
 	context map[string]string
-	runID   string   // for the log; "" outside of runs
-	said    *sayings // what the server says meanwhile; nil where nobody reads it
+	caller  auth.Identity // on whose behalf
+	runID   string        // for the log; "" outside of runs
+	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -96,7 +98,7 @@ func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
 	case in.refusal != "":
 		return fail(mcp.Denied, in.refusal)
 	}
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx)}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }

@@ -73,7 +73,7 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 // or goes meanwhile does not change the conversation.
 func (l *loop) prepare(ctx context.Context) (err error) {
 	req := l.run.req
-	tools := req.narrow(l.agent.Tools.Tools(ctx))
+	tools := req.narrow(l.agent.Tools.ToolsFor(ctx, l.run.caller))
 	l.tools = make(map[string]mcp.Tool, len(tools))
 	for _, t := range tools {
 		l.tools[t.Name] = t

@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/codes"
 
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 )
@@ -25,6 +26,7 @@ var (
 // run is a run while it goes on.
 type run struct {
 	event.Run
+	caller auth.Identity // who asked; the run acts on his behalf, and the log has no token
 	req    Request
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -35,9 +37,9 @@ type run struct {
 	timer    *time.Timer // ends the run that nobody watches; nil while somebody does
 }
 
-func (a *Agent) newRun(parent context.Context, rec event.Run, r Request) *run {
+func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
-	return &run{Run: rec, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID)}
+	return &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID)}
 }
 
 // rest lets the run go on without watchers for at most grace.

@@ -41,14 +41,14 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 
 	tool, known := a.Tools.Tool(r.Tool)
 	if !known {
-		a.Tools.Tools(ctx) // waits for servers that are only being connected
+		a.Tools.ToolsFor(ctx, caller) // waits for servers that are only being connected
 		tool, known = a.Tools.Tool(r.Tool)
 	}
 	// What somebody makes up is not repeated at length, nor as broken text.
 	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parse(string(r.Args))
-	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context})
+	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context, caller: caller})
 	if err != nil {
 		return event.ToolResult{}, err
 	}

@@ -45,7 +45,7 @@ func (h *Handler) openAPI(w http.ResponseWriter, r *http.Request) error {
 
 // tools is GET /tools: what the agent can call.
 func (h *Handler) tools(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.Tools.Tools(r.Context())})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.Tools.ToolsFor(r.Context(), identity(r))})
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (h *Handler) servers(w http.ResponseWriter, r *http.Request) error {
 // refresh is POST /servers/{name}/refresh: list the server's tools again (S2.12).
 func (h *Handler) refresh(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
-	err := h.Agent.Refresh(r.Context(), name)
+	err := h.Agent.Refresh(r.Context(), identity(r), name)
 	if errors.Is(err, agent.ErrUnknownServer) {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // publishAt makes i publish a metadata document at one path only.
@@ -104,4 +106,48 @@ func TestMetadataIsReadOnce(t *testing.T) {
 	if reads.Load() != 1 || i.tokenCalls.Load() != 20 {
 		t.Errorf("%d reads of the metadata, %d token requests", reads.Load(), i.tokenCalls.Load())
 	}
+}
+
+// An endpoint that moves is found within the hour, and nobody waits for that; while the
+// metadata cannot be read the known one will do.
+func TestMovedTokenEndpointIsFoundWithinAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		var at atomic.Value
+		at.Store("https://iam.example/old")
+		client := &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if fail.Load() {
+				return respond(http.StatusServiceUnavailable, ""), nil
+			}
+			return respond(http.StatusOK, `{"issuer":"https://iam.example","token_endpoint":"`+at.Load().(string)+`"}`), nil
+		})}
+		m := newMetadata("https://iam.example", client)
+		defer m.endpoints.close()
+		ask := func() string {
+			got, err := m.tokenEndpoint(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // what that started
+			return got
+		}
+		ask()
+		at.Store("https://iam.example/new")
+		pass(metadataRefresh - time.Second)
+		if got := ask(); got != "https://iam.example/old" {
+			t.Errorf("asked at %s", got)
+		}
+		fail.Store(true)
+		pass(2 * time.Second)
+		ask()
+		if got := ask(); got != "https://iam.example/old" {
+			t.Errorf("asked at %s while the metadata cannot be read", got)
+		}
+		fail.Store(false)
+		pass(2 * time.Second)
+		ask()
+		if got := ask(); got != "https://iam.example/new" {
+			t.Errorf("asked at %s", got)
+		}
+	})
 }

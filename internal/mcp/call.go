@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/auth"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -23,6 +25,9 @@ type Call struct {
 	// Meta is merged into the request's _meta, such as traceparent. It wins over
 	// Context.
 	Meta map[string]any
+	// Principal is on whose behalf the call is made. Servers of AuthExchange need its
+	// Token; others don't look at it.
+	Principal auth.Identity
 	// Progress, if set, receives the server's progress notifications for this call,
 	// one at a time, and never after Call has returned. What came before the result
 	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
@@ -57,7 +62,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 	for {
 		b, ok := c.names.find(call.Tool)
 		if !ok {
-			c.awaitBegin(ctx) // its server may be on the way
+			c.awaitBegin(ctx, call.Principal) // its server may be on the way
 			b, ok = c.names.find(call.Tool)
 		}
 		if !ok {
@@ -146,7 +151,8 @@ func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 	said := saysNothing // what is left if there is a panic
 	defer func() { s.breaker.leave(p, said) }()
 	res, f := s.attempts(ctx, call)
-	if ctx.Err() == nil && f != moved { // else the caller's own time was too short
+	// Else the caller's own time was too short, or his own token no good.
+	if ctx.Err() == nil && f != moved && !s.personal(f) {
 		said = judge(f)
 	}
 	return res, f
@@ -154,6 +160,15 @@ func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 
 // attempts sends the call as often as may be.
 func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
+	on := ways{pool: s.pool}
+	if s.callers != nil {
+		t, f := s.callers.enter(call.Principal)
+		if f != nil {
+			return nil, f
+		}
+		defer s.callers.leave(t)
+		on = ways{t.pool, s.callers.exchange.For(call.Principal)}
+	}
 	deadline := time.Now().Add(s.cfg.Timeout)
 	sends := 0
 	var last *failure
@@ -165,7 +180,7 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		case f != nil:
 			return nil, f
 		}
-		res, sent, f := s.send(ctx, call, b, deadline)
+		res, sent, f := s.send(ctx, call, b, on, deadline)
 		if sent {
 			sends++
 		}
@@ -224,16 +239,24 @@ func matches(globs []string, names ...string) bool {
 	return false
 }
 
+// ways are how a call goes out: in a session of the pool, and with tokens if they are
+// not the server's.
+type ways struct {
+	pool   *pool
+	tokens auth.TokenSource
+}
+
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
-func (s *server) send(ctx context.Context, call Call, b binding, deadline time.Time) (_ *Result, sent bool, _ *failure) {
+func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
-	used, f := s.pool.get(x.ctx)
+	x.tokens = on.tokens
+	used, f := on.pool.get(x.ctx)
 	if f != nil {
 		if x.ctx.Err() != nil {
 			_, f = x.outcome(ctx, f)
-		} else if s.down(f) {
+		} else if s.callers == nil && s.down(f) {
 			s.poke()
 		}
 		return nil, false, f
@@ -263,8 +286,8 @@ func (s *server) send(ctx context.Context, call Call, b binding, deadline time.T
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
 	case f.lost:
-		s.pool.drop(used)
-	case !sent && f.kind == Unavailable && s.down(f):
+		on.pool.drop(used)
+	case !sent && f.kind == Unavailable && s.callers == nil && s.down(f):
 		s.poke()
 	}
 	return nil, sent, f

@@ -131,6 +131,7 @@ func badStatus(status int, body []byte) *failure {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.kind, f.public = Unavailable, fmt.Sprintf("it refused our credentials (HTTP %d)", status)
+		f.err = ofCredentials(f.err)
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		f.kind, f.public = Unavailable, fmt.Sprintf("it is busy (HTTP %d)", status)
 	case status == http.StatusRequestEntityTooLarge:

@@ -161,9 +161,14 @@ func (c *Client) Ready() bool {
 // Tools are the tools that a model may be offered, by server in the configuration's
 // order and then by name. The slice is shared: don't change it. Tools makes no
 // network call; it waits under ctx, at most Options.StartWait, only while a server
-// is being connected for the first time.
-func (c *Client) Tools(ctx context.Context) []Tool {
-	c.awaitBegin(ctx)
+// is being connected for the first time. Those of servers that are used on behalf of
+// their callers are there once ToolsFor was called for one.
+func (c *Client) Tools(ctx context.Context) []Tool { return c.ToolsFor(ctx, auth.Identity{}) }
+
+// ToolsFor is Tools, for a caller with whose token servers of AuthExchange are asked
+// for their tools where nobody has asked them lately; it waits for them as Tools does.
+func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []Tool {
+	c.awaitBegin(ctx, who)
 	return c.names.offer()
 }
 
@@ -177,23 +182,40 @@ func (c *Client) Tool(name string) (Tool, bool) {
 	return b.Tool, true
 }
 
-func (c *Client) awaitBegin(ctx context.Context) {
+// awaitBegin waits for the first attempts at connecting, and for those that take a
+// caller's token, which it makes with who's.
+func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
 	begun := c.begun
 	c.mu.Unlock()
-	select {
-	case <-begun:
+	shy := c.uncalled(who)
+	if isClosed(begun) && len(shy) == 0 {
 		return
-	default:
 	}
-	wait := time.NewTimer(c.opts.StartWait)
-	defer wait.Stop()
+	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
+	defer stop()
+	var all sync.WaitGroup
+	for _, s := range shy {
+		all.Go(func() { s.introduce(ctx, who) })
+	}
+	all.Wait()
 	select {
 	case <-begun:
-	case <-wait.C:
 	case <-ctx.Done():
 	case <-c.life.Done():
 	}
+}
+
+// uncalled are the servers of AuthExchange that nobody has listed the tools of lately,
+// if who could.
+func (c *Client) uncalled(who auth.Identity) []*callers {
+	var out []*callers
+	for _, s := range c.all() {
+		if s.callers != nil && !who.Token.IsZero() && s.callers.wanted() {
+			out = append(out, s.callers)
+		}
+	}
+	return out
 }
 
 // all is the configured servers, in the configuration's order. It is not changed.
@@ -226,9 +248,14 @@ func (c *Client) Servers() []ServerStatus {
 // Refresh lists the tools of one server again, connecting first if need be, and
 // returns when that is done, has failed (a *ServerError), or ctx has ended.
 func (c *Client) Refresh(ctx context.Context, name string) error {
+	return c.RefreshFor(ctx, auth.Identity{}, name)
+}
+
+// RefreshFor is Refresh, asking a server of AuthExchange with who's token.
+func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string) error {
 	for _, s := range c.all() {
 		if s.cfg.Name == name {
-			return s.refresh(ctx)
+			return s.refresh(ctx, who)
 		}
 	}
 	return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)

@@ -26,15 +26,6 @@ const (
 	TypeSSE       = "sse" // the transport of 2024-11-05
 )
 
-// AuthType is whose token goes to a server.
-type AuthType string
-
-// The types of authentication.
-const (
-	AuthNone AuthType = "none"
-	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
-)
-
 // ServerConfig is one server of mcp.json. Made by hand it needs a Name, and a URL or a
 // Command;
 // the zero value of everything else works.
@@ -48,6 +39,7 @@ type ServerConfig struct {
 	Query       map[string]string      // added to the URL
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
+	Grant       TokenGrant             // of AuthClientCredentials and AuthExchange
 
 	// Command is a child process, with the next three. It is found with our own PATH
 	// and started without a shell; a relative path starts in WorkDir.
@@ -140,14 +132,13 @@ func (s *ServerConfig) check(service bool) *fieldError {
 		return wrong("maxConcurrentCalls", "must be 1 to %d", maxCalls)
 	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):
 		return wrong("protocolVersion", "must be one of %s", strings.Join(sdk.SupportedProtocolVersions(), ", "))
-	case s.Auth != "" && s.Auth != AuthNone && s.Auth != AuthJWT:
-		return wrong("auth.type", "%.40q is not supported by this build", string(s.Auth))
-	case s.Auth == AuthJWT && !s.BearerToken.IsZero():
-		return wrong("bearerToken", "cannot be set together with auth type jwt")
 	case s.kind() == TypeStdio:
 		return s.checkCommand()
 	}
 	if f := s.checkNoCommand(); f != nil {
+		return f
+	}
+	if f := s.checkAuth(); f != nil {
 		return f
 	}
 	if s.kind() != TypeHTTP && s.kind() != TypeWebSocket {
@@ -224,6 +215,8 @@ func (s *ServerConfig) checkURL(service bool) *fieldError {
 		return wrong("url", "must be %s://, since bearerToken would go there in the clear", safe)
 	case s.Auth == AuthJWT && service:
 		return wrong("url", "must be %s://, since the service's token would go there in the clear", safe)
+	case s.Auth.granted():
+		return wrong("url", "must be %s://, since tokens would go there in the clear", safe)
 	}
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {

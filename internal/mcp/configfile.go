@@ -154,35 +154,6 @@ func (s *ServerConfig) complete(v value) error {
 	return nil
 }
 
-// parseAuth reads whose token the server gets. The types of the contract that this
-// build doesn't know are told apart from typing errors.
-func parseAuth(s *ServerConfig, v value) error {
-	fields, err := v.object()
-	if err != nil {
-		return err
-	}
-	for _, f := range fields {
-		if f.name != "type" {
-			return f.unknown()
-		}
-		t, err := f.text()
-		if err != nil {
-			return err
-		}
-		switch s.Auth = AuthType(t); s.Auth {
-		case AuthNone, AuthJWT:
-		case "client_credentials", "exchange":
-			return f.unsupported()
-		default:
-			return f.errorf("must be none or jwt")
-		}
-	}
-	if s.Auth == "" {
-		return v.errorf("has no type")
-	}
-	return nil
-}
-
 // parseTools reads which tools are offered.
 func parseTools(s *ServerConfig, v value) error {
 	fields, err := v.object()

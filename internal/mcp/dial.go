@@ -13,8 +13,9 @@ import (
 // A dialer makes sessions with one server. There is one for each type of server
 // that this build supports; dialers is the list of them.
 type dialer struct {
-	connect func(context.Context) (*sdk.ClientSession, error)
-	close   func() // frees what sessions shared, after the last one
+	connect  func(context.Context) (*sdk.ClientSession, error)
+	close    func()         // frees what sessions shared, after the last one
+	exchange *auth.Exchange // of AuthExchange
 }
 
 // dialers makes the dialer of a server, by its type.
@@ -32,7 +33,10 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	out, pooled := newOutgoing(cfg, o, base)
+	out, err := newOutgoing(cfg, o, base)
+	if err != nil {
+		return dialer{}, err
+	}
 	client := &http.Client{Transport: guard{out}, CheckRedirect: noRedirect}
 	mcp := sdkClient(o)
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
@@ -46,11 +50,11 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
 		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
 	}
-	return dialer{connect: connect, close: pooled.CloseIdleConnections}, nil
+	return dialer{connect: connect, close: out.close, exchange: out.exchange}, nil
 }
 
-// newOutgoing is the way to a server over HTTP, and the connections at its end.
-func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, *http.Transport) {
+// newOutgoing is the way to a server over HTTP, with the connections at its end.
+func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, error) {
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
 	// Twice the calls: a call may begin while the stream of the one before is read
@@ -61,14 +65,17 @@ func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, *ht
 	if o.Transport != nil {
 		wire = o.Transport(pooled)
 	}
-	out := &outgoingTrip{next: wire, base: base, headers: cfg.Headers, query: cfg.Query}
-	switch {
-	case !cfg.BearerToken.IsZero():
-		out.tokens = auth.Static(cfg.BearerToken)
-	case cfg.Auth == AuthJWT:
-		out.tokens = o.Service
+	creds, err := newCredentials(cfg, o)
+	if err != nil {
+		return nil, err
 	}
-	return out, pooled
+	return &outgoingTrip{
+		next: wire, base: base, headers: cfg.Headers, query: cfg.Query, tokens: creds.source, exchange: creds.exchange,
+		close: func() {
+			creds.close()
+			pooled.CloseIdleConnections()
+		},
+	}, nil
 }
 
 // noRedirect makes a redirect the reply: where it leads to was not configured (F19).

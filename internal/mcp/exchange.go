@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/auth"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -44,6 +46,7 @@ type exchange struct {
 	token     string            // progress token; "" where nobody asked
 	notes     *noteQueue        // of the call; nil where nobody listens
 	wantsLog  bool              // its reader takes log messages
+	tokens    auth.TokenSource  // of the caller; nil: the session's, or the server's
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	renewed atomic.Bool  // a token was renewed once already
@@ -75,6 +78,17 @@ func newExchange(ctx, life context.Context, deadline time.Time) *exchange {
 func exchangeOf(ctx context.Context) *exchange {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return x
+}
+
+// source is whose token the exchange's requests carry; nil: the server's.
+func (x *exchange) source() auth.TokenSource {
+	switch {
+	case x == nil:
+		return nil
+	case x.tokens == nil && x.session != nil:
+		return x.session.tokens
+	}
+	return x.tokens
 }
 
 // traced is ctx, noting when a connection was had.

@@ -385,7 +385,7 @@ func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 			lines(func(m message, say func(string)) { say(answerTo(m, text("ok"))) })(&bothEnds{ours, conn})
 		})
 		for !c.Ready() { // Tools waits for Options.StartWait only
-			c.awaitBegin(t.Context())
+			c.Tools(t.Context())
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)

@@ -26,12 +26,12 @@ const statelessVersion = "2026-07-28"
 // keeps lists for the server's ttlMs and has no way to be told otherwise, but a
 // session costs one request there and ends nothing at the server. (Over a message
 // transport the link keeps lists from the SDK; see link.answered.)
-func (s *server) renewSession() {
-	if cur := s.pool.current(); cur != nil {
+func (s *server) renewSession(p *pool) {
+	if cur := p.current(); cur != nil {
 		select {
 		case <-cur.ready:
 			if cur.cs != nil && cur.protocol() >= statelessVersion && s.cfg.Type == TypeHTTP {
-				s.pool.drop(cur)
+				p.drop(cur)
 			}
 		default:
 		}
@@ -45,13 +45,13 @@ type toolList struct {
 	ttl   time.Duration
 }
 
-// list asks for the server's tools, once more if the session turns out to be lost.
-// It returns the session that gave them.
-func (s *server) list() (toolList, *session, *failure) {
+// list asks for the server's tools in a session of p, once more if that turns out to
+// be lost. It returns the session that gave them.
+func (s *server) list(p *pool) (toolList, *session, *failure) {
 	deadline := time.Now().Add(handshakeTime + listTime)
 	for try := 0; ; try++ {
 		ctx, stop := context.WithDeadlineCause(s.life, deadline, errTimeout)
-		used, f := s.pool.get(ctx)
+		used, f := p.get(ctx)
 		stop()
 		if f != nil {
 			return toolList{}, nil, f
@@ -61,7 +61,7 @@ func (s *server) list() (toolList, *session, *failure) {
 			return l, used, nil
 		}
 		if f.lost {
-			s.pool.drop(used)
+			p.drop(used)
 		}
 		if !f.lost || try > 0 {
 			return toolList{}, nil, f

@@ -16,8 +16,11 @@ type outgoingTrip struct {
 	base    *url.URL
 	headers map[string]auth.Secret
 	query   map[string]string
-	tokens  auth.TokenSource // nil: no bearer token of our own
+	tokens  auth.TokenSource // of what has none of its own; nil: no bearer token
 	upgrade bool             // requests are WebSocket handshakes
+
+	exchange *auth.Exchange // of AuthExchange
+	close    func()         // to be called after the last request
 }
 
 func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -27,10 +30,15 @@ func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
 	}
 	r = t.dress(r)
-	if t.tokens == nil {
+	x := exchangeOf(r.Context())
+	tokens := t.tokens
+	if own := x.source(); own != nil {
+		tokens = own
+	}
+	if tokens == nil {
 		return t.next.RoundTrip(r)
 	}
-	return t.authorized(r, exchangeOf(r.Context()))
+	return t.authorized(r, x, tokens)
 }
 
 // dress is a copy of r with the configured headers and the query parameters. Those
@@ -68,11 +76,11 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 // server refuses it with 401. An exchange renews once, so a server that always
 // refuses costs one fetch and not a loop (F18). A WebSocket handshake may be refused
 // with 403 for the same reason: some frameworks have no other way to decline one.
-func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response, error) {
-	token, err := t.tokens.Token(r.Context())
+func (t *outgoingTrip) authorized(r *http.Request, x *exchange, tokens auth.TokenSource) (*http.Response, error) {
+	token, err := tokens.Token(r.Context())
 	if err != nil {
 		closeBody(r)
-		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: err}
+		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: ofCredentials(err)}
 	}
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+token.Reveal())
@@ -82,9 +90,9 @@ func (t *outgoingTrip) authorized(r *http.Request, x *exchange) (*http.Response,
 	}
 	drain(resp, maxError)
 	x.sent.Store(false) // refused, so not run
-	if token, err = t.tokens.Renew(r.Context(), token); err != nil {
+	if token, err = tokens.Renew(r.Context(), token); err != nil {
 		f := badStatus(resp.StatusCode, nil)
-		f.err = err
+		f.err = ofCredentials(err)
 		return nil, f
 	}
 	// The first body has been read; GetBody gives the same bytes once more.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"answerd/internal/auth"
 )
 
 const (
@@ -24,7 +26,8 @@ type server struct {
 	given     ServerConfig // as configured
 	cfg       ServerConfig // with the defaults filled in
 	log       *slog.Logger
-	pool      *pool
+	pool      *pool    // the sessions of the service itself
+	callers   *callers // instead of them, where callers have their own; else nil
 	dialer    dialer
 	breaker   breaker
 	permits   chan struct{}
@@ -91,6 +94,10 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.outdate,
 		gone: func(f *failure) { s.down(f) },
 	}
+	if s.dialer.exchange != nil {
+		s.callers = newCallers(s, s.dialer.exchange)
+		s.reason = awaitCaller
+	}
 	return s
 }
 
@@ -108,6 +115,11 @@ func (s *server) live() bool { return s.pool != nil }
 // run is the supervisor. It ends with the server's life.
 func (s *server) run() {
 	defer close(s.gone)
+	if s.callers != nil {
+		s.c.tried() // nobody is here yet
+		s.callers.run()
+		return
+	}
 	// The first round connects, so that tools are there before the first question.
 	first := true
 	for failures := 0; ; {
@@ -167,9 +179,9 @@ func (s *server) round(fresh bool) error {
 		return nil
 	}
 	if fresh || anew {
-		s.renewSession()
+		s.renewSession(s.pool)
 	}
-	l, used, f := s.list()
+	l, used, f := s.list(s.pool)
 	if s.life.Err() != nil {
 		return context.Cause(s.life)
 	}
@@ -177,16 +189,22 @@ func (s *server) round(fresh bool) error {
 		s.down(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
 	}
+	s.up(l, used.protocol(), used, changes)
+	return nil
+}
+
+// up notes the list that a session gave after so many announced changes; listed is that
+// session, and nil where each principal has sessions of his own.
+func (s *server) up(l toolList, version string, listed *session, changes int) {
 	n := s.c.names.set(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
-		s.log.Info("MCP server connected", "protocol", used.protocol(), "tools", n)
+		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed = used.protocol(), used
+	s.version, s.listed = version, listed
 	s.renewal.note(l.ttl, s.cfg.Pin, changes)
-	return nil
 }
 
 // settled reports whether the tools of the current session are known.
@@ -244,11 +262,15 @@ func (s *server) answer(waiters []waiter, err error) {
 	}
 }
 
-// refresh asks the supervisor for a new list and waits for it.
-func (s *server) refresh(ctx context.Context) error {
+// refresh asks the supervisor for a new list and waits for it. A server that is used
+// on behalf of its callers is asked on behalf of who.
+func (s *server) refresh(ctx context.Context, who auth.Identity) error {
 	if !s.live() {
 		st := s.status()
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(st.State)}
+	}
+	if s.callers != nil {
+		return s.callers.list(ctx, who, true)
 	}
 	return s.await(ctx, true)
 }
@@ -296,6 +318,9 @@ func (s *server) status() ServerStatus {
 // over.
 func (s *server) close() {
 	<-s.gone
+	if s.callers != nil {
+		s.callers.close()
+	}
 	if err := s.pool.close(); err != nil {
 		s.log.Debug("end MCP session", "error", err)
 	}

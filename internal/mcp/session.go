@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/auth"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -24,6 +26,8 @@ type session struct {
 	// changed is called when the server says that its tools have changed. It must not
 	// wait: it runs where messages are read.
 	changed func()
+	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
+	tokens auth.TokenSource
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
@@ -47,7 +51,8 @@ func (s *session) protocol() string {
 	return ""
 }
 
-// pool holds the one session of a server that all calls share. A handshake is made
+// pool holds the one session of a server that all calls share, or all calls of one
+// principal. A handshake is made
 // when a call needs one, by a goroutine of its own: however many callers wait, there
 // is one, and none of them can cancel it for the others (S3.3).
 type pool struct {
@@ -56,6 +61,8 @@ type pool struct {
 	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
 	changed func()         // session.changed
+	// tokens are of the principal whose sessions these are; nil: the server's.
+	tokens auth.TokenSource
 
 	mu     sync.Mutex // protects what follows
 	cur    *session   // nil until needed and after drop
@@ -74,7 +81,7 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	}
 	s := p.cur
 	if s == nil {
-		s = &session{ready: make(chan struct{}), changed: p.changed}
+		s = &session{ready: make(chan struct{}), changed: p.changed, tokens: p.tokens}
 		p.cur = s
 		p.work.Go(func() { p.handshake(s) })
 	}

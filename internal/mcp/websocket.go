@@ -23,7 +23,10 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 		return dialer{}, err
 	}
 	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
-	out, pooled := newOutgoing(cfg, o, base)
+	out, err := newOutgoing(cfg, o, base)
+	if err != nil {
+		return dialer{}, err
+	}
 	out.upgrade = true
 	var sockets sync.WaitGroup
 	d := &linkDialer{
@@ -41,7 +44,7 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	}
 	return dialer{connect: d.connect, close: func() {
 		sockets.Wait()
-		pooled.CloseIdleConnections()
+		out.close()
 	}}, nil
 }
 

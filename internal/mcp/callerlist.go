@@ -1,0 +1,113 @@
+package mcp
+
+import (
+	"context"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+// wanted reports whether the tools should be listed with the token of whoever asks for
+// them: nobody has, or the list is out of date.
+func (c *callers) wanted() bool {
+	due, _, _ := c.s.renewalDue()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
+}
+
+// introduce lists the tools with who's token, if nobody has lately. It waits under ctx,
+// but not where there is a list that will do meanwhile, nor where the server failed the
+// last time: that would hold up every question.
+func (c *callers) introduce(ctx context.Context, who auth.Identity) {
+	c.mu.Lock()
+	behind := c.known || c.failures > 0
+	c.mu.Unlock()
+	if !behind {
+		// Why it fails is in the server's state, or is who's own trouble.
+		_ = c.list(ctx, who, false)
+		return
+	}
+	select {
+	case c.turn <- struct{}{}:
+		c.begin(who, c.wanted())
+	default: // somebody is at it
+	}
+}
+
+// list lists the tools with who's token and waits for it under ctx; where they are
+// known it does so only if fresh. The error is a *ServerError, or ctx's.
+func (c *callers) list(ctx context.Context, who auth.Identity, fresh bool) error {
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.s.life.Done():
+		return context.Cause(c.s.life)
+	}
+	select {
+	case err := <-c.begin(who, fresh):
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// begin starts the listing, which goes on without its caller and gives the turn back.
+func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
+	done := make(chan error, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		<-c.turn
+		done <- errClosed
+	case c.known && !fresh:
+		<-c.turn
+		done <- nil
+	default:
+		c.work.Go(func() {
+			err := c.round(who)
+			<-c.turn
+			done <- err
+		})
+	}
+	return done
+}
+
+// round lists the tools and sets the server's state. A caller whose token is refused
+// has found out nothing about the server.
+func (c *callers) round(who auth.Identity) error {
+	t, f := c.enter(who)
+	if f != nil {
+		return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+	}
+	defer c.leave(t)
+	_, _, changes := c.s.renewalDue()
+	c.s.renewSession(t.pool)
+	l, used, f := c.s.list(t.pool)
+	switch {
+	case c.s.life.Err() != nil:
+		return context.Cause(c.s.life)
+	case f == nil:
+		c.s.up(l, used.protocol(), nil, changes)
+		c.note(true)
+		return nil
+	case !c.s.personal(f):
+		c.s.down(f)
+		c.note(false)
+	}
+	return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+}
+
+// note takes down how a list went: the next one after a failure waits, ever longer.
+func (c *callers) note(ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ok {
+		c.known, c.failures, c.next = true, 0, time.Time{}
+		return
+	}
+	c.next = time.Now().Add(backoff(c.failures))
+	c.failures++
+}

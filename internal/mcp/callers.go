@@ -1,0 +1,184 @@
+package mcp
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+const (
+	maxSeats = 256              // principals with sessions at one server
+	seatIdle = 10 * time.Minute // after which a principal's sessions are closed
+)
+
+// awaitCaller is the state of a server whose tools nobody could list yet.
+const awaitCaller = "its tools are listed with the first caller's token"
+
+// callers are the sessions of a server that is used on behalf of its callers
+// (AuthExchange): such a server may bind a session to a user and refuse it to others
+// (go-sdk servers do, by TokenInfo.UserID), and what it remembers in a session is
+// nobody else's business. So each principal has a pool of his own, and every request
+// in it carries a token that his own was exchanged for.
+//
+// The service itself has no token for such a server. Its tools are listed with the
+// token of the first caller there is, and the list is kept for all; what a principal
+// may not do, the server refuses. Nothing is done on behalf of somebody who is not
+// there: no listing again with backoff, and no reconnecting.
+type callers struct {
+	s        *server
+	exchange *auth.Exchange
+	turn     chan struct{} // of capacity 1: held by who lists the tools
+
+	mu       sync.Mutex // protects what follows, and the fields of seats
+	seats    map[principal]*list.Element
+	recent   *list.List // of *seat, the latest first
+	work     sync.WaitGroup
+	closed   bool
+	known    bool      // the tools are listed, if long ago
+	failures int       // lists in a row that the server failed, not the caller
+	next     time.Time // nobody tries again before, unless asked to
+}
+
+// principal is who has sessions of his own.
+type principal struct{ issuer, subject string }
+
+// seat is one principal's sessions at one server.
+type seat struct {
+	pool  *pool
+	who   principal
+	now   auth.Identity // as he came last; his token is for what belongs to no call
+	calls int           // under way
+	last  time.Time
+}
+
+func newCallers(s *server, exchange *auth.Exchange) *callers {
+	return &callers{
+		s: s, exchange: exchange, turn: make(chan struct{}, 1),
+		seats: map[principal]*list.Element{}, recent: list.New(),
+	}
+}
+
+// run closes sessions that nobody uses any more. It ends with the Client's life.
+func (c *callers) run() {
+	tick := time.NewTicker(seatIdle / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.s.life.Done():
+			return
+		case <-tick.C:
+			c.mu.Lock()
+			c.sweepLocked()
+			c.mu.Unlock()
+		}
+	}
+}
+
+// enter is the sessions of a principal, which stay at least until leave.
+func (c *callers) enter(who auth.Identity) (*seat, *failure) {
+	if who.Token.IsZero() {
+		return nil, &failure{kind: Unavailable, notRun: true, err: errCredentials,
+			public: "it is used on behalf of its caller, and this one has brought no token"}
+	}
+	key := principal{who.Issuer, who.Subject}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+	}
+	at := c.seats[key]
+	if at == nil {
+		c.sweepLocked()
+		if len(c.seats) >= maxSeats {
+			return nil, &failure{kind: Unavailable, public: "too many callers use it at a time", notRun: true}
+		}
+		t := &seat{who: key}
+		// One caller's lost session says nothing about the server, and is made again when
+		// he comes again.
+		t.pool = &pool{
+			life: c.s.life, dial: c.s.dialer.connect, tokens: seatTokens{c, t},
+			made: func() {}, changed: c.s.outdate, gone: func(*failure) {},
+		}
+		at = c.recent.PushFront(t)
+		c.seats[key] = at
+	}
+	c.recent.MoveToFront(at)
+	t := at.Value.(*seat)
+	t.now = who
+	t.calls++
+	t.last = time.Now()
+	return t, nil
+}
+
+// personal reports whether f is its caller's own trouble: it says nothing about the
+// server, to the breaker for one.
+func (s *server) personal(f *failure) bool {
+	return s.callers != nil && f != nil && errors.Is(f, errCredentials)
+}
+
+func (c *callers) leave(t *seat) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.calls--
+	t.last = time.Now()
+}
+
+// sweepLocked closes the sessions of principals who have gone, and, where there are too
+// many, of the one who has not been here for the longest. One who has a call under way
+// stays.
+func (c *callers) sweepLocked() {
+	for at := c.recent.Back(); at != nil; {
+		t, before := at.Value.(*seat), at.Prev()
+		if len(c.seats) < maxSeats && time.Since(t.last) < seatIdle {
+			return
+		}
+		if t.calls == 0 {
+			c.recent.Remove(at)
+			delete(c.seats, t.who)
+			c.work.Go(func() { c.end(t) })
+		}
+		at = before
+	}
+}
+
+// end ends a principal's session at the server, if he has one.
+func (c *callers) end(t *seat) {
+	if err := t.pool.close(); err != nil {
+		c.s.log.Debug("end MCP session", "error", err)
+	}
+}
+
+// close ends all sessions and waits for what was started. The Client's life must be
+// over.
+func (c *callers) close() {
+	c.mu.Lock()
+	c.closed = true
+	for at := c.recent.Front(); at != nil; at = at.Next() {
+		t := at.Value.(*seat)
+		c.work.Go(func() { c.end(t) })
+	}
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// seatTokens is the source of a principal's requests that belong to no call.
+type seatTokens struct {
+	c *callers
+	t *seat
+}
+
+func (s seatTokens) latest() auth.TokenSource {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.c.exchange.For(s.t.now)
+}
+
+func (s seatTokens) Token(ctx context.Context) (auth.Secret, error) { return s.latest().Token(ctx) }
+
+func (s seatTokens) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
+	return s.latest().Renew(ctx, rejected)
+}

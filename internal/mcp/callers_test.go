@@ -1,0 +1,170 @@
+package mcp
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/auth"
+)
+
+func textLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+type tripFunc func(*http.Request) (*http.Response, error)
+
+func (f tripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// exchangeAt is an Exchange whose IAM needs no socket: it gives "for-ann" for what ann
+// brought.
+func exchangeAt(t *testing.T) *auth.Exchange {
+	t.Helper()
+	iam := tripFunc(func(r *http.Request) (*http.Response, error) {
+		if err := r.ParseForm(); err != nil {
+			return nil, err
+		}
+		who := strings.TrimPrefix(r.PostForm.Get("subject_token"), "inbound-")
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader(`{"access_token":"for-` + who + `","expires_in":86400}`))}, nil
+	})
+	ex, err := auth.NewExchange(auth.ExchangeConfig{ClientCredentialsConfig: auth.ClientCredentialsConfig{
+		TokenURL: "https://iam.example/t", ClientID: "me", Secret: auth.Fixed(auth.NewSecret("x")), HTTPClient: &http.Client{Transport: iam}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ex
+}
+
+// seats is a server's callers, whose sessions never dial.
+func seats(t *testing.T) *callers {
+	t.Helper()
+	ex := exchangeAt(t)
+	t.Cleanup(ex.Close)
+	return newCallers(&server{life: t.Context(), log: quietLog()}, ex)
+}
+
+// What is kept of principals is bounded: the one who has not been here for the longest
+// makes room, and one who has a call under way stays.
+func TestPrincipalsOfAServerAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := seats(t)
+		visit := func(n int) *seat {
+			s, f := c.enter(caller(fmt.Sprint(n)))
+			if f != nil {
+				t.Fatal(f)
+			}
+			return s
+		}
+		busy := visit(-1)
+		first := visit(0)
+		c.leave(first)
+		for n := 1; n < maxSeats+5; n++ {
+			<-time.After(time.Second) // fake time
+			c.leave(visit(n))
+		}
+		if len(c.seats) != maxSeats || c.recent.Len() != maxSeats {
+			t.Errorf("%d seats", len(c.seats))
+		}
+		if visit(-1) != busy || visit(0) == first {
+			t.Error("the wrong one made room")
+		}
+		c.close()
+		if _, f := c.enter(caller("late")); f == nil || f.kind != Cancelled {
+			t.Errorf("after close: %v", f)
+		}
+	})
+}
+
+// All seats taken by callers with calls under way: the next one is told, at once.
+func TestTooManyPrincipalsAtATime(t *testing.T) {
+	c := seats(t)
+	defer c.close()
+	for n := range maxSeats {
+		if _, f := c.enter(caller(fmt.Sprint(n))); f != nil {
+			t.Fatal(f)
+		}
+	}
+	if _, f := c.enter(caller("one more")); f == nil || f.kind != Unavailable || !f.notRun {
+		t.Errorf("got %v", f)
+	}
+	if _, f := c.enter(caller("0")); f != nil { // who is there already
+		t.Error(f)
+	}
+}
+
+// A principal who has gone is forgotten, and his session ended.
+func TestIdlePrincipalsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan string, 2)
+		source := exchangeAt(t)
+		server := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
+		w := func(http.RoundTripper) http.RoundTripper {
+			return tripFunc(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodDelete {
+					ended <- r.Header.Get("Authorization")
+				}
+				return server.RoundTrip(r)
+			})
+		}
+		c := open(t, Options{Transport: w, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost", Auth: AuthExchange,
+			Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
+		c.servers[0].callers.exchange = source
+		c.ToolsFor(t.Context(), caller("ann"))
+		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
+			t.Fatal(got, err)
+		}
+		<-time.After(seatIdle - time.Second)
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Errorf("ended early: %v", <-ended)
+		}
+		<-time.After(seatIdle/10 + time.Second)
+		synctest.Wait()
+		if len(ended) != 1 || <-ended != "Bearer for-ann" {
+			t.Errorf("%d sessions ended", len(ended))
+		}
+		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
+			t.Error(got, err)
+		}
+		_ = c.Close()
+		source.Close()
+	})
+}
+
+// A server that hangs costs the first caller StartWait, and later ones nothing: it is
+// tried again behind them, ever more rarely.
+func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := exchangeAt(t)
+		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost",
+			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
+		c.servers[0].callers.exchange = source
+		took := func() time.Duration {
+			begin := time.Now()
+			c.ToolsFor(t.Context(), caller("ann"))
+			return time.Since(begin)
+		}
+		if d := took(); d != 3*time.Second {
+			t.Errorf("the first caller waited %s", d)
+		}
+		<-time.After(handshakeTime) // fake time
+		synctest.Wait()
+		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" {
+			t.Errorf("%+v", st)
+		}
+		<-time.After(maxBackoff)
+		for range 3 {
+			if d := took(); d != 0 {
+				t.Errorf("a later caller waited %s", d)
+			}
+		}
+		_ = c.Close()
+		source.Close()
+	})
+}

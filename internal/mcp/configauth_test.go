@@ -1,0 +1,96 @@
+package mcp
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/auth"
+)
+
+// withAuth is a file with one server of that auth.
+func withAuth(fields string) string { return fileWith(`, "auth": {` + fields + `}`) }
+
+// CONTRACT section 7: the server's own client credentials, and a token on behalf of the
+// caller.
+func TestConfigOfGrants(t *testing.T) {
+	for file, want := range map[string]ServerConfig{
+		withAuth(`"clientId": "me", "clientSecret": "${TOKEN}", "issuer": "https://iam.${HOST}/t", "type": "client_credentials"`): {
+			Auth: AuthClientCredentials, Grant: TokenGrant{Issuer: "https://iam.example.com/t", ClientID: "me", ClientSecret: auth.NewSecret("secret-token")},
+		},
+		withAuth(`"type": "exchange", "tokenUrl": "http://localhost:1/token", "clientId": "me", "clientSecret": "x",
+			"scope": "a b", "audience": "crm", "resource": "urn:crm"`): {
+			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost:1/token", ClientID: "me", ClientSecret: auth.NewSecret("x"),
+				Scope: "a b", Audience: "crm", Resource: "urn:crm"},
+		},
+	} {
+		got, err := ParseConfig([]byte(file), getenv)
+		if err != nil || len(got) != 1 || got[0].Auth != want.Auth || got[0].Grant != want.Grant {
+			t.Errorf("%s\n got %+v, %v", file, got, err)
+		}
+		if strings.Contains(fmt.Sprintf("%+v %#v", got, got), "secret-token") {
+			t.Error("a secret prints")
+		}
+	}
+}
+
+func TestConfigErrorsOfAuth(t *testing.T) {
+	const client = `"clientId": "me", "clientSecret": "s3cret"`
+	for fields, want := range map[string]string{
+		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials or exchange`,
+		`"type": 7`:                                                `auth.type: must be a string, not a number`,
+		`"type": "jwt", "clientId": "me"`:                          `auth.clientId: unknown field`,
+		`"type": "none", "issuer": "https://i"`:                    `auth.issuer: unknown field`,
+		`"issuer": "https://i"`:                                    `auth.issuer: unknown field`,
+		`"type": "client_credentials", "secret": "s3cret"`:         `auth.secret: unknown field`,
+		`"type": "client_credentials", "audience": "a", ` + client: `auth.audience: unknown field`,
+		`"type": "client_credentials", ` + client:                  `auth: needs issuer or tokenUrl`,
+		`"type": "exchange", ` + client:                            `auth: needs issuer or tokenUrl`,
+		`"type": "exchange", "issuer": "https://i", "tokenUrl": "https://i", ` + client:                   `auth: has both issuer and tokenUrl`,
+		`"type": "exchange", "issuer": "https://i", "clientSecret": "s3cret"`:                             `auth.clientId: is missing`,
+		`"type": "exchange", "issuer": "https://i", "clientId": "me"`:                                     `auth.clientSecret: is missing`,
+		`"type": "exchange", "issuer": "https://i", "clientId": "me", "clientSecret": "${MISSING}"`:       `auth.clientSecret: needs the environment variable MISSING, which is not set`,
+		`"type": "exchange", "tokenUrl": "http://iam.example/t", ` + client:                               `auth.tokenUrl: cannot be used: the token URL must be https, or http on the loopback address`,
+		`"type": "client_credentials", "tokenUrl": "https://u:s3cret@i/t", ` + client:                     `auth.tokenUrl: cannot be used: the token URL must not hold credentials or a fragment`,
+		`"type": "exchange", "issuer": "http://iam.example", ` + client:                                   `auth.issuer: cannot be used: the issuer must be https, or http on the loopback address`,
+		`"type": "exchange", "issuer": "https://i?x=s3cret", ` + client:                                   `auth.issuer: cannot be used: the issuer must not have a query or a fragment`,
+		`"type": "exchange", "issuer": "https://i", "resource": "crm", ` + client:                         `auth.resource: must be an absolute URI without a fragment`,
+		`"type": "client_credentials", "issuer": "https://i", "resource": "https://h/#s3cret", ` + client: `auth.resource: must be an absolute URI without a fragment`,
+	} {
+		_, err := ParseConfig([]byte(withAuth(fields)), getenv)
+		if want = `mcp.json: server "crm", ` + want + ` (line 3)`; err == nil || err.Error() != want {
+			t.Errorf("%s\n got %v\nwant %s", fields, err, want)
+		}
+	}
+	grant := `"auth": {"type": "client_credentials", "issuer": "https://i", ` + client + `}`
+	exchange := strings.Replace(grant, "client_credentials", "exchange", 1)
+	for fields, want := range map[string]string{
+		`"url": "http://h", ` + grant:                                 `url: must be https://, since tokens would go there in the clear`,
+		`"url": "https://h", "bearerToken": "s3cret", ` + grant:       `bearerToken: cannot be set together with auth type client_credentials`,
+		`"type": "stdio", "command": "x", ` + grant:                   `auth.type: a server of type stdio gets no token; put it into env`,
+		`"type": "websocket", "url": "wss://h", ` + grant:             ``,
+		`"type": "websocket", "url": "ws://h", ` + grant:              `url: must be wss://, since tokens would go there in the clear`,
+		`"type": "websocket", "url": "wss://h", ` + exchange:          `auth.type: exchange is for servers of type http`,
+		`"url": "https://h", "pin": true, ` + exchange:                `pin: cannot be set together with auth type exchange`,
+		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
+	} {
+		_, err := ParseConfig([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), getenv)
+		if want == "" && err == nil {
+			continue
+		}
+		if want = `mcp.json: server "crm", ` + want + ` (line 1)`; err == nil || err.Error() != want {
+			t.Errorf("%s\n got %v\nwant %s", fields, err, want)
+		}
+	}
+}
+
+// RFC 8707: a token is for the server, whatever its query says.
+func TestResourceIsTheServersURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://h/mcp?tenant=a": "https://h/mcp", "https://h": "https://h", "https://h:8443/a/?": "https://h:8443/a/", "wss://h/mcp?x": "https://h/mcp",
+	} {
+		if got := (&ServerConfig{URL: url}).resource(); got != want {
+			t.Errorf("%s: %s", url, got)
+		}
+	}
+}

@@ -1,0 +1,472 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"answerd/internal/auth"
+
+	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// iam is an issuer that publishes its metadata and gives out tokens which say whom they
+// are for: "<subject>|<resource>|<number>".
+type iam struct {
+	*httptest.Server
+	mu       sync.Mutex // protects what follows
+	requests []url.Values
+	given    map[string]string // the token's subject
+	refuse   map[string]bool   // subject tokens that are no good
+	life     int               // seconds
+}
+
+func newIAM(t testing.TB) *iam {
+	i := &iam{given: map[string]string{}, refuse: map[string]bool{}, life: 3600}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": i.URL, "token_endpoint": i.URL + "/token"})
+	})
+	mux.HandleFunc("POST /token", i.token)
+	i.Server = httptest.NewServer(mux)
+	t.Cleanup(i.Close)
+	return i
+}
+
+func (i *iam) token(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	id, secret, _ := r.BasicAuth()
+	if r.ParseForm() != nil || id != "answerd" || secret != "client-s3cret" {
+		http.Error(w, `{"error":"invalid_client"}`, http.StatusUnauthorized)
+		return
+	}
+	i.requests = append(i.requests, r.PostForm)
+	subject := "service"
+	if brought := r.PostForm.Get("subject_token"); brought != "" {
+		if i.refuse[brought] {
+			http.Error(w, `{"error":"invalid_grant"}`, http.StatusBadRequest)
+			return
+		}
+		subject = strings.TrimPrefix(brought, "inbound-")
+	}
+	token := fmt.Sprintf("%s|%s|%d", subject, r.PostForm.Get("resource"), len(i.requests))
+	i.given[token] = subject
+	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": i.life})
+}
+
+// asked are the requests for tokens so far.
+func (i *iam) asked() []url.Values {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.requests
+}
+
+// revoke makes the tokens that are out worthless.
+func (i *iam) revoke() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	clear(i.given)
+}
+
+// verify is a resource server's check of a bearer token.
+func (i *iam) verify(_ context.Context, token string, _ *http.Request) (*sdkauth.TokenInfo, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	subject, ok := i.given[token]
+	if !ok {
+		return nil, sdkauth.ErrInvalidToken
+	}
+	return &sdkauth.TokenInfo{UserID: subject, Expiration: time.Now().Add(time.Hour)}, nil
+}
+
+// server is the configuration of a server at url whose tokens are of i.
+func (i *iam) server(name, url string, kind AuthType) ServerConfig {
+	return ServerConfig{Name: name, URL: url, ToolPrefix: name, Auth: kind,
+		Grant: TokenGrant{Issuer: i.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}}
+}
+
+// guarded is a real MCP server that verifies tokens and binds sessions to users. Its
+// tool says who calls.
+type guarded struct {
+	*web
+	mu   sync.Mutex // protects what follows
+	seen []string   // every request's header and body
+	// users is who called in which session.
+	users map[string]map[string]bool
+	runs  atomic.Int64
+}
+
+func newGuarded(t testing.TB, i *iam, prm string) *guarded {
+	g := &guarded{users: map[string]map[string]bool{}}
+	s := sdk.NewServer(&sdk.Implementation{Name: "guarded", Version: "1"}, nil)
+	rawTool(s, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		g.runs.Add(1)
+		user := r.Extra.TokenInfo.UserID
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.users[r.Session.ID()] == nil {
+			g.users[r.Session.ID()] = map[string]bool{}
+		}
+		g.users[r.Session.ID()][user] = true
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: user}}}, nil
+	})
+	inner := sdkauth.RequireBearerToken(i.verify, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: prm})(handler(s, nil))
+	g.web = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := peek(r)
+		g.mu.Lock()
+		g.seen = append(g.seen, fmt.Sprint(r.URL, r.Header, body))
+		g.mu.Unlock()
+		inner.ServeHTTP(w, r)
+	}))
+	return g
+}
+
+// all is whatever the server has received.
+func (g *guarded) all() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.seen, "\n")
+}
+
+// caller is who came with an inbound token of his own.
+func caller(name string) auth.Identity {
+	return auth.Identity{Issuer: "https://login.example", Subject: name, Token: auth.NewSecret("inbound-" + name)}
+}
+
+// callAs calls a tool on behalf of who.
+func callAs(t testing.TB, c *Client, tool string, who auth.Identity) (string, error) {
+	t.Helper()
+	res, err := c.Call(t.Context(), Call{Tool: tool, Principal: who})
+	if err != nil {
+		return "", err
+	}
+	return res.Text(), nil
+}
+
+// Facts section 0, finding 3: a server whose metadata names an issuer of its own gets
+// neither the client secret nor a token for somebody else.
+func TestServersMetadataNamesNoIssuer(t *testing.T) {
+	var stolen atomic.Int64
+	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stolen.Add(1)
+		_, _ = io.WriteString(w, `{"access_token":"x","expires_in":60}`)
+	}))
+	t.Cleanup(thief.Close)
+	i := newIAM(t)
+	for _, kind := range []AuthType{AuthClientCredentials, AuthExchange} {
+		var asked atomic.Int64
+		var evil *web
+		evil = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			if strings.Contains(r.URL.Path, ".well-known") {
+				_ = json.NewEncoder(w).Encode(map[string]any{"resource": evil.URL, "authorization_servers": []string{thief.URL}})
+				return
+			}
+			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		c := open(t, Options{}, i.server("evil", evil.URL, kind))
+		if err := c.RefreshFor(t.Context(), caller("ann"), "evil"); err == nil {
+			t.Error("listed")
+		}
+		if stolen.Load() != 0 || asked.Load() == 0 {
+			t.Errorf("%s: the thief was asked %d times", kind, stolen.Load())
+		}
+		for _, form := range i.asked() {
+			if form.Get("resource") != evil.URL && kind == AuthClientCredentials {
+				t.Errorf("a token for %s", form.Get("resource"))
+			}
+		}
+	}
+}
+
+// RFC 8707: the server's own token is for that server, and goes to no other.
+func TestOwnCredentialsAreForOneServer(t *testing.T) {
+	i := newIAM(t)
+	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
+	c := open(t, Options{Service: newTokens()}, i.server("a", a.URL+"/mcp?tenant=1", AuthClientCredentials), i.server("b", b.URL, AuthClientCredentials))
+	for _, tool := range []string{"a_who", "b_who"} {
+		c.Tools(t.Context())
+		if got, err := callAs(t, c, tool, caller("ann")); err != nil || got != "service" {
+			t.Errorf("%s: %q, %v", tool, got, err)
+		}
+	}
+	for _, form := range i.asked() {
+		if form.Get("grant_type") != "client_credentials" {
+			t.Errorf("form %v", form)
+		}
+	}
+	if n := len(i.asked()); n != 2 {
+		t.Errorf("%d tokens for two servers", n)
+	}
+	for name, g := range map[string]*guarded{a.URL + "/mcp": a, b.URL: b} {
+		other := map[*guarded]string{a: b.URL, b: a.URL + "/mcp"}[g]
+		if all := g.all(); !strings.Contains(all, "service|"+name+"|") || strings.Contains(all, "service|"+other+"|") {
+			t.Errorf("%s got %s", name, all)
+		}
+	}
+}
+
+// RFC 8693: on behalf of each caller, and the token that he brought reaches no server.
+// One exchange, however many calls of one caller; two callers share neither a session
+// nor a token, at a server that binds the one to the other.
+func TestCallersShareNeitherSessionNorToken(t *testing.T) {
+	i := newIAM(t)
+	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
+	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, AuthExchange), i.server("b", b.URL, AuthExchange))
+	if list := c.Tools(t.Context()); len(list) != 0 {
+		t.Errorf("tools without a caller: %v", list)
+	}
+	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who b_who" {
+		t.Fatalf("tools %q, %+v", got, c.Servers())
+	}
+	var all sync.WaitGroup
+	for n := range 60 {
+		name := []string{"ann", "bob", "eve"}[n%3]
+		all.Go(func() {
+			for _, tool := range []string{"a_who", "b_who"} {
+				if got, err := callAs(t, c, tool, caller(name)); err != nil || got != name {
+					t.Errorf("%s called as %q, %v", name, got, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := len(i.asked()); n != 6 {
+		t.Errorf("%d exchanges for three callers of two servers", n)
+	}
+	for g, other := range map[*guarded]*guarded{a: b, b: a} {
+		if len(g.users) != 3 {
+			t.Errorf("%d sessions for three callers", len(g.users))
+		}
+		for id, users := range g.users {
+			if len(users) != 1 || id == "" {
+				t.Errorf("session %q was used by %v", id, users)
+			}
+		}
+		if got := g.all(); strings.Contains(got, "inbound-") || strings.Contains(got, other.URL+"|") {
+			t.Errorf("a token went where it must not: %s", got)
+		}
+	}
+}
+
+// One person who comes with another token keeps his session, and his calls carry what
+// that token was exchanged for.
+func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
+	i := newIAM(t)
+	g := newGuarded(t, i, "")
+	c := open(t, Options{}, i.server("a", g.URL, AuthExchange))
+	first := caller("ann")
+	c.ToolsFor(t.Context(), first)
+	second := first
+	second.Token = auth.NewSecret("ann") // the same subject to this IAM
+	for _, who := range []auth.Identity{first, first, second, second} {
+		if got, err := callAs(t, c, "a_who", who); err != nil || got != "ann" {
+			t.Fatal(got, err)
+		}
+	}
+	if len(i.asked()) != 2 || len(g.users) != 1 {
+		t.Errorf("%d exchanges, %d sessions", len(i.asked()), len(g.users))
+	}
+}
+
+// A call goes out with what its own caller's token was exchanged for, also when the same
+// person has come with a token of more rights meanwhile.
+func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
+	i := newIAM(t)
+	begun, release := make(chan struct{}), make(chan struct{})
+	var limited atomic.Int64
+	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		if limited.Load() == 0 && strings.HasPrefix(r.Header.Get("Authorization"), "Bearer limited|") {
+			limited.Add(1)
+			close(begun)
+			<-release
+			w.WriteHeader(http.StatusUnauthorized) // so that it goes out once more
+			return
+		}
+		reply(w, m.ID, text(r.Header.Get("Authorization")))
+	}}
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	less, more := caller("ann"), caller("ann")
+	less.Token, more.Token = auth.NewSecret("inbound-limited"), auth.NewSecret("inbound-full")
+	answer := make(chan string, 1)
+	go func() {
+		got, err := callAs(t, c, "a_t", less)
+		answer <- fmt.Sprint(got, err)
+	}()
+	<-begun
+	if got, err := callAs(t, c, "a_t", more); err != nil || !strings.HasPrefix(got, "Bearer full|") {
+		t.Error(got, err)
+	}
+	close(release)
+	if got := <-answer; !strings.HasPrefix(got, "Bearer limited|") || s.shakes.Load() != 1 {
+		t.Errorf("called with %s; %d handshakes", got, s.shakes.Load())
+	}
+}
+
+// F18: revoked: one renewal per caller, and nobody notices.
+func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
+	for _, kind := range []AuthType{AuthClientCredentials, AuthExchange} {
+		i := newIAM(t)
+		g := newGuarded(t, i, "")
+		c := open(t, Options{MaxConcurrentCalls: 20}, i.server("a", g.URL, kind))
+		c.ToolsFor(t.Context(), caller("ann"))
+		if _, err := callAs(t, c, "a_who", caller("ann")); err != nil {
+			t.Fatal(err)
+		}
+		before, ran := len(i.asked()), g.runs.Load()
+		i.revoke()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if _, err := callAs(t, c, "a_who", caller("ann")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n, runs := len(i.asked())-before, g.runs.Load()-ran; n != 1 || runs != 20 {
+			t.Errorf("%s: %d renewals, %d runs", kind, n, runs)
+		}
+	}
+}
+
+// F18: refused always: at most two exchanges, and a clear end.
+func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
+	i := newIAM(t)
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) { http.Error(w, "no", http.StatusUnauthorized) }}
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	_, err := callAs(t, c, "a_t", caller("ann"))
+	if e := kind(t, err); e.Kind != Unavailable || len(i.asked()) > 2 {
+		t.Errorf("%v after %d exchanges", e, len(i.asked()))
+	}
+	if st := c.Servers()[0]; st.State != Connected {
+		t.Errorf("one caller's refusal made it %+v", st)
+	}
+}
+
+// A caller without a token is told so, and nothing is asked for him.
+func TestCallWithoutCallersToken(t *testing.T) {
+	i := newIAM(t)
+	g := newGuarded(t, i, "")
+	c := open(t, Options{}, i.server("a", g.URL, AuthExchange))
+	if st := c.Servers()[0]; !c.Ready() && st.State != Connecting || st.Reason != awaitCaller {
+		t.Errorf("%+v", st)
+	}
+	c.ToolsFor(t.Context(), caller("ann"))
+	before := len(g.all())
+	_, err := callAs(t, c, "a_who", auth.Identity{Issuer: "https://login.example", Subject: "ann"})
+	e := kind(t, err)
+	if e.Kind != Unavailable || e.Message != "MCP server a: it is used on behalf of its caller, and this one has brought no token" {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+	if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "has brought no token") {
+		t.Error(err)
+	}
+	if len(g.all()) != before {
+		t.Error("the server was asked")
+	}
+}
+
+// A caller whose token the issuer refuses fails alone: the server is as it was, and the
+// next one lists its tools.
+func TestOneCallersTroubleIsHisOwn(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	i := newIAM(t)
+	i.refuse["inbound-eve"] = true
+	g := newGuarded(t, i, "")
+	c := open(t, Options{Logger: textLog(locked{&mu, &log})}, i.server("a", g.URL, AuthExchange))
+	if got := c.ToolsFor(t.Context(), caller("eve")); len(got) != 0 {
+		t.Errorf("tools %v", got)
+	}
+	if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitCaller {
+		t.Errorf("%+v", st)
+	}
+	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who" {
+		t.Fatal(got)
+	}
+	var err error
+	for range 2 * maxStreak { // which would open the breaker
+		_, err = callAs(t, c, "a_who", caller("eve"))
+	}
+	e := kind(t, err)
+	if e.Kind != Unavailable || e.Message != "MCP server a: there is no token for it" {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+	if st := c.Servers()[0]; st.State != Connected {
+		t.Errorf("%+v", st)
+	}
+	if got, err := callAs(t, c, "a_who", caller("ann")); err != nil || got != "ann" {
+		t.Error(got, err)
+	}
+	// S2.2: never logged.
+	mu.Lock()
+	defer mu.Unlock()
+	for _, secret := range []string{"inbound-", "client-s3cret", "ann|"} {
+		if strings.Contains(log.String()+e.Error(), secret) {
+			t.Errorf("%q is in %s", secret, log.String())
+		}
+	}
+}
+
+// However many first callers come at once, the tools are listed once.
+func TestToolsAreListedOnceForAllCallers(t *testing.T) {
+	i := newIAM(t)
+	var lists atomic.Int64
+	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		lists.Add(1)
+		reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+	}}
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	var all sync.WaitGroup
+	for n := range 50 {
+		all.Go(func() {
+			if got := namesOf(c.ToolsFor(t.Context(), caller(fmt.Sprint(n)))); got != "a_t" {
+				t.Error(got)
+			}
+		})
+	}
+	all.Wait()
+	if lists.Load() != 1 {
+		t.Errorf("listed %d times", lists.Load())
+	}
+	if err := c.RefreshFor(t.Context(), caller("ann"), "a"); err != nil || lists.Load() != 2 {
+		t.Errorf("%v; listed %d times", err, lists.Load())
+	}
+}
+
+// S4.9: a server that leaves the configuration ends the sessions of all its callers.
+func TestReloadEndsCallersSessions(t *testing.T) {
+	i := newIAM(t)
+	s := &script{deletes: make(chan string, 3), call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	for _, name := range []string{"ann", "bob"} {
+		if got, err := callAs(t, c, "a_t", caller(name)); err != nil || got != "ok" {
+			t.Fatal(got, err)
+		}
+	}
+	if err := c.Reload(nil); err != nil {
+		t.Fatal(err)
+	}
+	ended := map[string]bool{<-s.deletes: true, <-s.deletes: true}
+	if !ended["session-1"] || !ended["session-2"] {
+		t.Errorf("ended %v", ended)
+	}
+	_, err := callAs(t, c, "a_t", caller("ann"))
+	if e := kind(t, err); e.Kind != UnknownTool {
+		t.Error(e)
+	}
+}
