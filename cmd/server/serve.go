@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	_ "time/tzdata" // the image has no zone database
@@ -32,6 +33,10 @@ const closeTimeout = 5 * time.Second
 // serve puts the parts together, bottom up, and serves until ctx ends or the second
 // signal comes. listening is told the address once it is there.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
+	// From the start, so that no signal falls between the first and the drain.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
 	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
@@ -101,17 +106,29 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	logger.Info("draining", "timeout", c.DrainTimeout.String())
 	handler.Unready()
-	drain(runs, c.DrainTimeout)
+	drain(runs, c.DrainTimeout, signals)
 	return errors.Join(err, shutdown(server))
 }
 
-// drain lets the runs end within the time given, or until the next signal, and then
-// ends them. Requests for new runs are answered meanwhile, with a refusal.
-func drain(runs *agent.Agent, timeout time.Duration) {
-	second, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(second, timeout)
+// drain lets the runs end within the time given, or until the second of signals, and
+// then ends them. Requests for new runs are answered meanwhile, with a refusal.
+func drain(runs *agent.Agent, timeout time.Duration, signals <-chan os.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	over := make(chan struct{})
+	defer close(over)
+	listening.Go(func() {
+		for range 2 {
+			select {
+			case <-signals:
+			case <-over:
+				return
+			}
+		}
+		cancel()
+	})
 	runs.Drain(ctx)
 }
 
