@@ -98,6 +98,22 @@ func TestChildGetsWhatItIsGiven(t *testing.T) {
 	}
 }
 
+// S0.1: a child has no URL. Query parameters cost one warning and no failure, whether
+// they come from the configuration or with calls.
+func TestChildWithQueryParametersIsWarnedAboutOnce(t *testing.T) {
+	var log syncBuffer
+	cfg := stdioConfig("serve", "")
+	cfg.Query = map[string]string{"tenant": "acme"}
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, cfg)
+	for range 2 {
+		res, err := c.Call(t.Context(), Call{Tool: "echo", Context: map[string]string{"context_id": "1111"}})
+		must(t, res, err)
+	}
+	if n := strings.Count(log.String(), "query parameters"); n != 1 {
+		t.Errorf("%d warnings: %s", n, log.String())
+	}
+}
+
 // S4.6: how a command is found, and what is said if it isn't.
 func TestCommandIsFound(t *testing.T) {
 	dir := t.TempDir()
