@@ -205,6 +205,9 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 	if s := log.String(); !strings.Contains(s, "cannot go on") || !strings.Contains(s, "exit status 3") {
 		t.Error(s)
 	}
+	if err := c.Refresh(t.Context(), "a"); err != nil { // which needs no new child
+		t.Error(err)
+	}
 	if got := worldOf(t, c); got.PID != second.pid {
 		t.Errorf("process %d answers, not %d", got.PID, second.pid)
 	}
