@@ -99,6 +99,7 @@ func (t *toolset) follow(ctx context.Context, c config, hangup <-chan os.Signal,
 			logger.Error("MCP configuration refused; the one in use stays", "cause", why, "error", err)
 			continue
 		}
+		warnOfNobody(c, servers, logger)
 		logger.Info("MCP configuration read again", "cause", why, "servers", len(servers))
 	}
 }

@@ -61,7 +61,7 @@ func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
 	switch {
 	case c.closed:
 		<-c.turn
-		done <- errClosed
+		done <- context.Cause(c.s.life)
 	case c.known && !fresh:
 		<-c.turn
 		done <- nil
