@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 
 	"answerd/internal/event"
 )
@@ -9,7 +10,9 @@ import (
 // budget counts what a run may still use. Seconds are not here: they are the
 // deadline of the run's context.
 type budget struct {
+	mu            sync.Mutex // protects what follows: servers spend tokens while calls are taken
 	calls, tokens limit
+	sampled       event.Usage // by servers, not yet in the metadata
 }
 
 // limit is one bound. A max of 0 is none.
@@ -19,19 +22,27 @@ type limit struct {
 	told      int64 // percent of the bound that readers were told of: 0, 80 or 100
 }
 
-func newBudget(b Budget) budget {
-	return budget{
+func newBudget(b Budget) *budget {
+	return &budget{
 		calls:  limit{name: "tool_calls", max: int64(b.ToolCalls)},
 		tokens: limit{name: "total_tokens", max: b.TotalTokens},
 	}
 }
 
 // spent reports whether no further turn with tools may follow.
-func (b *budget) spent() bool { return b.calls.reached() || b.tokens.reached() }
+func (b *budget) spent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spentLocked()
+}
+
+func (b *budget) spentLocked() bool { return b.calls.reached() || b.tokens.reached() }
 
 // takeCall counts one tool call, or refuses it.
 func (b *budget) takeCall() bool {
-	if b.spent() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spentLocked() {
 		return false
 	}
 	b.calls.used++
@@ -40,13 +51,49 @@ func (b *budget) takeCall() bool {
 
 // spendTokens counts a model call and tells readers.
 func (b *budget) spendTokens(ctx context.Context, out *event.Writer, u event.Usage) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.tokens.used += u.TotalTokens
 	return b.tokens.report(ctx, out)
 }
 
 // reportCalls tells readers of the calls taken.
 func (b *budget) reportCalls(ctx context.Context, out *event.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.calls.report(ctx, out)
+}
+
+// tokensFor is how many of the wanted tokens a server may have; ok is false if none.
+func (b *budget) tokensFor(wanted int64) (limit int64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.tokens.reached():
+		return 0, false
+	case b.tokens.max > 0:
+		return min(wanted, b.tokens.max-b.tokens.used), true
+	}
+	return wanted, true
+}
+
+// spendSampled counts a model call on behalf of a server and tells readers.
+func (b *budget) spendSampled(ctx context.Context, out *event.Writer, u event.Usage) error {
+	b.mu.Lock()
+	b.sampled.InputTokens += u.InputTokens
+	b.sampled.OutputTokens += u.OutputTokens
+	b.sampled.TotalTokens += u.TotalTokens
+	b.mu.Unlock()
+	return b.spendTokens(ctx, out, u)
+}
+
+// takeSampled is what servers have spent since it was asked last.
+func (b *budget) takeSampled() event.Usage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := b.sampled
+	b.sampled = event.Usage{}
+	return u
 }
 
 func (l *limit) reached() bool { return l.max > 0 && l.used >= l.max }

@@ -112,7 +112,7 @@ func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, e
 	tool, known := l.tools[c.Tool]
 	end, err := l.agent.perform(ctx, invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
-		said: &sayings{run: l.run, call: c.Call},
+		said: &sayings{run: l.run, call: c.Call}, loop: l,
 	})
 	switch {
 	case err != nil:

@@ -27,6 +27,7 @@ type invocation struct {
 	caller  auth.Identity // on whose behalf
 	runID   string        // for the log; "" outside of runs
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
+	loop    *loop         // who answers what it asks; nil outside of runs
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -102,6 +103,12 @@ func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
+	}
+	if l := in.loop; l != nil {
+		call.Sample = l.sample
+		call.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
+			return l.elicit(ctx, in.Call, e)
+		}
 	}
 	res, err := a.Tools.Call(ctx, call)
 	if in.said != nil && in.said.err != nil {

@@ -28,7 +28,7 @@ type loop struct {
 	said     strings.Builder // the text of the current step
 	parts    int             // text and reasoning parts so far
 	callIDs  map[string]bool
-	budget   budget
+	budget   *budget
 	meta     event.Metadata
 	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
 }
@@ -80,6 +80,9 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.offered = append(l.offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
+	if err == nil && req.Prompt != nil {
+		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
+	}
 	l.callIDs = make(map[string]bool)
 	l.budget = newBudget(req.Budget)
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
@@ -112,6 +115,10 @@ func (l *loop) finalAnswer(said reply) event.Body {
 func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
 	outcomes, err := l.callAll(ctx, said.calls, last)
+	sampled := l.budget.takeSampled()
+	l.meta.Usage.InputTokens += sampled.InputTokens
+	l.meta.Usage.OutputTokens += sampled.OutputTokens
+	l.meta.Usage.TotalTokens += sampled.TotalTokens
 	for i, o := range outcomes {
 		l.messages = append(l.messages, llm.Message{
 			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,

@@ -26,10 +26,15 @@ type Request struct {
 	MaxTurns int
 	Budget   Budget
 	// Context goes to the MCP servers with every call (seed 000).
-	Context    map[string]string
+	Context map[string]string
+	// Prompt is a prompt of an MCP server whose messages come right before the question.
+	Prompt     *ServerPrompt
 	ThreadID   string
 	Metadata   map[string]string
 	Background bool
+	// Interactive says that somebody reads the events while the run goes on, and can
+	// answer what MCP servers ask. Without it the answer is no, at once.
+	Interactive bool
 
 	// IdempotencyKey, if set, makes a second request with the same key and
 	// Fingerprint attach to the first one's run.
@@ -46,6 +51,12 @@ const (
 	ToolNone     = llm.None
 	ToolRequired = llm.Required
 )
+
+// ServerPrompt names a prompt of an MCP server, and what to fill it in with.
+type ServerPrompt struct {
+	Server, Name string
+	Arguments    map[string]string
+}
 
 // Message is one turn of the history.
 type Message struct {
@@ -79,6 +90,9 @@ func (a *Agent) check(r *Request) error {
 		if !known[name] {
 			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
 		}
+	}
+	if r.Prompt != nil && !known[r.Prompt.Server] {
+		return &InvalidError{"/prompt/server", "no MCP server has this name"}
 	}
 	for i, glob := range r.Tools {
 		if _, err := path.Match(glob, ""); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -31,6 +32,9 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	out    *event.Writer
+
+	interruptsMu sync.Mutex // protects interrupts
+	interrupts   map[string]*interrupt
 
 	// The agent's mutex guards the rest.
 	watchers int
@@ -172,6 +176,10 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 	if errors.As(err, &model) {
 		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err)
 		return event.RunError{Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable, PartialAnswer: partial}
+	}
+	if prompt, ok := errors.AsType[*promptError](err); ok {
+		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
+		return prompt.end()
 	}
 	attrs := []slog.Attr{slog.String("run_id", r.ID), slog.String("error", err.Error())}
 	var p *panicError

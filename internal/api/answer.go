@@ -25,6 +25,8 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	// Who waits for the answer reads no events on the way.
+	req.Interactive = req.Background
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
@@ -129,6 +131,7 @@ func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.Request) error {
+	req.Interactive = true
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err

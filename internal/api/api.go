@@ -118,11 +118,13 @@ func (h *Handler) routes() http.Handler {
 		r.Get("/answer/stream", h.handle(h.streamQuery))
 		r.Get("/runs/{run_id}", h.handle(h.run))
 		r.Get("/runs/{run_id}/events", h.handle(h.events))
+		r.Post("/runs/{run_id}/input", h.handle(h.input))
 		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
 		r.Get("/tools", h.handle(h.tools))
 		r.Post("/tools/{name}/call", h.handle(h.callTool))
 		r.Get("/servers", h.handle(h.servers))
 		r.Post("/servers/{name}/refresh", h.handle(h.refresh))
+		r.Get("/servers/{name}/prompts", h.handle(h.prompts))
 	})
 	return r
 }

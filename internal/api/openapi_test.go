@@ -130,6 +130,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
 	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
+	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
 	d.sameShape(t, "ToolCall", reflect.TypeFor[struct {
 		Args    json.RawMessage   `json:"args,omitempty"`
 		Context map[string]string `json:"context,omitempty"`
@@ -203,8 +204,10 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	fields := fieldsOf(reflect.TypeFor[agent.Request]())
 	delete(fields, "idempotency_key") // of a header
 	delete(fields, "fingerprint")
+	delete(fields, "interactive") // follows from the endpoint
 	sameKeys(t, "Question", fields, properties)
 	sameKeys(t, "Question/budget", fieldsOf(reflect.TypeFor[agent.Budget]()), d.flat(component("Limits"))["properties"].(object))
+	sameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flat(component("ServerPrompt"))["properties"].(object))
 	sameKeys(t, "Question/history/0", fieldsOf(reflect.TypeFor[agent.Message]()), d.flat(component("Message"))["properties"].(object))
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[agent.Request]()) {
 		if _, ok := fields[snake(f.Name)]; ok && reflect.ValueOf(request).FieldByIndex(f.Index).IsZero() {
@@ -243,6 +246,7 @@ func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 		"max_turns":   {[]string{`1`, `2147483647`}, []string{`0`, `-1`, `1.5`, `2147483648`, `"1"`}},
 		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`}, []string{`1`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
 		"context":     {[]string{`{}`, pairs(32), `{"a":` + long(1024) + `}`, `{` + long(64) + `:""}`}, []string{pairs(33), `{"a":1}`, `{"":"v"}`, `{` + long(65) + `:""}`, `{"a":` + long(1025) + `}`}},
+		"prompt":      {[]string{`{"server":"a","name":"p"}`, `{"server":"a","name":"p","arguments":{"k":"v"}}`}, []string{`{}`, `null`, `{"server":"a"}`, `{"server":"","name":"p"}`, `{"server":"a","name":1}`, `{"server":"a","name":"p","x":1}`, `{"server":"a","name":"p","arguments":{"k":1}}`}},
 		"thread_id":   {[]string{long(128), `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},
 		"metadata":    {[]string{pairs(1)}, []string{`[]`}},
 		"background":  {[]string{`true`, `false`}, []string{`"true"`, `0`}},
@@ -306,6 +310,8 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "GET /runs/{run_id}", path: "/runs/run_none", status: 404},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events", status: 200},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events?after=999", status: 400},
+		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none","action":"cancel"}`, status: 404},
+		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none"}`, status: 400},
 		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},
 		{route: "GET /tools", status: 200},
 		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"args":{"a":1,"b":2}}`, status: 200},
@@ -316,6 +322,8 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "GET /servers", status: 200},
 		{route: "POST /servers/{name}/refresh", path: "/servers/default/refresh", status: 200},
 		{route: "POST /servers/{name}/refresh", path: "/servers/none/refresh", status: 404},
+		{route: "GET /servers/{name}/prompts", path: "/servers/default/prompts", status: 200},
+		{route: "GET /servers/{name}/prompts", path: "/servers/none/prompts", status: 404},
 		{route: "GET /healthz", status: 200},
 		{route: "GET /readyz", status: 200},
 		{route: "GET /openapi.yaml", status: 200},

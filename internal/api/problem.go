@@ -93,6 +93,7 @@ func problemOf(err error) (p *problem, known bool) {
 		ready    *problem
 		bad      *native.Invalid
 		refused  *agent.InvalidError
+		misfit   *agent.ContentError
 		call     *agent.ToolCallError
 		tooLarge *http.MaxBytesError
 	)
@@ -105,6 +106,17 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.As(err, &refused):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
+	case errors.As(err, &misfit):
+		p = newProblem("unprocessable", "The content does not fit the form that was asked for.")
+		for _, f := range misfit.Fields {
+			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
+		}
+	case errors.Is(err, agent.ErrUnknownInterrupt):
+		p = newProblem("not_found", "The run asks nothing of this id.")
+	case errors.Is(err, agent.ErrAnswered):
+		p = newProblem("conflict", "This was answered, or is not asked any more.")
+	case errors.Is(err, agent.ErrExpired):
+		p = newProblem("gone", "The time to answer this is over.")
 	case errors.As(err, &call):
 		p = toolProblem(call)
 	case errors.As(err, &tooLarge):

@@ -68,6 +68,32 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 	return h.read(w, r, id, pos)
 }
 
+// input is POST /runs/{run_id}/input: a person's answer to one thing that the run
+// waits for. It answers with the run as it is once the answer is in the log.
+func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
+	id := chi.URLParam(r, "run_id")
+	if _, err := h.owned(r, id); err != nil {
+		return err
+	}
+	body, err := h.body(r)
+	if err != nil {
+		return err
+	}
+	in, err := native.DecodeInput(body)
+	if err != nil {
+		return err
+	}
+	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
+		return err
+	}
+	run, err := h.Log.Run(id)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, "application/json", h.status(run))
+	return nil
+}
+
 // cancel is POST /runs/{run_id}/cancel. It answers with the run as it is when its
 // last event is written; a run that had ended stays as it was.
 func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {

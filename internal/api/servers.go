@@ -74,3 +74,18 @@ func (h *Handler) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	return nil
 }
+
+// prompts is GET /servers/{name}/prompts: what the server has, asked for now.
+func (h *Handler) prompts(w http.ResponseWriter, r *http.Request) error {
+	name := chi.URLParam(r, "name")
+	list, err := h.Agent.Tools.Prompts(r.Context(), identity(r), name)
+	if errors.Is(err, agent.ErrUnknownServer) {
+		return err
+	}
+	if err != nil {
+		h.Logger.WarnContext(r.Context(), "prompts could not be listed", "server", name, "error", err)
+		return newProblem("unavailable", "The MCP server did not answer.")
+	}
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"prompts": list})
+	return nil
+}

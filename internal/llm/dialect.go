@@ -37,7 +37,7 @@ func (d *TextDialect) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 // model sums up, and may well quote the form of a call.
 func (d *TextDialect) stream(ctx context.Context, r Request, emit emitter) error {
 	offered := len(r.Tools) > 0 && r.ToolChoice != None
-	inner := Request{Model: r.Model, Messages: dialectHistory(r.Messages)}
+	inner := Request{Model: r.Model, Messages: dialectHistory(r.Messages), MaxTokens: r.MaxTokens}
 	x := &extractor{emit: emit, tools: r.Tools, off: !offered}
 	if offered {
 		inner.Messages = withInstructions(inner.Messages, r)

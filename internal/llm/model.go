@@ -40,6 +40,7 @@ type Request struct {
 	Messages   []Message
 	Tools      []Tool
 	ToolChoice ToolChoice // "" is Auto
+	MaxTokens  int64      // of the answer; 0 leaves it to the provider
 }
 
 // Role is who speaks in a Message.

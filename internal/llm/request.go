@@ -21,6 +21,8 @@ type wireRequest struct {
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
 	ToolChoice    ToolChoice    `json:"tool_choice,omitempty"`
+	// The name that replaced max_tokens, which newer models of OpenAI refuse.
+	MaxTokens int64 `json:"max_completion_tokens,omitempty"`
 }
 
 // streamOptions asks for the usage chunk, which endpoints leave out otherwise.
@@ -59,6 +61,7 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 		Messages:      make([]wireMessage, 0, len(r.Messages)),
 		Stream:        true,
 		StreamOptions: streamOptions{IncludeUsage: true},
+		MaxTokens:     r.MaxTokens,
 	}
 	for _, m := range r.Messages {
 		head.Messages = append(head.Messages, wire(m))

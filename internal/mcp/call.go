@@ -37,6 +37,15 @@ type Call struct {
 	// left out, and counted. Only messages that arrive on the call's own stream are
 	// the call's.
 	Log func(LogMessage)
+	// Elicit, if set, answers what the server asks the person behind this call; without
+	// it the answer is no. It may be called for several questions at a time, and must
+	// return when its context ends, which is at the latest when the call does: Call
+	// waits for it. An error stands for Cancel. Its time is not the call's.
+	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
+	// Sample, if set, lets a language model answer for the server, where the server's
+	// configuration allows it. It is called on the terms of Elicit, except that its
+	// time is the call's.
+	Sample func(context.Context, Sampling) (Sample, error)
 }
 
 // Progress is one notifications/progress of a call.
@@ -160,15 +169,11 @@ func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 
 // attempts sends the call as often as may be.
 func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
-	on := ways{pool: s.pool}
-	if s.callers != nil {
-		t, f := s.callers.enter(call.Principal)
-		if f != nil {
-			return nil, f
-		}
-		defer s.callers.leave(t)
-		on = ways{t.pool, s.callers.exchange.For(call.Principal)}
+	on, leave, f := s.way(call.Principal)
+	if f != nil {
+		return nil, f
 	}
+	defer leave()
 	deadline := time.Now().Add(s.cfg.Timeout)
 	sends := 0
 	var last *failure
@@ -193,6 +198,18 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		}
 		last = f
 	}
+}
+
+// way is the way of requests on behalf of who, until leave.
+func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
+	if s.callers == nil {
+		return ways{pool: s.pool}, func() {}, nil
+	}
+	t, f := s.callers.enter(who)
+	if f != nil {
+		return ways{}, nil, f
+	}
+	return ways{t.pool, s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
@@ -222,9 +239,10 @@ func ended(ctx context.Context) *failure {
 }
 
 // repeatable reports whether the configuration allows a call whose outcome is
-// unknown to be sent again. The server's own annotations are not asked.
+// unknown to be sent again. The server's own annotations are not asked. To read a
+// resource changes nothing.
 func (s *server) repeatable(b binding) bool {
-	return matches(s.cfg.IdempotentTools, b.Original, b.Name)
+	return b.reads || matches(s.cfg.IdempotentTools, b.Original, b.Name)
 }
 
 // matches reports whether one of the globs matches one of the names.
@@ -271,14 +289,19 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
 	s.listen(x, call, params)
-	err := x.callTool(used.cs, params)
-	raw, f := x.outcome(ctx, err)
+	x.talk = newTalk(x, call)
+	raw, f := s.carryOut(ctx, x, b, params)
+	x.talk.close()
 	if x.notes != nil {
 		x.notes.close(f == nil)
 	}
 	if f == nil {
+		decode := decodeResult
+		if b.reads {
+			decode = decodeRead
+		}
 		var res *Result
-		if res, f = decodeResult(raw); f == nil {
+		if res, f = decode(raw); f == nil {
 			return res, true, nil
 		}
 	}
@@ -291,6 +314,26 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 		s.poke()
 	}
 	return nil, sent, f
+}
+
+// carryOut sends what the tool stands for and waits for the answer.
+func (s *server) carryOut(ctx context.Context, x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *failure) {
+	if !b.reads {
+		return x.outcome(ctx, x.callTool(x.session.cs, params))
+	}
+	uri, f := s.readArgs(params.Arguments.(json.RawMessage))
+	if f != nil {
+		return nil, f
+	}
+	res, err := x.session.cs.ReadResource(x.ctx, &sdk.ReadResourceParams{Meta: params.Meta, URI: uri})
+	if err == nil && x.received() == nil {
+		raw, err := json.Marshal(res) // from the SDK's cache, for as long as the server said
+		if err != nil {
+			return nil, badReply("its resource does not encode", err)
+		}
+		return raw, nil
+	}
+	return x.outcome(ctx, err)
 }
 
 // listen makes the exchange hand on what the server says besides the answer, and asks

@@ -24,7 +24,9 @@
 // has a supervisor goroutine, a pool that holds its one session, a breaker, and an
 // http.Client whose guard checks every reply before the SDK sees it; over a WebSocket
 // or to a child process, which is one connection for all calls, a link does. An
-// exchange is what guard or link learn about one request on its way.
+// exchange is what guard or link learn about one request on its way. What a server says
+// besides its answer, and what it asks, is the exchange's that it belongs to: notes go
+// to the call's queue, requests to the call's talk.
 package mcp
 
 import (
@@ -66,7 +68,7 @@ type Options struct {
 	Pins string
 }
 
-// ErrUnknownServer is returned by Refresh for a name that is not configured.
+// ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
 var ErrUnknownServer = errors.New("no such MCP server")
 
 // errClosed ends whatever is under way when the Client is closed.
@@ -253,12 +255,21 @@ func (c *Client) Refresh(ctx context.Context, name string) error {
 
 // RefreshFor is Refresh, asking a server of AuthExchange with who's token.
 func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string) error {
+	s := c.named(name)
+	if s == nil {
+		return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
+	}
+	return s.refresh(ctx, who)
+}
+
+// named is the configured server of that name, nil where there is none.
+func (c *Client) named(name string) *server {
 	for _, s := range c.all() {
 		if s.cfg.Name == name {
-			return s.refresh(ctx, who)
+			return s
 		}
 	}
-	return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
+	return nil
 }
 
 // Close ends all calls, tells the servers that their sessions are over, and returns

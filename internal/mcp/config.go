@@ -55,9 +55,13 @@ type ServerConfig struct {
 	// IdempotentTools are the globs of tools that may be called again when the
 	// outcome of a call is unknown.
 	IdempotentTools []string
+	// Sampling lets the server ask our language model, under the budget of the run
+	// whose call it is about.
+	Sampling bool
 	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
 	Pin bool
-	// Resources come from a file of seed 004 and are not offered by this build.
+	// Resources are patterns of URIs, in which * stands for any text: what matches is
+	// offered to the model through one tool that reads it.
 	Resources []string
 
 	Timeout            time.Duration // of one call; 0: Options.Timeout

@@ -141,7 +141,6 @@ func TestConfigErrors(t *testing.T) {
 		fileWith(`, "tools": {"approve": ["*"]}`):                                               `server "crm", tools.approve: is not supported by this build (line 3)`,
 		fileWith(`, "tools": {"hide": []}`):                                                     `server "crm", tools.hide: unknown field (line 3)`,
 		fileWith(`, "approval": "destructive"`):                                                 `server "crm", approval: is not supported by this build (line 3)`,
-		fileWith(`, "resources": ["file://**"]`):                                                `server "crm", resources: is not supported by this build (line 3)`,
 		fileWith(`, "type": "http", "command": "x"`):                                            `server "crm", command: is for servers of type stdio (line 3)`,
 		fileWith(`, "args": ["x"]`):                                                             `server "crm", args: is for servers of type stdio (line 3)`,
 		fileWith(`, "env": {"A": "secret"}`):                                                    `server "crm", env: is for servers of type stdio (line 3)`,

@@ -89,6 +89,7 @@ var setters = map[string]func(*ServerConfig, value) error{
 	"timeout":            func(s *ServerConfig, v value) (err error) { s.Timeout, err = v.duration(); return },
 	"maxConcurrentCalls": func(s *ServerConfig, v value) (err error) { s.MaxConcurrentCalls, err = v.count(); return },
 	"protocolVersion":    func(s *ServerConfig, v value) (err error) { s.ProtocolVersion, err = v.text(); return },
+	"sampling":           func(s *ServerConfig, v value) (err error) { s.Sampling, err = v.boolean(); return },
 	"idempotentTools":    func(s *ServerConfig, v value) (err error) { s.IdempotentTools, err = v.list(); return },
 	"tools":              parseTools,
 	"approval": func(_ *ServerConfig, v value) error {
@@ -98,8 +99,7 @@ var setters = map[string]func(*ServerConfig, value) error{
 		}
 		return err
 	},
-	// Offering less than the file says would go unnoticed, so it is refused.
-	"resources": refuseList,
+	"resources": func(s *ServerConfig, v value) (err error) { s.Resources, err = v.list(); return },
 	"pin":       func(s *ServerConfig, v value) (err error) { s.Pin, err = v.boolean(); return },
 }
 

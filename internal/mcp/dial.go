@@ -38,7 +38,7 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 		return dialer{}, err
 	}
 	client := &http.Client{Transport: guard{out}, CheckRedirect: noRedirect}
-	mcp := sdkClient(o)
+	mcp := sdkClient(cfg, o)
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
 			Endpoint:   cfg.URL,
@@ -83,8 +83,6 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // sdkClient is the SDK's side of a server, whatever the transport. It may make many
 // sessions.
-func sdkClient(o Options) *sdk.Client {
-	return sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, &sdk.ClientOptions{
-		Capabilities: &sdk.ClientCapabilities{}, // nil would offer roots
-	})
+func sdkClient(cfg ServerConfig, o Options) *sdk.Client {
+	return sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg))
 }

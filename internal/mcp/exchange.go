@@ -46,11 +46,14 @@ type exchange struct {
 	token     string            // progress token; "" where nobody asked
 	notes     *noteQueue        // of the call; nil where nobody listens
 	wantsLog  bool              // its reader takes log messages
+	talk      *talk             // who answers the server's own requests; nil: nobody
+	limit     limit             // its time
 	tokens    auth.TokenSource  // of the caller; nil: the session's, or the server's
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	renewed atomic.Bool  // a token was renewed once already
 	resumes atomic.Int32 // GETs since the last event
+	tagged  atomic.Bool  // the server asked something
 
 	mu      sync.Mutex // protects what follows
 	id      jsonrpc.ID // of the latest request
@@ -64,11 +67,11 @@ type exchange struct {
 // newExchange is an exchange under ctx that ends at deadline, or when life does.
 func newExchange(ctx, life context.Context, deadline time.Time) *exchange {
 	x := &exchange{}
-	dctx, stop := context.WithDeadlineCause(ctx, deadline, errTimeout)
-	cctx, cancel := context.WithCancelCause(dctx)
+	cctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	x.limit.start(deadline, func() { cancel(errTimeout) })
 	x.cancel = cancel
-	x.release = func() { unhook(); cancel(nil); stop() }
+	x.release = func() { unhook(); x.limit.stop(); cancel(nil) }
 	x.ctx = context.WithValue(cctx, exchangeKey{}, x)
 	return x
 }
@@ -235,6 +238,9 @@ func (x *exchange) finish() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true
+	if x.tagged.Load() {
+		x.session.asked.forget(x)
+	}
 	if x.bodies > 0 && x.result != nil && x.ctx.Err() == nil {
 		x.timer = time.AfterFunc(linger, x.release)
 		return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -40,7 +41,7 @@ type frames interface {
 //
 // It is the sdk.Transport and the sdk.Connection of one session:
 //
-//	cs, err := sdkClient(o).Connect(ctx, newLink(open, log, &once), opts)
+//	cs, err := sdkClient(cfg, o).Connect(ctx, newLink(open, log, &once), opts)
 //
 // open makes the connection under the handshake's context, but must not bind its life
 // to it; a *failure of open is what callers are told. once, of the server, is for the
@@ -61,6 +62,7 @@ type link struct {
 	tokens  map[string]*exchange    // by progress token
 	theirs  map[jsonrpc.ID]struct{} // the server's requests that we owe an answer
 	died    string                  // the method of a question that the end left open
+	adrift  time.Time               // when a call was given up that the server may still work on
 	dropped int
 }
 

@@ -53,7 +53,7 @@ func init() {
 			return &pipe{ours, bufio.NewReader(ours)}, nil
 		}
 		return dialer{connect: func(ctx context.Context) (*sdk.ClientSession, error) {
-			return sdkClient(o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+			return sdkClient(cfg, o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
 		}, close: all.Wait}, nil
 	}
 }

@@ -91,6 +91,9 @@ func (l *link) requested(m *jsonrpc.Request) jsonrpc.Message {
 		l.drop("too many requests at a time")
 		return nil
 	}
+	if x := l.alone(); x != nil {
+		return x.tag(m)
+	}
 	return m
 }
 
@@ -101,7 +104,10 @@ func (l *link) notified(m *jsonrpc.Request) jsonrpc.Message {
 	case "notifications/progress":
 		l.progress(m.Params)
 		return nil
-	case "notifications/message": // log messages have no reader in this build
+	case "notifications/message":
+		if x := l.alone(); x != nil {
+			x.logged(m.Params)
+		}
 		return nil
 	}
 	return m

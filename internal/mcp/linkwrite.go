@@ -202,6 +202,9 @@ func (l *link) cancel(params json.RawMessage) bool {
 	}
 	l.mu.Lock()
 	sent := l.asked[id] != nil && l.asked[id].sent
+	if sent {
+		l.adrift = time.Now()
+	}
 	l.mu.Unlock()
 	l.take(id)
 	return sent

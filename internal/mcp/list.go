@@ -58,6 +58,7 @@ func (s *server) list(p *pool) (toolList, *session, *failure) {
 		}
 		l, f := s.pages(used, deadline)
 		if f == nil {
+			l.tools = s.withResources(l.tools, used)
 			return l, used, nil
 		}
 		if f.lost {

@@ -82,9 +82,6 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		s.log.Warn("MCP server cannot be used", "reason", s.reason)
 		return s
 	}
-	if len(cfg.Resources) > 0 {
-		s.log.Warn("resources are not offered by this build", "resources", len(cfg.Resources))
-	}
 	var err error
 	if s.dialer, err = dial(cfg, c.opts); err != nil {
 		s.state, s.reason = Failed, "its configuration cannot be used"

@@ -23,6 +23,7 @@ type session struct {
 	fail  *failure
 	begun time.Time   // when the handshake was over
 	lost  atomic.Bool // the server forgot it: its id is never sent again
+	asked asked       // by the server, within exchanges of ours
 	// changed is called when the server says that its tools have changed. It must not
 	// wait: it runs where messages are read.
 	changed func()

@@ -37,7 +37,7 @@ func dialStdio(cfg ServerConfig, o Options) (dialer, error) {
 	if len(cfg.Query) > 0 {
 		s.once.Do(func() { s.log.Warn("a process has no URL: its query parameters are not sent") }) // S0.1
 	}
-	client := sdkClient(o)
+	client := sdkClient(cfg, o)
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		version := cfg.ProtocolVersion
 		if version == "" && s.old.Load() {

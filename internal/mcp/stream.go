@@ -92,9 +92,9 @@ func (s *stream) step() {
 			s.out, s.err = nil, s.x.abort(f)
 			return
 		}
-		if pass {
+		if pass != nil {
 			// A line feed in valid JSON is only a blank.
-			s.out = append(append(s.out, "data: "...), bytes.ReplaceAll(e.data, []byte("\n"), []byte(" "))...)
+			s.out = append(append(s.out, "data: "...), bytes.ReplaceAll(pass, []byte("\n"), []byte(" "))...)
 			s.out = append(s.out, '\n')
 		}
 	}
@@ -112,12 +112,12 @@ func (s *stream) broken(err error) {
 	}
 }
 
-// message looks at one JSON-RPC message and reports whether the SDK is to have it.
-func (s *stream) message(data []byte) (bool, *failure) {
+// message looks at one JSON-RPC message and returns what the SDK is to have of it.
+func (s *stream) message(data []byte) ([]byte, *failure) {
 	msg, err := jsonrpc.DecodeMessage(data)
 	if err != nil {
 		s.x.salvage(s.id, data)
-		return false, badReply("an event does not decode", err)
+		return nil, badReply("an event does not decode", err)
 	}
 	// A message is progress of a kind: only silence and noise are bounded by size.
 	// How long a call may take in all is bounded by its time-out.
@@ -125,34 +125,48 @@ func (s *stream) message(data []byte) (bool, *failure) {
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
-			return false, badReply("it answers another request", nil)
+			return nil, badReply("it answers another request", nil)
 		}
 		s.answered = true
 		s.x.answer(m)
-		return true, nil
+		return data, nil
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
 			s.requests++
 			if s.requests > maxServerRequests {
-				return false, badReply("too many requests in one stream", nil)
+				return nil, badReply("too many requests in one stream", nil)
 			}
-			return true, nil
+			return s.request(m, data)
 		}
 		if m.Method == "notifications/progress" {
 			s.x.report(m.Params)
-			return false, nil
+			return nil, nil
 		}
 		if m.Method == "notifications/message" {
 			s.x.logged(m.Params)
-			return false, nil
+			return nil, nil
 		}
-		if m.Method == "notifications/tools/list_changed" {
+		if m.Method == "notifications/tools/list_changed" || m.Method == "notifications/resources/list_changed" {
 			s.x.session.changed()
 		}
-		return true, nil
+		return data, nil
 	}
-	return false, nil
+	return nil, nil
+}
+
+// request is a request of the server's, with the tag that tells our handler whose call
+// it belongs to.
+func (s *stream) request(m *jsonrpc.Request, data []byte) ([]byte, *failure) {
+	tagged := s.x.tag(m)
+	if tagged == m {
+		return data, nil
+	}
+	data, err := jsonrpc.EncodeMessage(tagged)
+	if err != nil {
+		return nil, badReply("a request does not encode", err)
+	}
+	return data, nil
 }
 
 // report gives a progress notification to whoever asked for it with this exchange's

@@ -20,6 +20,8 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
+
+	reads bool // it is ours, and reads the server's resources
 }
 
 // Annotations are a server's own claims about a tool. They are hints from outside

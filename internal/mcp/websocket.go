@@ -30,7 +30,7 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	out.upgrade = true
 	var sockets sync.WaitGroup
 	d := &linkDialer{
-		client:  sdkClient(o),
+		client:  sdkClient(cfg, o),
 		log:     o.Logger.With("mcp_server", cfg.Name),
 		version: cfg.ProtocolVersion,
 		open: func(ctx context.Context) (frames, error) {

@@ -10,6 +10,7 @@ package agenttest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -89,6 +90,37 @@ func newToolServer(t testing.TB) *ToolServer {
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
 	})
+	// Asks the person behind the call, by the means of the protocol that is spoken, and
+	// says what it was told.
+	server.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		given := r.Params.InputResponses["q"]
+		if given == nil {
+			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
+				Mode: "form", Message: "For how many?", RequestedSchema: map[string]any{
+					"type": "object", "properties": map[string]any{"people": map[string]any{"type": "integer"}}, "required": []string{"people"},
+				},
+			}}}, nil
+		}
+		said, err := json.Marshal(given)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+	})
+	// Has the client's model say something, and repeats it.
+	server.AddTool(&sdk.Tool{Name: "sample", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		given := r.Params.InputResponses["q"]
+		if given == nil {
+			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.CreateMessageParams{
+				SystemPrompt: "Be brief.", MaxTokens: 100, Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "A word?"}}},
+			}}}, nil
+		}
+		said, err := json.Marshal(given)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+	})
+	server.AddPrompt(&sdk.Prompt{Name: "greet", Arguments: []*sdk.PromptArgument{{Name: "who", Required: true}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
+			{Role: "user", Content: &sdk.TextContent{Text: "Greet " + r.Params.Arguments["who"]}},
+			{Role: "assistant", Content: &sdk.TextContent{Text: "Hello."}},
+		}}, nil
+	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(func() {
 		web.Close()
@@ -109,6 +141,7 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options)) *House
 	if err != nil {
 		t.Fatal(err)
 	}
+	server.Sampling = true
 	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

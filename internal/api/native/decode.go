@@ -37,7 +37,7 @@ func Decode(body []byte) (agent.Request, error) {
 	}
 	f := &fields{}
 	f.known("", root, "question", "history", "model", "tool_choice", "servers", "tools", "max_turns",
-		"budget", "context", "thread_id", "metadata", "background")
+		"budget", "context", "prompt", "thread_id", "metadata", "background")
 	r := f.request(root)
 	return r, f.err()
 }
@@ -83,6 +83,7 @@ func (f *fields) request(root map[string]any) agent.Request {
 		MaxTurns:   int(f.positive(root, "/max_turns")),
 		Budget:     f.budget(root, "/budget"),
 		Context:    f.pairs(root, "/context"),
+		Prompt:     f.prompt(root, "/prompt"),
 		ThreadID:   f.id(root, "/thread_id"),
 		Metadata:   f.pairs(root, "/metadata"),
 		Background: f.boolean(root, "/background"),
@@ -269,6 +270,24 @@ func (f *fields) budget(object map[string]any, pointer string) agent.Budget {
 		}
 	}
 	return b
+}
+
+func (f *fields) prompt(object map[string]any, pointer string) *agent.ServerPrompt {
+	m := f.object(object, pointer)
+	if m == nil {
+		return nil
+	}
+	f.known(pointer, m, "server", "name", "arguments")
+	p := &agent.ServerPrompt{
+		Server: f.text(m, pointer+"/server", maxName), Name: f.text(m, pointer+"/name", maxName),
+		Arguments: f.pairs(m, pointer+"/arguments"),
+	}
+	for _, name := range []string{"server", "name"} {
+		if v, given := m[name]; !given || v == "" {
+			f.add(pointer+"/"+name, "required")
+		}
+	}
+	return p
 }
 
 // history takes any role, because the agent skips those that it doesn't know (S2.5).

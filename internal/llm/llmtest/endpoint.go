@@ -34,6 +34,7 @@ type Request struct {
 	Messages   []Message       `json:"messages"`
 	Tools      []Tool          `json:"tools"`
 	ToolChoice json.RawMessage `json:"tool_choice"`
+	MaxTokens  int64           `json:"max_completion_tokens"`
 
 	Header http.Header `json:"-"`
 }

@@ -1,0 +1,148 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+// asking is a house whose model calls the tool that asks, and then answers.
+func asking(t *testing.T, set func(*agent.Options)) *agenttest.House {
+	return agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), set)
+}
+
+// asked starts a run and reads it to its question.
+func asked(t *testing.T, h *agenttest.House) (run string, question event.Elicitation) {
+	t.Helper()
+	id := h.Begin(t, agent.Request{Interactive: true}).ID
+	events := h.Until(t, id, func(e event.Event) bool { return e.Body.Type() == "elicitation" })
+	return id, events[len(events)-1].Body.(event.Elicitation)
+}
+
+func content(text string) json.RawMessage { return json.RawMessage(text) }
+
+// S0.6: the question is an event of its call, the answer goes to the server, and the
+// run goes on.
+func TestARunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
+	h := asking(t, nil)
+	run, q := asked(t, h)
+	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
+		time.Until(time.UnixMilli(q.ExpiresAt)) < time.Minute {
+		t.Errorf("asked %+v", q)
+	}
+	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":4}`)}); err != nil {
+		t.Fatal(err)
+	}
+	events := h.Events(t, run)
+	resolved := agenttest.Find[event.ElicitationResolved](events)
+	if len(resolved) != 1 || resolved[0].Action != "accept" || resolved[0].InterruptID != q.InterruptID || resolved[0].CallID != q.CallID {
+		t.Errorf("resolved %+v", resolved)
+	}
+	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
+		t.Errorf("results %+v", r)
+	}
+	agenttest.Last[event.FinalAnswer](t, events)
+}
+
+func TestTheFirstAnswerWins(t *testing.T) {
+	h := asking(t, nil)
+	run, q := asked(t, h)
+	var wg sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		wg.Go(func() {
+			errs[i] = h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline"})
+		})
+	}
+	wg.Wait()
+	taken := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			taken++
+		case !errors.Is(err, agent.ErrAnswered):
+			t.Error(err)
+		}
+	}
+	events := h.Events(t, run)
+	if taken != 1 || len(agenttest.Find[event.ElicitationResolved](events)) != 1 {
+		t.Errorf("%d answers were taken: %s", taken, agenttest.Names(events))
+	}
+	// And when the run has ended.
+	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept"}); !errors.Is(err, agent.ErrAnswered) {
+		t.Error(err)
+	}
+	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: "int_none", Action: "accept"}); !errors.Is(err, agent.ErrUnknownInterrupt) {
+		t.Error(err)
+	}
+}
+
+func TestAnAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
+	h := asking(t, nil)
+	run, q := asked(t, h)
+	for _, in := range []agent.Input{
+		{Action: "accept"}, {Action: "accept", Content: content(`{}`)}, {Action: "accept", Content: content(`{"people":"four"}`)},
+	} {
+		in.ID = q.InterruptID
+		err := h.Answer(t.Context(), auth.Identity{}, run, in)
+		if misfit, ok := errors.AsType[*agent.ContentError](err); !ok || !strings.HasPrefix(misfit.Fields[0].Pointer, "/content") {
+			t.Errorf("%s: %v", in.Content, err)
+		}
+	}
+	err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline", Content: content(`{"people":1}`)})
+	if _, ok := errors.AsType[*agent.InvalidError](err); !ok {
+		t.Error(err)
+	}
+	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "cancel"}); err != nil {
+		t.Error(err)
+	}
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+}
+
+func TestAQuestionThatNobodyAnswersExpires(t *testing.T) {
+	h := asking(t, func(o *agent.Options) { o.AnswerTime = time.Millisecond })
+	run, q := asked(t, h)
+	h.Until(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
+	for range 2 { // while the run goes on, perhaps, and after it
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":1}`)})
+		if !errors.Is(err, agent.ErrExpired) {
+			t.Error(err)
+		}
+		events := h.Events(t, run)
+		if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
+			t.Errorf("resolved %+v", r)
+		}
+		agenttest.Last[event.FinalAnswer](t, events)
+	}
+}
+
+// A caller who waits for the whole answer could never answer.
+func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
+	h := asking(t, nil)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {
+		t.Errorf("resolved %+v in %s", r, agenttest.Names(events))
+	}
+	agenttest.Last[event.FinalAnswer](t, events)
+}
+
+// Whatever was opened is closed before the terminal event.
+func TestACancelledRunTakesItsQuestionAlong(t *testing.T) {
+	h := asking(t, nil)
+	run, _ := asked(t, h)
+	h.Cancel(run)
+	events := h.Events(t, run)
+	if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
+		t.Errorf("resolved %+v in %s", r, agenttest.Names(events))
+	}
+	agenttest.Last[event.Cancelled](t, events)
+}

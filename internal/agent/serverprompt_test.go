@@ -1,0 +1,48 @@
+package agent_test
+
+import (
+	"errors"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+func TestAPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
+	run := h.Begin(t, agent.Request{
+		Question: "In short?", History: []agent.Message{{Role: "user", Content: "Earlier."}},
+		Prompt: &agent.ServerPrompt{Server: "default", Name: "greet", Arguments: map[string]string{"who": "Ada"}},
+	})
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	got := h.Model.Requests()[0].Messages[1:]
+	want := []llmtest.Message{
+		{Role: "user", Content: "Earlier."}, {Role: "user", Content: "Greet Ada"}, {Role: "assistant", Content: "Hello."}, {Role: "user", Content: "In short?"},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("messages %+v", got)
+	}
+	for i := range want {
+		if got[i].Role != want[i].Role || got[i].Content != want[i].Content {
+			t.Errorf("message %d is %+v", i, got[i])
+		}
+	}
+}
+
+func TestARunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
+	run := h.Begin(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
+	if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {
+		t.Errorf("%+v", end)
+	}
+	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Prompt: &agent.ServerPrompt{Server: "none", Name: "greet"}})
+	if bad, ok := errors.AsType[*agent.InvalidError](err); !ok || bad.Pointer != "/prompt/server" {
+		t.Error(err)
+	}
+	if len(h.Model.Requests()) != 0 {
+		t.Error("the model was asked")
+	}
+}

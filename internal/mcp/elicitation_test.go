@@ -1,0 +1,268 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","minimum":1},"area":{"type":"string","enum":["in","out"]}},"required":["people"]}`
+
+// asks is a server whose tool "ask" asks the person its own argument, by the means of
+// the protocol that is spoken: a request while the call is open, or a result that
+// wants input.
+func asks(t *testing.T, flavour string) *web {
+	return serve(t, handler(tools(func(s *sdk.Server) {
+		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			given := r.Params.InputResponses["q"]
+			if given == nil {
+				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
+					Mode: "form", Message: string(r.Params.Arguments), RequestedSchema: json.RawMessage(bookingForm),
+				}}}, nil
+			}
+			said, err := json.Marshal(given)
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+		})
+	}), flavours[flavour]))
+}
+
+// S0.6, facts 2d: on one session that all calls share, each question reaches the person
+// behind its own call, and the answer its own call.
+func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless sse", "stateless json"} {
+		t.Run(flavour, func(t *testing.T) {
+			c := open(t, Options{MaxConcurrentCalls: 100}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+			c.Tools(t.Context())
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() {
+					args := fmt.Sprintf(`{"n":%d}`, i)
+					asked := 0 // without a lock: the race detector sees late ones
+					res, err := c.Call(t.Context(), Call{Tool: "ask", Args: json.RawMessage(args), Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
+						asked++
+						if e.Message != args || e.Mode != ElicitForm || string(e.Schema) != bookingForm {
+							t.Errorf("asked %+v, schema %s", e, e.Schema)
+						}
+						return ElicitationResult{Action: Accept, Content: fmt.Appendf(nil, `{"people":%d}`, i+1)}, nil
+					}})
+					if got := must(t, res, err).Text(); asked != 1 || !strings.Contains(got, fmt.Sprintf(`{"people":%d}`, i+1)) {
+						t.Errorf("asked %d times: %s", asked, got)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestWhereNobodyIsThereTheAnswerIsNo(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+		for want, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
+			Decline: nil,
+			Cancel: func(context.Context, Elicitation) (ElicitationResult, error) {
+				return ElicitationResult{}, errors.New("nobody")
+			},
+		} {
+			res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: elicit})
+			if got := must(t, res, err).Text(); !strings.Contains(got, want) {
+				t.Errorf("%s: %s", flavour, got)
+			}
+		}
+	}
+}
+
+// A person may take longer than the call's whole time; what the server then does is
+// timed as before.
+func TestTheTimeOfACallStandsStillWhileAPersonIsAsked(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL, Timeout: 2 * time.Second})
+		c.Tools(t.Context())
+		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+			x := exchangeOf(ctx)
+			x.limit.mu.Lock()
+			defer x.limit.mu.Unlock()
+			if !x.limit.end.IsZero() {
+				t.Error("the time goes on")
+			}
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":2}`)}, nil
+		}})
+		must(t, res, err)
+	}
+}
+
+func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		over := make(chan time.Duration, 1)
+		var l limit
+		l.start(began.Add(10*time.Second), func() { over <- time.Since(began) })
+		<-time.After(4 * time.Second)
+		l.hold()
+		<-time.After(time.Hour)
+		l.resume()
+		if took := <-over; took != time.Hour+10*time.Second {
+			t.Errorf("over after %s", took)
+		}
+		l.hold() // too late, and it does not begin again
+		l.resume()
+		l.stop()
+		<-time.After(time.Hour)
+		if len(over) != 0 {
+			t.Error("over twice")
+		}
+	})
+}
+
+// A caller who leaves takes the question along, and Call does not return before its
+// Elicit has.
+func TestAQuestionEndsWithItsCall(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+		c.Tools(t.Context())
+		ctx, leave := context.WithCancel(t.Context())
+		returned, over := false, make(chan struct{})
+		_, err := c.Call(ctx, Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+			leave()
+			<-ctx.Done()
+			select {
+			case <-over:
+				t.Error("Call did not wait")
+			case <-time.After(20 * time.Millisecond): // it has had every chance
+			}
+			returned = true
+			return ElicitationResult{}, ctx.Err()
+		}})
+		close(over)
+		if k := kind(t, err); k.Kind != Cancelled || !returned {
+			t.Errorf("%v, returned %v", k, returned)
+		}
+	}
+}
+
+// scriptedAsk is a server that sends params as an elicitation on the stream of each
+// call, and answers the call with what it gets back.
+func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
+	answers := make(chan string, 200)
+	var asked atomic.Int64
+	s := &script{
+		before: func(w http.ResponseWriter, r *http.Request) bool {
+			b := ""
+			if r.Method == http.MethodPost {
+				b = peek(r)
+			}
+			if !strings.Contains(b, `"id":"e`) {
+				return false
+			}
+			answers <- b
+			w.WriteHeader(http.StatusAccepted)
+			return true
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			send := events(w)
+			var got []string
+			for range times {
+				send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":\"e%d\",\"method\":\"elicitation/create\",\"params\":%s}\n\n", asked.Add(1), params))
+			}
+			for range times {
+				got = append(got, <-answers)
+			}
+			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text(strings.Join(got, "\n")) + "}\n\n")
+		},
+	}
+	return serve(t, s), &asked
+}
+
+// What no person should see is refused, and a tag that the server made up says nothing.
+func TestBadQuestionsNeverReachAPerson(t *testing.T) {
+	for name, params := range map[string]string{
+		"file URL":         `{"mode":"url","message":"m","url":"file:///etc/passwd","elicitationId":"1"}`,
+		"script URL":       `{"mode":"url","message":"m","url":"javascript:alert(1)","elicitationId":"1"}`,
+		"plain HTTP":       `{"mode":"url","message":"m","url":"http://example.com/","elicitationId":"1"}`,
+		"a password in it": `{"mode":"url","message":"m","url":"https://bank.example@evil.example/","elicitationId":"1"}`,
+		"nested form":      `{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"object","properties":{"b":{"type":"string"}}}}}}`,
+		"a list":           `{"message":"m","requestedSchema":{"type":"array"}}`,
+		"a foreign $ref":   `{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string","$ref":"http://127.0.0.1:1/x"}}}}`,
+		"too large":        `{"message":"m","requestedSchema":{"type":"object","description":"` + strings.Repeat("x", maxSchema) + `"}}`,
+		"unknown mode":     `{"mode":"phone","message":"m"}`,
+		"no object":        `[]`,
+	} {
+		w, _ := scriptedAsk(t, 1, params)
+		c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			t.Errorf("%s reached a person", name)
+			return ElicitationResult{Action: Accept, Content: json.RawMessage("{}")}, nil
+		}})
+		if got := must(t, res, err).Text(); !strings.Contains(got, `"error"`) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+func TestAURLIsPassedOnAndNeverFetched(t *testing.T) {
+	w, _ := scriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	var got Elicitation
+	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
+		got = e
+		return ElicitationResult{Action: Accept}, nil
+	}})
+	if text := must(t, res, err).Text(); !strings.Contains(text, Accept) || got.Mode != ElicitURL || got.URL != "https://127.0.0.1:1/sign-in" || got.Message != "sign in" || got.Schema != nil {
+		t.Errorf("%+v, %s", got, text)
+	}
+}
+
+// A server that asks without end is answered with cancel, and the person asked no more
+// than so often.
+func TestAServerCannotFloodAPerson(t *testing.T) {
+	w, asked := scriptedAsk(t, 90, `{"message":"m","requestedSchema":{"type":"object"}}`)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	var people atomic.Int64
+	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+		people.Add(1)
+		return ElicitationResult{Action: Decline}, nil
+	}})
+	must(t, res, err)
+	if n := people.Load(); asked.Load() != 90 || n == 0 || n > maxTotalRequests {
+		t.Errorf("%d of %d questions reached a person", n, asked.Load())
+	}
+}
+
+func TestContentMustFitTheForm(t *testing.T) {
+	form := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(bookingForm)}
+	for content, want := range map[string]string{
+		`{"people":2,"area":"in"}`: "", `{"people":2,"more":1}`: "", `{"people":2.0}`: "",
+		`{}`: "/people", `{"people":"2"}`: "/people", `{"people":2.5}`: "/people", `{"people":0}`: "/people",
+		`{"area":"roof"}`: "/people /area", `{"people":2,"area":1}`: "/area",
+		`[]`: "", `null`: "", ``: "", `1`: "",
+	} {
+		err := form.Check(json.RawMessage(content))
+		var pointers []string
+		if wrong, ok := errors.AsType[*ContentError](err); ok {
+			for _, f := range wrong.Fields {
+				pointers = append(pointers, f.Pointer)
+			}
+		}
+		good := strings.HasPrefix(content, "{") && want == ""
+		if (err == nil) != good || strings.Join(pointers, " ") != want {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+	closed := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`)}
+	if closed.Check(json.RawMessage(`{"b":1}`)) == nil {
+		t.Error("a field too many was taken")
+	}
+	if (Elicitation{Mode: ElicitURL}).Check(json.RawMessage(`{}`)) == nil || (Elicitation{Mode: ElicitURL}).Check(nil) != nil {
+		t.Error("an address takes no content")
+	}
+}

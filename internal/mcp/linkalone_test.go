@@ -1,0 +1,110 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// S0.6 over one connection for all calls: a call that is alone is asked and gets its
+// log messages; from 2026-07-28 on so is any.
+func TestALoneCallIsAskedOverALink(t *testing.T) {
+	for _, version := range []string{"", "2025-11-25"} {
+		server := tools(func(s *sdk.Server) {
+			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				given := r.Params.InputResponses["q"]
+				if given == nil {
+					return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
+						Mode: "form", Message: "How many?", RequestedSchema: json.RawMessage(bookingForm),
+					}}}, nil
+				}
+				said, err := json.Marshal(given)
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+			})
+		})
+		c := piped(t, Options{}, ServerConfig{ProtocolVersion: version}, func(conn net.Conn) {
+			_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
+		})
+		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
+			if e.Message != "How many?" || string(e.Schema) != bookingForm {
+				t.Errorf("asked %+v", e)
+			}
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":3}`)}, nil
+		}})
+		if got := must(t, res, err).Text(); !strings.Contains(got, `{"people":3}`) {
+			t.Errorf("%q: %s", version, got)
+		}
+	}
+}
+
+const linkLog = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"here"}}`
+
+// logsOf counts the log messages that a call gets.
+func logsOf(ctx context.Context, c *Client) (logs int, err error) {
+	_, err = c.Call(ctx, Call{Tool: "t", Log: func(LogMessage) { logs++ }})
+	return logs, err
+}
+
+func TestLogMessagesOverALinkAreThoseOfALoneCall(t *testing.T) {
+	held := make(chan message, 1)
+	together := false
+	entered := make(chan struct{}, 2)
+	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+		if !together {
+			say(linkLog)
+			say(answerTo(m, text("ok")))
+			return
+		}
+		entered <- struct{}{}
+		select {
+		case one := <-held: // two are here
+			say(linkLog)
+			say(answerTo(one, text("ok")))
+			say(answerTo(m, text("ok")))
+		default:
+			held <- m
+		}
+	}))
+	if logs, err := logsOf(t.Context(), c); err != nil || logs != 1 {
+		t.Errorf("alone: %d messages, %v", logs, err)
+	}
+	together = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+			t.Errorf("the first of two: %d messages, %v", logs, err)
+		}
+	}()
+	<-entered
+	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+		t.Errorf("the second of two: %d messages, %v", logs, err)
+	}
+	<-done
+}
+
+// What may be about a call that was given up is nobody's.
+func TestAfterACallWasGivenUpNobodyIsToldForAWhile(t *testing.T) {
+	entered, first := make(chan struct{}), true
+	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+		if first {
+			first = false
+			close(entered)
+			return // never answered
+		}
+		say(linkLog)
+		say(answerTo(m, text("ok")))
+	}))
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { <-entered; leave() }()
+	if _, err := logsOf(ctx, c); kind(t, err).Kind != Cancelled {
+		t.Error(err)
+	}
+	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+		t.Errorf("%d messages, %v", logs, err)
+	}
+}

@@ -1,0 +1,94 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"answerd/internal/auth"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// inquiry is one request of ours that is no tool call, as the SDK sends it.
+type inquiry func(context.Context, *sdk.ClientSession) (any, error)
+
+// request asks the server on a session, and returns the result as received, or, where
+// the SDK had it in its cache, as the SDK writes it.
+func (s *server) request(ctx context.Context, used *session, tokens auth.TokenSource, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
+	x := newExchange(ctx, s.life, deadline)
+	defer x.finish()
+	x.session, x.tokens = used, tokens
+	res, err := ask(x.ctx, used.cs)
+	if err == nil && x.received() == nil {
+		raw, err := json.Marshal(res)
+		if err != nil {
+			return nil, badReply("its answer does not encode", err)
+		}
+		return raw, nil
+	}
+	return x.outcome(ctx, err)
+}
+
+// query asks the server on its current session, on behalf of who, once more if that
+// turns out to be lost.
+func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (json.RawMessage, *failure) {
+	if !s.live() {
+		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
+	}
+	on, leave, f := s.way(who)
+	if f != nil {
+		return nil, f
+	}
+	defer leave()
+	deadline := time.Now().Add(s.cfg.Timeout)
+	for try := 0; ; try++ {
+		gctx, stop := context.WithDeadlineCause(ctx, deadline, errTimeout)
+		used, f := on.pool.get(gctx)
+		stop()
+		if f != nil {
+			return nil, f
+		}
+		raw, f := s.request(ctx, used, on.tokens, deadline, ask)
+		if f == nil || !f.lost {
+			return raw, f
+		}
+		on.pool.drop(used)
+		if try > 0 {
+			return raw, f
+		}
+	}
+}
+
+// paged collects the elements of a list of the server's, page by page, at most limit of
+// them. member is the name of the list in the result. A server without that list has
+// none.
+func paged(member string, limit int, page func(cursor string) (json.RawMessage, *failure)) ([]json.RawMessage, *failure) {
+	var out []json.RawMessage
+	seen := map[string]bool{"": true}
+	cursor := ""
+	for range maxPages {
+		raw, f := page(cursor)
+		if f != nil {
+			if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
+				return nil, nil
+			}
+			return nil, f
+		}
+		var p map[string]json.RawMessage
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &p) != nil || p[member] != nil && json.Unmarshal(p[member], &list) != nil {
+			return nil, badReply("its list of "+member+" does not decode", nil)
+		}
+		out = append(out, list...)
+		_ = json.Unmarshal(p["nextCursor"], &cursor)
+		// As with tools: a cursor that was used before can only lead round again.
+		if len(out) >= limit || p["nextCursor"] == nil || seen[cursor] {
+			break
+		}
+		seen[cursor] = true
+	}
+	return out[:min(len(out), limit)], nil
+}

@@ -1,0 +1,196 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Bounds of what a server's read tool offers.
+const (
+	maxResources   = 256
+	maxURI         = 1 << 10 // bytes; resources with longer ones are left out
+	maxResourceDoc = 200     // bytes of what one line says about a resource
+	// maxEnum is how many resources are listed in the tool's schema. More are only
+	// named in its description.
+	maxEnum = 100
+)
+
+// readTool is the original name of the tool that reads a server's resources.
+const readTool = "read_resource"
+
+// resource is a resource, or a template of some, that matches the server's patterns.
+type resource struct {
+	URI         string `json:"uri"`
+	Template    string `json:"uriTemplate"`
+	Name        string `json:"name"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+}
+
+// address is its URI or its template.
+func (r *resource) address() string {
+	if r.Template != "" {
+		return r.Template
+	}
+	return r.URI
+}
+
+// withResources is tools and, where the configuration names resources that the server
+// has, one more tool that reads them (S4.7). Without them the tools are still good.
+func (s *server) withResources(tools []Tool, used *session) []Tool {
+	if len(s.cfg.Resources) == 0 {
+		return tools
+	}
+	offered, f := s.resources(used)
+	if f != nil {
+		s.log.Warn("MCP resources could not be listed", "reason", f.public)
+		return tools
+	}
+	if len(offered) == 0 {
+		return tools
+	}
+	name := readTool
+	for slices.ContainsFunc(tools, func(t Tool) bool { return t.Original == name }) {
+		name += "_" // the server has one of its own
+	}
+	return append(tools, offer(s.cfg.Name, name, offered))
+}
+
+// resources are those that match the patterns, and the templates that do.
+func (s *server) resources(used *session) ([]resource, *failure) {
+	deadline := time.Now().Add(listTime)
+	listed, f := paged("resources", maxResources, func(cursor string) (json.RawMessage, *failure) {
+		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
+			return cs.ListResources(ctx, &sdk.ListResourcesParams{Cursor: cursor})
+		})
+	})
+	if f != nil {
+		return nil, f
+	}
+	templates, f := paged("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *failure) {
+		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
+			return cs.ListResourceTemplates(ctx, &sdk.ListResourceTemplatesParams{Cursor: cursor})
+		})
+	})
+	if f != nil {
+		return nil, f
+	}
+	var out []resource
+	for _, raw := range append(listed, templates...) {
+		var r resource
+		if json.Unmarshal(raw, &r) == nil && s.cfg.reads(r.address()) {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// offer is the tool that reads resources.
+func offer(server, name string, resources []resource) Tool {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Parts of a URI in braces are to be filled in. There are:\n", server)
+	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
+	var enum []string
+	whole := len(resources) <= maxEnum
+	for _, r := range resources {
+		says := r.Title
+		if says == "" {
+			says = r.Name
+		}
+		if r.Description != "" {
+			says += ": " + r.Description
+		}
+		fmt.Fprintf(&text, "- %s (%s)\n", r.address(), printable(says, maxResourceDoc))
+		whole = whole && r.Template == ""
+		enum = append(enum, r.URI)
+	}
+	if whole {
+		uri["enum"] = enum
+	}
+	schema, _ := json.Marshal(map[string]any{ // texts always marshal
+		"type": "object", "properties": map[string]any{"uri": uri}, "required": []string{"uri"}, "additionalProperties": false,
+	})
+	return Tool{
+		Server: server, Original: name, Title: "Read a resource", Description: cut(text.String(), maxDescription),
+		InputSchema: schema, Annotations: &Annotations{ReadOnly: true, Idempotent: true}, reads: true,
+	}
+}
+
+// reads reports whether the configuration lets a URI be read. It must match a pattern
+// and not climb out of it.
+func (s *ServerConfig) reads(uri string) bool {
+	if len(uri) > maxURI || strings.ContainsFunc(uri, unprintable) {
+		return false
+	}
+	plain, err := url.PathUnescape(uri)
+	if err != nil || slices.Contains(strings.FieldsFunc(plain, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
+		return false
+	}
+	return slices.ContainsFunc(s.Resources, func(p string) bool { return wild(p, uri) })
+}
+
+// wild reports whether s matches a pattern in which * stands for any text, slashes
+// included.
+func wild(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return s == pattern
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, p := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(s, p)
+		if !found {
+			return false
+		}
+		s = after
+	}
+	return true
+}
+
+// readArgs is the URI that a call of the read tool names.
+func (s *server) readArgs(args json.RawMessage) (string, *failure) {
+	var in struct {
+		URI string `json:"uri"`
+	}
+	if json.Unmarshal(args, &in) != nil || in.URI == "" {
+		return "", &failure{kind: InvalidArguments, public: "missing required field: uri", notRun: true}
+	}
+	if !s.cfg.reads(in.URI) {
+		return "", &failure{kind: InvalidArguments, public: "there is no resource of that URI to be read", notRun: true}
+	}
+	return in.URI, nil
+}
+
+// decodeRead turns a resources/read result into that of a call: a content block for
+// each part, as a tool would embed it.
+func decodeRead(raw json.RawMessage) (*Result, *failure) {
+	var w struct {
+		Contents []json.RawMessage `json:"contents"`
+	}
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return nil, badReply("its resource does not decode", err)
+	}
+	r := &Result{}
+	for _, c := range w.Contents {
+		if len(c) == 0 || c[0] != '{' {
+			return nil, badReply("the contents of a resource are not objects", nil)
+		}
+		block, err := json.Marshal(map[string]any{"type": "resource", "resource": c})
+		if err != nil {
+			return nil, badReply("its resource does not encode", err)
+		}
+		r.Content = append(r.Content, block)
+	}
+	return r, nil
+}

@@ -1,0 +1,96 @@
+package mcp
+
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers go on asking for it.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// samples is a server whose tool has the client's model answer its own argument.
+func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web {
+	return serve(t, handler(tools(func(s *sdk.Server) {
+		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			given := r.Params.InputResponses["q"]
+			if given == nil {
+				p := *params
+				if p.Messages == nil {
+					p.Messages = []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: string(r.Params.Arguments)}}}
+				}
+				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &p}}, nil
+			}
+			said, err := json.Marshal(given)
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+		})
+	}), flavours[flavour]))
+}
+
+// S0.6: a server that may samples under its own call.
+func TestSamplingBelongsToItsCall(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
+		c := open(t, Options{MaxConcurrentCalls: 50}, ServerConfig{Name: "a", URL: w.URL, Sampling: true})
+		c.Tools(t.Context())
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				args := fmt.Sprintf(`{"n":%d}`, i)
+				res, err := c.Call(t.Context(), Call{Tool: "ask", Args: json.RawMessage(args), Sample: func(_ context.Context, s Sampling) (Sample, error) {
+					if s.System != "Be brief." || s.MaxTokens != maxSampleTokens || len(s.Messages) != 1 || s.Messages[0] != (SamplingMessage{"user", args}) {
+						t.Errorf("%+v", s)
+					}
+					return Sample{Text: "said " + args, Model: "m", Cut: true}, nil
+				}})
+				var got struct {
+					Content           struct{ Text string }
+					Model, StopReason string
+				}
+				if text := must(t, res, err).Text(); json.Unmarshal([]byte(text), &got) != nil || got.Content.Text != "said "+args || got.Model != "m" || got.StopReason != "maxTokens" {
+					t.Errorf("%s", text)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// Where the configuration doesn't allow it the capability is not there, and a request
+// is refused all the same; so is what is no text, too much, or not answered.
+func TestSamplingIsRefused(t *testing.T) {
+	never := func(context.Context, Sampling) (Sample, error) {
+		t.Error("the model was asked")
+		return Sample{}, nil
+	}
+	image := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.ImageContent{Data: []byte{1}, MIMEType: "image/png"}}}
+	large := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: strings.Repeat("x", maxSampleText+1)}}}
+	for name, k := range map[string]struct {
+		allowed bool
+		params  sdk.CreateMessageParams
+		sample  func(context.Context, Sampling) (Sample, error)
+	}{
+		"not allowed":    {false, sdk.CreateMessageParams{MaxTokens: 1}, never},
+		"no tokens":      {true, sdk.CreateMessageParams{}, never},
+		"an image":       {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: image}, never},
+		"too large":      {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: large}, never},
+		"nobody there":   {true, sdk.CreateMessageParams{MaxTokens: 1}, nil},
+		"no budget":      {true, sdk.CreateMessageParams{MaxTokens: 1}, func(context.Context, Sampling) (Sample, error) { return Sample{}, ErrRefused }},
+		"a secret error": {true, sdk.CreateMessageParams{MaxTokens: 1}, func(context.Context, Sampling) (Sample, error) { return Sample{}, errors.New("secret") }},
+	} {
+		for _, flavour := range []string{"stateful sse", "stateless json"} {
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: samples(t, flavour, &k.params).URL, Sampling: k.allowed})
+			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: k.sample})
+			if err == nil || strings.Contains(kind(t, err).Message, "secret") {
+				t.Errorf("%s, %s: %v", name, flavour, err)
+			}
+			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"on"}`)})
+			must(t, res, err)
+		}
+	}
+}
