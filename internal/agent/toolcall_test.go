@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"answerd/internal/agent"
@@ -67,5 +68,17 @@ func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
 	}
 	if len(worked) != 1 || len(failed) != 3 {
 		t.Errorf("%d calls worked, %d failed", len(worked), len(failed))
+	}
+}
+
+// Nobody who waits for a result alone could answer a question on the way to it.
+func TestADirectCallDeclinesQuestions(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(), nil)
+	res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "ask"})
+	if err != nil || !strings.Contains(string(res.Payload), "decline") {
+		t.Errorf("%s, %v", res.Payload, err)
+	}
+	if _, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "sample"}); err == nil {
+		t.Error("it sampled")
 	}
 }

@@ -89,8 +89,9 @@ func (a *asked) forget(x *exchange) {
 }
 
 // tag is m as the SDK is to have it: with a tag by which our handler finds the exchange
-// on whose stream it came. Other requests than those with a handler stay as they are.
-func (x *exchange) tag(m *jsonrpc.Request) *jsonrpc.Request {
+// that it belongs to, or, where x is nil, that it belongs to none. Other requests than
+// those with a handler stay as they are.
+func (a *asked) tag(m *jsonrpc.Request, x *exchange) *jsonrpc.Request {
 	if m.Method != methodElicit && m.Method != methodSample {
 		return m
 	}
@@ -101,9 +102,13 @@ func (x *exchange) tag(m *jsonrpc.Request) *jsonrpc.Request {
 	if json.Unmarshal(params["_meta"], &meta) != nil || meta == nil {
 		meta = map[string]json.RawMessage{}
 	}
-	x.tagged.Store(true)
-	meta[tagKey], _ = json.Marshal(x.session.asked.keep(request{x, m.Params})) // none of this can fail:
-	params["_meta"], _ = json.Marshal(meta)                                    // all of it was decoded
+	tag := ""
+	if x != nil {
+		x.tagged.Store(true)
+		tag = a.keep(request{x, m.Params})
+	}
+	meta[tagKey], _ = json.Marshal(tag)     // none of this can fail:
+	params["_meta"], _ = json.Marshal(meta) // all of it was decoded
 	out := *m
 	out.Params, _ = json.Marshal(params)
 	return &out

@@ -34,8 +34,8 @@ type Call struct {
 	Progress func(Progress)
 	// Log, if set, receives the server's log messages during this call, in turn with
 	// Progress and on the same terms, except that of log messages the later ones are
-	// left out, and counted. Only messages that arrive on the call's own stream are
-	// the call's.
+	// left out, and counted. The call's are those that come on its own stream; where
+	// all calls share one connection, those that come while it is the only one there.
 	Log func(LogMessage)
 	// Elicit, if set, answers what the server asks the person behind this call; without
 	// it the answer is no. It may be called for several questions at a time, and must

@@ -101,7 +101,7 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 		// he comes again.
 		t.pool = &pool{
 			life: c.s.life, dial: c.s.dialer.connect, tokens: seatTokens{c, t},
-			made: func() {}, changed: c.s.outdate, gone: func(*failure) {},
+			made: func() {}, changed: c.s.noticed, gone: func(*failure) {},
 		}
 		at = c.recent.PushFront(t)
 		c.seats[key] = at

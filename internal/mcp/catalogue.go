@@ -76,7 +76,12 @@ func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
 func (c *catalogue) setLocked(id int, e entry) int {
 	// The filters come before names are given: a tool that is not offered must not
 	// take a name from one that is.
-	e.kept = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool { return !t.reads && !allowed(e.cfg, t.Original) })
+	e.kept = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
+		if t.reads { // our own; an heir may offer no resources any more
+			return len(e.cfg.Resources) == 0
+		}
+		return !allowed(e.cfg, t.Original)
+	})
 	e.barred = nil
 	if e.cfg.Pin {
 		e.kept, e.barred = c.pins.sift(e.cfg, e.kept, e.digests)

@@ -107,6 +107,9 @@ func (s *ServerConfig) checkAuth() *fieldError {
 	case s.Auth == AuthExchange && s.Pin:
 		// A pinned server is listed every minute, with nobody's token.
 		return wrong("pin", "cannot be set together with auth type exchange")
+	case s.Auth == AuthExchange && len(s.Resources) > 0:
+		// The list of one caller's would be shown to all.
+		return wrong("resources", "cannot be set together with auth type exchange")
 	}
 	return s.Grant.check()
 }

@@ -71,6 +71,7 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 		`"type": "websocket", "url": "wss://h", ` + grant:             ``,
 		`"type": "websocket", "url": "ws://h", ` + grant:              `url: must be wss://, since tokens would go there in the clear`,
 		`"type": "websocket", "url": "wss://h", ` + exchange:          `auth.type: exchange is for servers of type http`,
+		`"url": "https://h", "resources": ["x:*"], ` + exchange:       `resources: cannot be set together with auth type exchange`,
 		`"url": "https://h", "pin": true, ` + exchange:                `pin: cannot be set together with auth type exchange`,
 		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
 	} {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -33,7 +32,8 @@ type frames interface {
 // link is for a connection of frames what guard and stream are for HTTP: it stands
 // between the SDK and the server, and sees every message both ways. It notes for each
 // exchange whether its request was sent and the bytes of its answer, hands progress to
-// the exchange that asked for it, bounds what the server may ask, and keeps from the
+// the exchange that asked for it, and log messages and the server's own requests to the
+// one call that they can be about, bounds what the server may ask, and keeps from the
 // SDK what would end the session that all runs share (F16): what it dislikes is one
 // message that is dropped. When the connection ends every exchange under way is told
 // before the SDK is: a request that was sent may have run, one that wasn't is sent on
@@ -50,6 +50,7 @@ type link struct {
 	open  func(context.Context) (frames, error)
 	log   *slog.Logger
 	once  *sync.Once
+	of    *session // whose connection it is
 	conn  frames
 	batch []json.RawMessage // read, not looked at yet; Read's own
 	out   chan *outFrame    // to the writer
@@ -62,8 +63,10 @@ type link struct {
 	tokens  map[string]*exchange    // by progress token
 	theirs  map[jsonrpc.ID]struct{} // the server's requests that we owe an answer
 	died    string                  // the method of a question that the end left open
-	adrift  time.Time               // when a call was given up that the server may still work on
+	left    map[jsonrpc.ID]struct{} // calls that we gave up, and the server perhaps didn't
+	crowded bool                    // there were more of these than are remembered
 	dropped int
+	strays  int // messages that could be of no call, or of several
 }
 
 // question is a request of ours that has no answer yet.
@@ -87,21 +90,21 @@ func newLink(open func(context.Context) (frames, error), log *slog.Logger, once 
 		open: open, log: log, once: once,
 		out: make(chan *outFrame), ended: make(chan struct{}), gone: make(chan struct{}),
 		asked: map[jsonrpc.ID]*question{}, tokens: map[string]*exchange{}, theirs: map[jsonrpc.ID]struct{}{},
+		left: map[jsonrpc.ID]struct{}{},
 	}
 }
 
 // Connect opens the connection. It implements sdk.Transport.
 func (l *link) Connect(ctx context.Context) (sdk.Connection, error) {
+	x := exchangeOf(ctx) // of the handshake
 	conn, err := l.open(ctx)
 	if err != nil {
 		if f, ok := errors.AsType[*failure](err); ok {
-			if x := exchangeOf(ctx); x != nil {
-				x.fail(f)
-			}
+			x.fail(f)
 		}
 		return nil, err
 	}
-	l.conn = conn
+	l.of, l.conn = x.session, conn
 	go l.write()
 	return l, nil
 }
@@ -190,6 +193,9 @@ func (l *link) end(err error) {
 	_ = l.conn.close() // returns at once
 	if l.dropped > 0 {
 		l.log.Debug("MCP messages were dropped", "messages", l.dropped)
+	}
+	if l.strays > 0 {
+		l.log.Debug("MCP messages could be of no call for certain", "messages", l.strays)
 	}
 }
 

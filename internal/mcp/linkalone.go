@@ -1,27 +1,58 @@
 package mcp
 
-import "time"
+import "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
-// adriftTime is how long a server may go on with a call that was given up.
-const adriftTime = time.Minute
+// Over a connection that all calls share, a server's log messages and requests don't
+// say which call they are about (facts 2d). A guess could show one caller's question
+// to another, so they go to a call only where there is no other that they could be
+// about; elsewhere requests are declined and log messages dropped. (From 2026-07-28 on
+// questions are part of answers, and need none of this.)
 
-// alone is the exchange of the only call that the server can be working on. All calls
-// share the connection, and no message but progress says which of them it is about: a
-// question must not reach the person behind another call, so where there are several,
-// or one was given up lately, it is nobody's. (From 2026-07-28 on questions are part of
-// answers, and need none of this.)
+// maxLeft bounds the calls of a connection that are remembered as given up.
+const maxLeft = 1000
+
+// mayAsk reports whether the server may ask something back while it works on q
+// (2026-07-28 basic/utilities/mrtr).
+func (q *question) mayAsk() bool {
+	return q.method == "tools/call" || q.method == "resources/read" || q.method == "prompts/get"
+}
+
+// alone is the exchange of the one call that the server can be working on. Where there
+// is none, or several, it is nil, and counted.
 func (l *link) alone() *exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.adrift) < adriftTime {
-		return nil
-	}
-	var one *exchange
+	var x *exchange
+	calls := len(l.left)
 	for _, q := range l.asked {
-		if one != nil || q.x == nil {
-			return nil
+		if q.sent && q.mayAsk() {
+			x = q.x
+			calls++
 		}
-		one = q.x
 	}
-	return one
+	if calls == 1 && x != nil && !l.crowded {
+		return x
+	}
+	l.strays++
+	return nil
+}
+
+// leaveLocked notes that a call was given up that the server has. Until it answers all
+// the same it may go on with it, and some of them answer never: they need not (2025-11-25
+// basic/utilities/cancellation).
+func (l *link) leaveLocked(q *question) {
+	switch {
+	case !q.mayAsk():
+	case len(l.left) == maxLeft:
+		l.crowded = true
+	default:
+		l.left[q.id] = struct{}{}
+	}
+}
+
+// overdue notes an answer that comes when nobody waits for it any more.
+func (l *link) overdue(id jsonrpc.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.left, id)
 }

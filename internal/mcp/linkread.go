@@ -27,22 +27,31 @@ func (l *link) receive(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
+// emptyLists are results without a ttlMs.
+var emptyLists = map[string]json.RawMessage{
+	"tools/list":               json.RawMessage(`{"tools":[]}`),
+	"resources/list":           json.RawMessage(`{"resources":[]}`),
+	"resources/templates/list": json.RawMessage(`{"resourceTemplates":[]}`),
+	"prompts/list":             json.RawMessage(`{"prompts":[]}`),
+}
+
 // answered notes an answer for the exchange that waits for it. One that nobody waits
 // for is dropped: a duplicate, or late because its caller gave up.
 func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
 	q := l.take(m.ID)
 	if q == nil {
+		l.overdue(m.ID)
 		l.drop("it answers no open request")
 		return nil
 	}
 	if q.x != nil {
 		q.x.answer(m)
 	}
-	if q.method == "tools/list" && m.Error == nil {
+	if empty := emptyLists[q.method]; empty != nil && m.Error == nil {
 		// The list is read from the exchange. The SDK would keep it for the server's
 		// ttlMs with no way to ask again but a new session, which here is a new
 		// connection.
-		m.Result = json.RawMessage(`{"tools":[]}`)
+		m.Result = empty
 	}
 	return m
 }
@@ -90,9 +99,8 @@ func (l *link) requested(m *jsonrpc.Request) jsonrpc.Message {
 	case full:
 		l.drop("too many requests at a time")
 		return nil
-	}
-	if x := l.alone(); x != nil {
-		return x.tag(m)
+	case m.Method == methodElicit, m.Method == methodSample:
+		return l.of.asked.tag(m, l.alone())
 	}
 	return m
 }
@@ -110,6 +118,7 @@ func (l *link) notified(m *jsonrpc.Request) jsonrpc.Message {
 		}
 		return nil
 	}
+	l.of.changed(m.Method)
 	return m
 }
 

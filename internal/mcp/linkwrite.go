@@ -201,9 +201,10 @@ func (l *link) cancel(params json.RawMessage) bool {
 		return false
 	}
 	l.mu.Lock()
-	sent := l.asked[id] != nil && l.asked[id].sent
+	q := l.asked[id]
+	sent := q != nil && q.sent
 	if sent {
-		l.adrift = time.Now()
+		l.leaveLocked(q)
 	}
 	l.mu.Unlock()
 	l.take(id)

@@ -45,6 +45,14 @@ func (r *renewal) note(ttl time.Duration, pinned bool, changes int) {
 	r.due = r.listed.Add(ttl)
 }
 
+// noticed makes the tools be listed again where a notification says that they have
+// changed. The one that reads resources names them.
+func (s *server) noticed(method string) {
+	if method == "notifications/tools/list_changed" || method == "notifications/resources/list_changed" && len(s.cfg.Resources) > 0 {
+		s.outdate()
+	}
+}
+
 // outdate is called when the server says that its tools have changed.
 func (s *server) outdate() {
 	s.mu.Lock()

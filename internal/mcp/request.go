@@ -38,6 +38,13 @@ func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (jso
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
+	if f := s.breaker.refuse(); f != nil {
+		return nil, f
+	}
+	if !s.departure.begin() { // or its session would end under it
+		return nil, moved
+	}
+	defer s.departure.end()
 	on, leave, f := s.way(who)
 	if f != nil {
 		return nil, f

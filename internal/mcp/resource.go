@@ -176,10 +176,14 @@ func (s *server) readArgs(args json.RawMessage) (string, *failure) {
 // each part, as a tool would embed it.
 func decodeRead(raw json.RawMessage) (*Result, *failure) {
 	var w struct {
-		Contents []json.RawMessage `json:"contents"`
+		Contents   []json.RawMessage `json:"contents"`
+		ResultType string            `json:"resultType"`
 	}
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, badReply("its resource does not decode", err)
+	}
+	if f := checkType(w.ResultType); f != nil {
+		return nil, f
 	}
 	r := &Result{}
 	for _, c := range w.Contents {

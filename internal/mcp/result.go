@@ -27,13 +27,8 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, badReply("its result does not decode", err)
 	}
-	switch w.ResultType {
-	case "", "complete":
-	default:
-		// The SDK hands some of these out as empty results, without an error.
-		// Such as "task": an answer that is to be fetched elsewhere, later. (What
-		// input_required leaves here is the end of the SDK's patience with it.)
-		return nil, badReply(fmt.Sprintf("a result of type %.40q", w.ResultType), nil)
+	if f := checkType(w.ResultType); f != nil {
+		return nil, f
 	}
 	for _, c := range w.Content {
 		if len(c) == 0 || c[0] != '{' {
@@ -46,6 +41,16 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 		r.Structured = s
 	}
 	return r, nil
+}
+
+// checkType refuses results that are none yet. The SDK hands some of them out as empty
+// results, without an error. Such as "task": an answer that is to be fetched elsewhere,
+// later. (What input_required leaves here is the end of the SDK's patience with it.)
+func checkType(resultType string) *failure {
+	if resultType == "" || resultType == "complete" {
+		return nil
+	}
+	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }
 
 // block is what of a content block Text needs.

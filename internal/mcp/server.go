@@ -88,7 +88,7 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return s
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.outdate,
+		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed,
 		gone: func(f *failure) { s.down(f) },
 	}
 	if s.dialer.exchange != nil {

@@ -24,9 +24,9 @@ type session struct {
 	begun time.Time   // when the handshake was over
 	lost  atomic.Bool // the server forgot it: its id is never sent again
 	asked asked       // by the server, within exchanges of ours
-	// changed is called when the server says that its tools have changed. It must not
-	// wait: it runs where messages are read.
-	changed func()
+	// changed is called with the method of each notification that is not about one
+	// request of ours. It must not wait: it runs where messages are read.
+	changed func(method string)
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
 	tokens auth.TokenSource
 }
@@ -61,7 +61,7 @@ type pool struct {
 	dial    func(context.Context) (*sdk.ClientSession, error)
 	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
-	changed func()         // session.changed
+	changed func(string)   // session.changed
 	// tokens are of the principal whose sessions these are; nil: the server's.
 	tokens auth.TokenSource
 

@@ -147,9 +147,7 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 			s.x.logged(m.Params)
 			return nil, nil
 		}
-		if m.Method == "notifications/tools/list_changed" || m.Method == "notifications/resources/list_changed" {
-			s.x.session.changed()
-		}
+		s.x.session.changed(m.Method)
 		return data, nil
 	}
 	return nil, nil
@@ -158,7 +156,7 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 // request is a request of the server's, with the tag that tells our handler whose call
 // it belongs to.
 func (s *stream) request(m *jsonrpc.Request, data []byte) ([]byte, *failure) {
-	tagged := s.x.tag(m)
+	tagged := s.x.session.asked.tag(m, s.x)
 	if tagged == m {
 		return data, nil
 	}

@@ -1,0 +1,155 @@
+package mcp
+
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/auth"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// pipedServer is a client of a real server at the other end of a pipe, connected.
+func pipedServer(t *testing.T, cfg ServerConfig, s *sdk.Server) *Client {
+	c := piped(t, Options{}, cfg, func(conn net.Conn) {
+		_ = s.Run(context.Background(), &sdk.IOTransport{Reader: conn, Writer: conn})
+	})
+	for !c.Ready() { // Tools waits for Options.StartWait only
+		c.awaitBegin(t.Context(), auth.Identity{})
+	}
+	return c
+}
+
+// questions answers for a person, and counts how often it was asked.
+type questions struct {
+	asked int // without a lock: the race detector sees late ones
+	logs  int
+}
+
+func (q *questions) call(ctx context.Context, c *Client, tool string) (*Result, error) {
+	return c.Call(ctx, Call{Tool: tool,
+		Log: func(LogMessage) { q.logs++ },
+		Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			q.asked++
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":4}`)}, nil
+		}})
+}
+
+// S0.6, facts 2d: over a connection that all calls share a question reaches the person
+// behind the only call there is, and nobody where there are two, or one that was given
+// up and that the server still works on, however long. In fake time.
+func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		c := pipedServer(t, ServerConfig{ProtocolVersion: "2025-11-25"}, tools(func(s *sdk.Server) {
+			rawTool(s, "hold", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				<-release // whether it is cancelled or not
+				return &sdk.CallToolResult{}, nil
+			})
+			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "error", Data: "on it"})
+				res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{
+					Meta: sdk.Meta{tagKey: "1"}, Message: "?", RequestedSchema: json.RawMessage(bookingForm),
+				})
+				if err != nil {
+					return nil, err
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Action}}}, nil
+			})
+		}))
+		ask := func(want string, times int) {
+			t.Helper()
+			var q questions
+			res, err := q.call(t.Context(), c, "ask")
+			if got := must(t, res, err).Text(); got != want || q.asked != times || q.logs != times {
+				t.Errorf("%s, asked %d times, %d log messages; want %s", got, q.asked, q.logs, want)
+			}
+		}
+		ask(Accept, 1)
+
+		ctx, leave := context.WithCancel(t.Context())
+		var held questions
+		done := make(chan error, 1)
+		go func() { _, err := held.call(ctx, c, "hold"); done <- err }()
+		synctest.Wait()
+		ask(Decline, 0)
+		leave()
+		if k := kind(t, <-done); k.Kind != Cancelled || held != (questions{}) {
+			t.Errorf("%v, %+v", k, held)
+		}
+		<-time.After(time.Hour)
+		ask(Decline, 0)
+		close(release)
+		synctest.Wait()
+		ask(Accept, 1)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is about no call for certain is tagged so, whatever tag the server wrote there.
+func TestAServerCannotTagItsOwnRequest(t *testing.T) {
+	var a asked
+	a.keep(request{x: &exchange{}}) // of another call, under "1"
+	m := a.tag(&jsonrpc.Request{Method: methodElicit, Params: json.RawMessage(`{"message":"?","_meta":{"` + tagKey + `":"1"}}`)}, nil)
+	var p struct {
+		Meta map[string]any `json:"_meta"`
+	}
+	if err := json.Unmarshal(m.Params, &p); err != nil || p.Meta[tagKey] != "" || a.take("").x != nil {
+		t.Errorf("%s, %v", m.Params, err)
+	}
+}
+
+// More calls given up than are remembered: nothing is certain any more.
+func TestLinkThatLostTrackAsksNobody(t *testing.T) {
+	id := func(n int) jsonrpc.ID {
+		id, _ := jsonrpc.MakeID(float64(n)) // numbers always are ids
+		return id
+	}
+	l := newLink(nil, quietLog(), nil)
+	for i := range maxLeft + 1 {
+		l.leaveLocked(&question{id: id(i), method: "tools/call"})
+	}
+	for i := range maxLeft + 1 {
+		l.overdue(id(i))
+	}
+	l.asked[id(-1)] = &question{x: &exchange{}, method: "tools/call", sent: true}
+	if len(l.left) != 0 || l.alone() != nil {
+		t.Errorf("%d calls are left", len(l.left))
+	}
+}
+
+// S3.8: a list that changed is listed again, also where no call is under way. So is
+// that of resources, for servers whose resources are offered.
+func TestLinkNoticesChangedLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := tools(func(s *sdk.Server) {
+			s.AddResource(&sdk.Resource{URI: "x:1", Name: "1"}, nil)
+		})
+		c := pipedServer(t, ServerConfig{ProtocolVersion: "2025-11-25", Resources: []string{"x:*"}}, server)
+		rawTool(server, "new", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+		<-time.After(time.Minute)
+		if _, ok := c.Tool("new"); !ok {
+			t.Errorf("%+v", c.Tools(t.Context()))
+		}
+		server.AddResource(&sdk.Resource{URI: "x:2", Name: "2"}, nil)
+		<-time.After(time.Minute)
+		if r, ok := c.Tool(readTool); !ok || !strings.Contains(r.Description, "x:2") {
+			t.Errorf("%+v", r)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
