@@ -66,7 +66,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 			continue
 		}
 		// A call that fails is often what a scenario is about.
-		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments})
+		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Elicit: acceptDefaults})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			continue
@@ -106,4 +106,13 @@ func arguments(t mcp.Tool, all []mcp.Tool) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(args)
+}
+
+// acceptDefaults answers a form with nothing, which leaves its fields to their defaults
+// (SEP-1034).
+func acceptDefaults(_ context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
+	if e.Mode != mcp.ElicitForm {
+		return mcp.ElicitationResult{Action: mcp.Decline}, nil
+	}
+	return mcp.ElicitationResult{Action: mcp.Accept, Content: json.RawMessage(`{}`)}, nil
 }
