@@ -1,7 +1,7 @@
 # make help lists what there is. Only Go is needed, but for the targets that say so.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@latest
-REDOCLY     := @redocly/cli@2.77.0
+REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6

@@ -7,5 +7,9 @@ if ! command -v node >/dev/null; then
 	echo "skipped: Node is missing"
 	exit 0
 fi
+if [ "$(node -p 'parseInt(process.versions.node)')" -lt 20 ]; then
+	echo "skipped: Node is older than 20, which the test runner needs"
+	exit 0
+fi
 [ -d node_modules ] || npm ci --no-audit --no-fund || echo "npm could not install what package.json names"
 exec node --test --test-reporter=spec --test-concurrency=1 --test-timeout=120000 demo.test.js script.test.js
