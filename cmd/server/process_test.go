@@ -33,7 +33,10 @@ func spawn(t testing.TB, env []string, args ...string) *process {
 		defer close(done)
 		defer close(p.lines)
 		for s := bufio.NewScanner(read); s.Scan(); {
-			p.lines <- s.Text()
+			select {
+			case p.lines <- s.Text():
+			default: // nobody waits for that many; a full pipe would hold the process up
+			}
 		}
 	}()
 	t.Cleanup(func() {
