@@ -51,7 +51,7 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	))
 	defer span.End()
 	started := time.Now()
-	res, err := a.send(ctx, in)
+	res, err := a.send(ctx, &in)
 	took := time.Since(started)
 
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
@@ -85,20 +85,46 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	}}, nil
 }
 
-// send sends the call to its server, or says why it doesn't. Every failure of the
-// call is an *mcp.CallError.
-func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
-	fail := func(kind mcp.ErrorKind, message string) (*mcp.Result, error) {
-		return nil, &mcp.CallError{Kind: kind, Tool: in.Tool, Server: in.Server, Message: message}
+// send takes the call through every step between the wish for it and its effect, or
+// says at which one it ended. Every failure of the call is an *mcp.CallError.
+func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
+	for _, step := range []func(context.Context, *invocation) error{
+		a.resolve,
+		a.permit,
+	} {
+		if err := step(ctx, in); err != nil {
+			return nil, err
+		}
 	}
+	return a.exchange(ctx, in)
+}
+
+// fail is the failure of the call with a message for the model and the caller.
+func (in *invocation) fail(kind mcp.ErrorKind, message string) error {
+	return &mcp.CallError{Kind: kind, Tool: in.Tool, Server: in.Server, Message: message}
+}
+
+// resolve refuses what is no call of a tool that there is.
+func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	switch {
 	case !in.known:
-		return fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
+		return in.fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
 	case in.bad != "":
-		return fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
-	case in.refusal != "":
-		return fail(mcp.Denied, in.refusal)
+		return in.fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
 	}
+	return nil
+}
+
+// permit refuses what the run may not do.
+func (a *Agent) permit(_ context.Context, in *invocation) error {
+	if in.refusal != "" {
+		return in.fail(mcp.Denied, in.refusal)
+	}
+	return nil
+}
+
+// exchange sends the call to its server and waits for the result.
+func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
@@ -118,7 +144,7 @@ func (a *Agent) send(ctx context.Context, in invocation) (*mcp.Result, error) {
 		return nil, err
 	}
 	if res.IsError {
-		return fail(mcp.Execution, res.Text())
+		return nil, in.fail(mcp.Execution, res.Text())
 	}
 	return res, nil
 }
