@@ -15,8 +15,7 @@ import (
 // Bounds of one turn.
 const (
 	maxCallsPerTurn = 32
-	maxArgs         = 64 << 10  // bytes of one call's arguments
-	maxForModel     = 256 << 10 // bytes of one result in the conversation
+	maxArgs         = 64 << 10 // bytes of one call's arguments
 )
 
 type jsonText = json.RawMessage
@@ -27,13 +26,6 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
-}
-
-// outcome is how a call of a run ended, for the conversation and for the metadata.
-type outcome struct {
-	forModel string
-	failed   bool
-	result   jsonText
 }
 
 // parse reads the arguments as the model wrote them. They are never guessed: what is
@@ -78,10 +70,10 @@ func (c *call) params() jsonText {
 	return quoted
 }
 
-// callAll runs the calls of a turn at the same time. Every call gets its outcome
+// callAll runs the calls of a turn at the same time. Every call gets its ending
 // and its event, whatever happens to the others; the error is one that ends the run.
-func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome, error) {
-	outcomes := make([]outcome, len(calls))
+func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending, error) {
+	endings := make([]ending, len(calls))
 	errs := make([]error, len(calls)+1)
 	var wg sync.WaitGroup
 	for i, c := range calls {
@@ -96,19 +88,19 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 		}
 		wg.Go(func() {
 			defer recovered(&errs[i])
-			outcomes[i], errs[i] = l.callOne(ctx, c, refusal)
+			endings[i], errs[i] = l.callOne(ctx, c, refusal)
 		})
 	}
 	wg.Wait()
 	errs[len(calls)] = l.budget.reportCalls(ctx, l.run.out)
 	if err := context.Cause(ctx); err != nil {
-		return outcomes, err
+		return endings, err
 	}
-	return outcomes, errors.Join(errs...)
+	return endings, errors.Join(errs...)
 }
 
 // callOne takes one call to its tool_result or tool_error.
-func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, error) {
+func (l *loop) callOne(ctx context.Context, c *call, refusal string) (ending, error) {
 	tool, known := l.tools[c.Tool]
 	end, err := l.agent.perform(ctx, invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
@@ -116,22 +108,9 @@ func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, e
 	})
 	switch {
 	case err != nil:
-		return outcome{}, err
+		return ending{}, err
 	case end.failed != nil:
-		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
-		return outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+		return end, l.run.out.Append(ctx, *end.failed)
 	}
-	return outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
-}
-
-// clip bounds what one result adds to the conversation, and says what it cut.
-func clip(text string) string {
-	if len(text) <= maxForModel {
-		return text
-	}
-	cut := maxForModel
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return fmt.Sprintf("%s\n[cut here: %d of %d bytes are shown]", text[:cut], cut, len(text))
+	return end, l.run.out.Append(ctx, *end.worked)
 }

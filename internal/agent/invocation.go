@@ -28,13 +28,16 @@ type invocation struct {
 	runID   string        // for the log; "" outside of runs
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
+
+	reported *mcp.Result // the tool's own report of its failure
 }
 
 // ending is how a call ended: one of the first two is set.
 type ending struct {
 	worked *event.ToolResult
 	failed *event.ToolError
-	text   string // of a result, for the model
+	result *mcp.Result // whole, of a call that worked
+	where  string      // where the whole can be read; "" where it cannot
 }
 
 // perform makes one call, under a span and into the metrics. Every failure of the
@@ -66,23 +69,13 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 			log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
 		}
 		a.metrics.toolTime(ctx, in.Call, kind, took)
-		return ending{failed: &event.ToolError{
-			Call: in.Call, Args: in.args, ArgsText: in.argsText,
-			Payload: clip(failed.Message), Kind: kind, DurationMS: took.Milliseconds(),
-		}}, nil
+		return a.reportFailure(ctx, &in, failed, took), nil
 	}
 	if err != nil {
 		return ending{}, err
 	}
 	a.metrics.toolTime(ctx, in.Call, "", took)
-	content := res.Content
-	if content == nil {
-		content = []jsonText{} // structured content alone; readers expect a list
-	}
-	return ending{text: res.Text(), worked: &event.ToolResult{
-		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: content,
-		Structured: res.Structured, DurationMS: took.Milliseconds(),
-	}}, nil
+	return a.report(ctx, &in, res, took), nil
 }
 
 // send takes the call through every step between the wish for it and its effect, or
@@ -144,6 +137,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		return nil, err
 	}
 	if res.IsError {
+		in.reported = res
 		return nil, in.fail(mcp.Execution, res.Text())
 	}
 	return res, nil

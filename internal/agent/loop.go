@@ -29,7 +29,9 @@ type loop struct {
 	parts    int             // text and reasoning parts so far
 	callIDs  map[string]bool
 	budget   *budget
+	shown    gallery
 	meta     event.Metadata
+	metaSize int    // bytes of the calls in meta
 	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
 }
 
@@ -85,6 +87,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	}
 	l.callIDs = make(map[string]bool)
 	l.budget = newBudget(req.Budget)
+	l.shown.profile = l.agent.Profiles[req.Model]
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -114,18 +117,18 @@ func (l *loop) finalAnswer(said reply) event.Body {
 // call order (S0.7).
 func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
-	outcomes, err := l.callAll(ctx, said.calls, last)
+	endings, err := l.callAll(ctx, said.calls, last)
 	sampled := l.budget.takeSampled()
 	l.meta.Usage.InputTokens += sampled.InputTokens
 	l.meta.Usage.OutputTokens += sampled.OutputTokens
 	l.meta.Usage.TotalTokens += sampled.TotalTokens
-	for i, o := range outcomes {
-		l.messages = append(l.messages, llm.Message{
-			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,
-		})
-		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
-		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
-		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
+	if err != nil {
+		return err
 	}
-	return err
+	l.shown.nextTurn()
+	for i, end := range endings {
+		l.messages = append(l.messages, l.message(said.calls[i], end))
+		l.record(said.calls[i], end)
+	}
+	return nil
 }

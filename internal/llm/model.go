@@ -64,6 +64,16 @@ type Message struct {
 	Tool   string
 	// Failed marks a ToolRole message that reports a failure.
 	Failed bool
+	// Media are pictures and sounds that belong to a User or ToolRole message. They are
+	// for models that take them; whoever adds them knows that from the Profile.
+	Media []Media
+}
+
+// Media is a picture or a sound for the model.
+type Media struct {
+	Label string // tells the model what it is
+	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
+	Data  string // base64, padded, without line breaks
 }
 
 // Tool is what the model may call.

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"reflect"
 	"strings"
 )
 
-// Result is a server's answer to a call.
+// Result is a server's answer to a call. One goroutine uses it at a time.
 type Result struct {
 	Content    []json.RawMessage // each an MCP content block, as received
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
+
+	blocks []block // Content once it was looked into
 }
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
@@ -24,6 +28,8 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 		IsError    bool              `json:"isError"`
 		ResultType string            `json:"resultType"`
 	}
+	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
+	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, badReply("its result does not decode", err)
 	}
@@ -53,94 +59,137 @@ func checkType(resultType string) *failure {
 	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }
 
-// block is what of a content block Text needs.
-type block struct {
-	Type     string `json:"type"`
-	Text     string `json:"text"`
-	MIME     string `json:"mimeType"`
-	Data     string `json:"data"`
-	URI      string `json:"uri"`
-	Name     string `json:"name"`
-	Size     int64  `json:"size"`
-	Resource struct {
-		URI  string  `json:"uri"`
-		MIME string  `json:"mimeType"`
-		Text *string `json:"text"`
-		Blob string  `json:"blob"`
-	} `json:"resource"`
+// Piece is one content block for a model.
+type Piece struct {
+	// Text is the block for a reader of text: its text, or a placeholder with type and
+	// size. The text of an embedded resource follows its placeholder.
+	Text string
+	// Media is the picture or sound that the placeholder stands for; nil for all else.
+	Media *Media
 }
 
-// Text is the result for a reader of text: text parts joined by newlines, other
-// parts as a short placeholder with type and size, and "(no content)" where there
-// is nothing (S1.6). The text of an embedded resource follows its placeholder.
-func (r *Result) Text() string {
-	if len(r.Content) == 0 {
-		if r.Structured != nil {
-			return string(r.Structured)
-		}
-		return "(no content)"
+// Pieces are the result for a model, in order: the content blocks, and the structured
+// content where no text says the same. It is never empty: "(no content)" says that
+// there is nothing (S0.4, S1.6).
+func (r *Result) Pieces() []Piece {
+	pieces := make([]Piece, 0, len(r.Content)+1)
+	said := r.Structured == nil
+	for _, b := range r.parsed() {
+		pieces = append(pieces, Piece{Text: b.render(), Media: b.media()})
+		said = said || b.Type == "text" && sameValue(b.Text, r.Structured)
 	}
-	parts := make([]string, 0, len(r.Content))
-	for _, raw := range r.Content {
-		var b block
-		if json.Unmarshal(raw, &b) != nil {
-			parts = append(parts, fmt.Sprintf("[unreadable content, %d bytes]", len(raw)))
-			continue
-		}
-		parts = append(parts, b.render(len(raw)))
+	switch {
+	case said:
+	case len(pieces) == 0:
+		pieces = append(pieces, Piece{Text: string(r.Structured)})
+	default:
+		pieces = append(pieces, Piece{Text: "Structured content: " + string(r.Structured)})
+	}
+	if len(pieces) == 0 {
+		pieces = append(pieces, Piece{Text: "(no content)"})
+	}
+	return pieces
+}
+
+// Text is the pieces for a reader of text, joined by newlines.
+func (r *Result) Text() string {
+	pieces := r.Pieces()
+	parts := make([]string, len(pieces))
+	for i, p := range pieces {
+		parts[i] = p.Text
 	}
 	return strings.Join(parts, "\n")
 }
 
-// render is the block as text; size is that of the whole block in bytes.
-func (b *block) render(size int) string {
-	switch b.Type {
-	case "text":
-		return b.Text
-	case "image", "audio":
-		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, printable(b.MIME, 100), base64Size(b.Data))
-	case "resource_link":
-		s := "[link to resource " + printable(b.URI, 500)
-		if b.MIME != "" {
-			s += ", " + printable(b.MIME, 100)
-		}
-		if b.Size > 0 {
-			s += fmt.Sprintf(", %d bytes", b.Size)
-		}
-		return s + "]"
-	case "resource":
-		uri, mime := printable(b.Resource.URI, 500), printable(b.Resource.MIME, 100)
-		if t := b.Resource.Text; t != nil {
-			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*t), *t)
-		}
-		return fmt.Sprintf("[resource %s, %s, %d bytes]", uri, mime, base64Size(b.Resource.Blob))
+// sameValue reports whether text is the structured content again, as servers send it
+// for clients that know no other. Some SDKs wrap what is no object as {"result": …}.
+func sameValue(text string, structured json.RawMessage) bool {
+	if text == string(structured) {
+		return true
 	}
-	return fmt.Sprintf("[content of type %s, %d bytes]", printable(b.Type, 40), size)
+	value, err := decodeValue(structured)
+	if err != nil {
+		return false
+	}
+	wrapped, isWrapped := any(nil), false
+	if object, ok := value.(map[string]any); ok && len(object) == 1 {
+		wrapped, isWrapped = object["result"]
+		if isWrapped && wrapped == any(text) {
+			return true
+		}
+	}
+	said, err := decodeValue([]byte(text))
+	return err == nil && (reflect.DeepEqual(said, value) || isWrapped && reflect.DeepEqual(said, wrapped))
 }
 
-// base64Size is the number of bytes that s stands for.
-func base64Size(s string) int {
-	return len(strings.TrimRight(s, "=")) * 3 / 4
+// decodeValue keeps numbers as they are written.
+func decodeValue(raw []byte) (v any, err error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("more than one value")
+	}
+	return v, nil
 }
 
 // Payload is the result for a program: the structured content if there is any, else
 // the text as a JSON string if every part is text, else the content (S2.7).
 func (r *Result) Payload() json.RawMessage {
-	if r.Structured != nil {
+	switch text, ok := r.onlyText(); {
+	case r.Structured != nil:
 		return r.Structured
+	case ok:
+		return quote(text)
 	}
-	texts := make([]string, 0, len(r.Content))
-	for _, raw := range r.Content {
-		var b block
-		if json.Unmarshal(raw, &b) != nil || b.Type != "text" {
-			out, err := json.Marshal(r.Content)
-			if err != nil {
-				return json.RawMessage("[]") // can't be: the blocks were decoded
-			}
-			return out
+	return array(r.Content)
+}
+
+// Size is the bytes of the content and of the structured content.
+func (r *Result) Size() int { return size(r.Content) + len(r.Structured) }
+
+// IsText reports whether the result is text and nothing else.
+func (r *Result) IsText() bool {
+	_, ok := r.onlyText()
+	return ok && r.Structured == nil
+}
+
+// onlyText is the text of a result that is nothing else.
+func (r *Result) onlyText() (string, bool) {
+	blocks := r.parsed()
+	texts := make([]string, len(blocks))
+	for i, b := range blocks {
+		if b.Type != "text" {
+			return "", false
 		}
-		texts = append(texts, b.Text)
+		texts[i] = b.Text
 	}
-	out, _ := json.Marshal(strings.Join(texts, "\n")) // strings always marshal
-	return out
+	return strings.Join(texts, "\n"), true
+}
+
+// quote is text as a JSON string. HTML is no concern of its readers.
+func quote(text string) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // strings always encode
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// array is a JSON array of values, as they are.
+func array(values []json.RawMessage) json.RawMessage {
+	size := 2
+	for _, v := range values {
+		size += len(v) + 1
+	}
+	b := append(make([]byte, 0, size), '[')
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, v...)
+	}
+	return append(b, ']')
 }
