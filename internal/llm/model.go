@@ -74,6 +74,9 @@ type Media struct {
 	Label string // tells the model what it is
 	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
 	Data  string // base64, padded, without line breaks
+	// URL stands in place of MIME and Data: an https address of an image, which the
+	// endpoint fetches itself.
+	URL string
 }
 
 // Tool is what the model may call.

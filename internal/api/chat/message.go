@@ -112,17 +112,18 @@ func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
 			texts = append(texts, p.Text)
 		case "refusal":
 		case "image_url":
-			m, ok := image(p.ImageURL.URL)
-			if !ok {
-				return "", nil, &Invalid{at + ".image_url.url", "must be a data: URL of a PNG, JPEG, GIF or WebP image, or an https: URL"}
+			m, err := agent.NewMedia(p.ImageURL.URL)
+			if err != nil {
+				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
 			}
 			media = append(media, m)
 		case "input_audio":
-			format := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format]
-			if format == "" {
-				return "", nil, &Invalid{at + ".input_audio.format", "must be wav or mp3"}
+			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format]
+			m, err := agent.NewMedia("data:" + kind + ";base64," + p.Audio.Data)
+			if err != nil {
+				return "", nil, &Invalid{at + ".input_audio", "must be wav or mp3 in base64"}
 			}
-			media = append(media, agent.Media{MIME: format, Data: p.Audio.Data})
+			media = append(media, m)
 		default:
 			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio"}
 		}
