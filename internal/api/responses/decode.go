@@ -1,0 +1,224 @@
+package responses
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"answerd/internal/agent"
+)
+
+// Bounds of a request, below the bound of the whole body.
+const (
+	maxItems = 1024
+	maxTools = 128
+	maxMedia = 32
+)
+
+// Request is a decoded body.
+type Request struct {
+	agent.Request
+	Stream   bool
+	Previous string // previous_response_id; "" if none
+	Echo     Echo
+	// Approvals are the answers to approval requests of the previous response. A request
+	// has those or a question, not both.
+	Approvals []Approval
+	Listed    []string // the MCP servers that the request names
+	// Options is the member "answerd", where the native fields that this format lacks
+	// can be given; nil where it is missing.
+	Options json.RawMessage
+}
+
+// Approval is a person's answer to an mcp_approval_request.
+type Approval struct {
+	ID      string
+	Approve bool
+	Reason  string
+}
+
+// body is what is read of a request, besides what the response repeats of it. Members
+// that are not here are ignored: clients send many, and new ones come every month.
+type body struct {
+	Echo
+	Model        string          `json:"model"`
+	Input        json.RawMessage `json:"input"`
+	Stream       bool            `json:"stream"`
+	Previous     string          `json:"previous_response_id"`
+	Conversation json.RawMessage `json:"conversation"`
+	Prompt       json.RawMessage `json:"prompt"`
+	Answerd      json.RawMessage `json:"answerd"`
+}
+
+// Decode reads a request. The error is an *Invalid.
+func Decode(data []byte) (Request, error) {
+	var in body
+	if err := json.Unmarshal(data, &in); err != nil {
+		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+			return Request{}, &Invalid{t.Field, "must not be a " + t.Value}
+		}
+		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
+	}
+	for name, v := range map[string]json.RawMessage{"conversation": in.Conversation, "prompt": in.Prompt} {
+		if v != nil && string(v) != "null" {
+			return Request{}, &Invalid{name, "is not supported"}
+		}
+	}
+	q := Request{Stream: in.Stream, Previous: in.Previous, Echo: in.Echo, Options: in.Answerd}
+	q.Model, q.Instructions, q.Metadata, q.Background = in.Model, in.Instructions, in.Metadata, in.Background
+	q.ToolChoice = agent.ToolAuto
+	q.Sampling = agent.Sampling{Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty}
+	for _, step := range []func(body) error{q.takeLimits, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
+		if err := step(in); err != nil {
+			return q, err
+		}
+	}
+	return q, nil
+}
+
+func (q *Request) takeLimits(in body) error {
+	for name, v := range map[string]*int64{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
+		if v != nil && *v < 1 {
+			return &Invalid{name, "must be positive"}
+		}
+	}
+	if in.MaxOutputTokens != nil {
+		q.MaxTokens = *in.MaxOutputTokens
+	}
+	if in.MaxToolCalls != nil {
+		q.Budget.ToolCalls = int(*in.MaxToolCalls)
+	}
+	return nil
+}
+
+func (q *Request) takeReasoning(in body) error {
+	var r struct{ Effort string }
+	if in.Reasoning != nil && json.Unmarshal(in.Reasoning, &r) != nil {
+		return &Invalid{"reasoning", "must be an object with an effort"}
+	}
+	q.Sampling.ReasoningEffort = r.Effort
+	return nil
+}
+
+// takeFormat turns text.format into the response_format of Chat Completions, which has
+// the schema one level deeper.
+func (q *Request) takeFormat(in body) error {
+	var t struct {
+		Format map[string]json.RawMessage
+	}
+	if in.Text != nil && json.Unmarshal(in.Text, &t) != nil {
+		return &Invalid{"text.format", "must be an object"}
+	}
+	var kind string
+	_ = json.Unmarshal(t.Format["type"], &kind)
+	switch kind {
+	case "", "text":
+		return nil
+	case "json_object":
+		q.Sampling.ResponseFormat = json.RawMessage(`{"type":"json_object"}`)
+	case "json_schema":
+		delete(t.Format, "type")
+		q.Sampling.ResponseFormat, _ = json.Marshal(map[string]any{"type": kind, "json_schema": t.Format})
+	default:
+		return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
+	}
+	return nil
+}
+
+type inTool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	ServerLabel string          `json:"server_label"`
+	ServerURL   string          `json:"server_url"`
+	Allowed     json.RawMessage `json:"allowed_tools"`
+}
+
+// takeTools reads the caller's functions, and which of the service's MCP servers he
+// wants. They narrow what the operator has configured: an address of his own is refused.
+func (q *Request) takeTools(in body) error {
+	if len(in.Tools) > maxTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	}
+	for i, raw := range in.Tools {
+		at := fmt.Sprintf("tools[%d]", i)
+		var t inTool
+		if json.Unmarshal(raw, &t) != nil {
+			return &Invalid{at, "must be a function or an MCP server"}
+		}
+		switch {
+		case t.Type == "mcp" && t.ServerURL != "":
+			return &Invalid{at + ".server_url", "is not accepted: name one of the service's MCP servers in server_label"}
+		case t.Type == "mcp":
+			if err := q.takeServer(at, t); err != nil {
+				return err
+			}
+		case t.Type != "function":
+			return &Invalid{at + ".type", "must be function or mcp"}
+		case !toolName(t.Name):
+			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
+		default:
+			if t.Parameters == nil || string(t.Parameters) == "null" {
+				t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+			}
+			if t.Parameters[0] != '{' {
+				return &Invalid{at + ".parameters", "must be a JSON Schema object"}
+			}
+			q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		}
+	}
+	return nil
+}
+
+func (q *Request) takeServer(at string, t inTool) error {
+	if t.ServerLabel == "" {
+		return &Invalid{at + ".server_label", "is required"}
+	}
+	if !slices.Contains(q.Servers, t.ServerLabel) {
+		q.Servers = append(q.Servers, t.ServerLabel)
+		q.Listed = append(q.Listed, t.ServerLabel)
+	}
+	if t.Allowed == nil || string(t.Allowed) == "null" {
+		return nil
+	}
+	var names []string
+	var filter struct {
+		Names []string `json:"tool_names"`
+	}
+	if json.Unmarshal(t.Allowed, &names) != nil {
+		if json.Unmarshal(t.Allowed, &filter) != nil {
+			return &Invalid{at + ".allowed_tools", "must be a list of names or a filter"}
+		}
+		names = filter.Names
+	}
+	q.Tools = append(q.Tools, names...)
+	return nil
+}
+
+func (q *Request) takeChoice(in body) error {
+	raw := in.ToolChoice
+	if raw == nil || string(raw) == "null" {
+		q.Echo.ToolChoice = nil
+		return nil
+	}
+	switch string(raw) {
+	case `"auto"`, `"none"`, `"required"`:
+		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
+		return nil
+	}
+	var named struct{ Type, Name string }
+	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !toolName(named.Name) {
+		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
+	}
+	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name
+	return nil
+}
+
+func toolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
+}
