@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,7 @@ type Result struct {
 	Tool       string          `json:"tool"`
 	Server     string          `json:"server"`
 	IsError    bool            `json:"is_error"`
-	Payload    json.RawMessage `json:"payload,omitempty"` // not kept: it follows from the others
+	Payload    json.RawMessage `json:"payload"` // not kept: it follows from the others
 	Content    []jsonText      `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
@@ -139,9 +140,12 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 // keep keeps a result whole in the log of its run. Without it the run goes on: the
 // parts of the result that matter for it are in its events.
 func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool {
-	whole, err := json.Marshal(Result{CallID: in.CallID, Tool: in.Tool, Server: in.Server, IsError: res.IsError, Content: res.Content, Structured: res.Structured})
+	var whole bytes.Buffer
+	enc := json.NewEncoder(&whole)
+	enc.SetEscapeHTML(false) // it would grow past the log's bound
+	err := enc.Encode(Result{CallID: in.CallID, Tool: in.Tool, Server: in.Server, IsError: res.IsError, Content: res.Content, Structured: res.Structured})
 	if err == nil {
-		err = a.Log.KeepResult(ctx, in.runID, in.CallID, whole)
+		err = a.Log.KeepResult(ctx, in.runID, in.CallID, whole.Bytes())
 	}
 	if err != nil {
 		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", in.runID, "call_id", in.CallID, "bytes", res.Size(), "error", err)

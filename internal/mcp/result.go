@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -85,8 +86,9 @@ func (r *Result) Pieces() []Piece {
 	default:
 		pieces = append(pieces, Piece{Text: "Structured content: " + string(r.Structured)})
 	}
-	if len(pieces) == 0 {
-		pieces = append(pieces, Piece{Text: "(no content)"})
+	// Some endpoints refuse a result without text.
+	if !slices.ContainsFunc(pieces, func(p Piece) bool { return p.Text != "" }) {
+		return []Piece{{Text: "(no content)"}}
 	}
 	return pieces
 }
