@@ -152,7 +152,7 @@ func fits(text string, limit int) int {
 			var r rune
 			r, n = utf8.DecodeRuneInString(text[i:])
 			cost = n
-			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError {
+			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError && n == 1 {
 				cost = len(`\u2028`)
 			}
 		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
