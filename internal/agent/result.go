@@ -140,17 +140,38 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 // keep keeps a result whole in the log of its run. Without it the run goes on: the
 // parts of the result that matter for it are in its events.
 func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool {
-	var whole bytes.Buffer
-	enc := json.NewEncoder(&whole)
-	enc.SetEscapeHTML(false) // it would grow past the log's bound
-	err := enc.Encode(Result{CallID: in.CallID, Tool: in.Tool, Server: in.Server, IsError: res.IsError, Content: res.Content, Structured: res.Structured})
+	head, err := json.Marshal(keptHead{in.CallID, in.Tool, in.Server, res.IsError})
 	if err == nil {
+		// The rest is JSON already, and large: it is copied and not read again.
+		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+64))
+		whole.Write(head[:len(head)-len("}")])
+		whole.WriteString(`,"content":[`)
+		for i, block := range res.Content {
+			if i > 0 {
+				whole.WriteByte(',')
+			}
+			whole.Write(block)
+		}
+		whole.WriteByte(']')
+		if res.Structured != nil {
+			whole.WriteString(`,"structured":`)
+			whole.Write(res.Structured)
+		}
+		whole.WriteByte('}')
 		err = a.Log.KeepResult(ctx, in.runID, in.CallID, whole.Bytes())
 	}
 	if err != nil {
 		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", in.runID, "call_id", in.CallID, "bytes", res.Size(), "error", err)
 	}
 	return err == nil
+}
+
+// keptHead is what a kept result has besides what its server sent.
+type keptHead struct {
+	CallID  string `json:"call_id"`
+	Tool    string `json:"tool"`
+	Server  string `json:"server"`
+	IsError bool   `json:"is_error"`
 }
 
 // where is the path at which the whole result of a run's call can be read.

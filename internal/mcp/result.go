@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
@@ -30,7 +31,9 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 		ResultType string            `json:"resultType"`
 	}
 	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
-	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	}
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, badReply("its result does not decode", err)
 	}
@@ -109,6 +112,9 @@ func sameValue(text string, structured json.RawMessage) bool {
 	if text == string(structured) {
 		return true
 	}
+	if len(text) < len(structured)/8 {
+		return false // escapes make the same text six times as long at most
+	}
 	value, err := decodeValue(structured)
 	if err != nil {
 		return false
@@ -148,6 +154,7 @@ func (r *Result) Payload() json.RawMessage {
 	}
 	return array(r.Content)
 }
+
 
 // Size is the bytes of the content and of the structured content.
 func (r *Result) Size() int { return size(r.Content) + len(r.Structured) }
