@@ -155,7 +155,6 @@ func (r *Result) Payload() json.RawMessage {
 	return array(r.Content)
 }
 
-
 // Size is the bytes of the content and of the structured content.
 func (r *Result) Size() int { return size(r.Content) + len(r.Structured) }
 
