@@ -43,8 +43,12 @@ func (r *Result) Brief(o BriefOptions) Brief {
 	case r.Structured != nil:
 		b.Payload = CutValue(r.Structured, o.Max/3, o.Where)
 	case ok:
-		text, cut := CutText(text, share, o.Where)
-		b.Payload, b.Cut = quote(text), b.Cut || cut
+		if !b.Cut {
+			b.Payload = r.Payload()
+			break
+		}
+		text, _ = CutText(text, share, o.Where)
+		b.Payload = quote(text)
 	default:
 		b.Payload = array(b.Content)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
 type Result struct {
-	Content    []json.RawMessage // each an MCP content block, as received
+	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
 
@@ -22,33 +22,58 @@ type Result struct {
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
 // the SDK's types: those turn large integers into floats, and refuse content types
-// that they don't know.
+// that they don't know. The result shares these bytes, which are nobody else's.
 func decodeResult(raw json.RawMessage) (*Result, *failure) {
-	var w struct {
-		Content    []json.RawMessage `json:"content"`
-		Structured json.RawMessage   `json:"structuredContent"`
-		IsError    bool              `json:"isError"`
-		ResultType string            `json:"resultType"`
-	}
 	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, badReply("its result does not decode", err)
+	raw = bytes.TrimSpace(raw)
+	if !json.Valid(raw) || raw[0] != '{' {
+		return nil, badReply("its result is no JSON object", nil)
 	}
-	if f := checkType(w.ResultType); f != nil {
+	var w struct {
+		content, structured, isError, resultType json.RawMessage
+	}
+	for name, value := range members(raw) {
+		switch name {
+		case "content":
+			w.content = value
+		case "structuredContent":
+			w.structured = value
+		case "isError":
+			w.isError = value
+		case "resultType":
+			w.resultType = value
+		}
+	}
+	r := &Result{}
+	var resultType string
+	for _, m := range []struct {
+		value json.RawMessage
+		into  any
+	}{{w.isError, &r.IsError}, {w.resultType, &resultType}} {
+		if m.value != nil && json.Unmarshal(m.value, m.into) != nil {
+			return nil, badReply("its result does not decode", nil)
+		}
+	}
+	if f := checkType(resultType); f != nil {
 		return nil, f
 	}
-	for _, c := range w.Content {
-		if len(c) == 0 || c[0] != '{' {
+	// null is how some servers write "none"; other falsy values are values (S2.7).
+	if len(w.content) > 0 && string(w.content) != "null" {
+		if w.content[0] != '[' {
+			return nil, badReply("its content is no list", nil)
+		}
+		r.Content = elements(w.content)
+	}
+	for _, c := range r.Content {
+		if c[0] != '{' {
 			return nil, badReply("a content block is not an object", nil)
 		}
 	}
-	r := &Result{Content: w.Content, IsError: w.IsError}
-	// null is how some servers write "none"; other falsy values are values (S2.7).
-	if s := bytes.TrimSpace(w.Structured); len(s) > 0 && string(s) != "null" {
-		r.Structured = s
+	if string(w.structured) != "null" {
+		r.Structured = w.structured
 	}
 	return r, nil
 }
@@ -149,6 +174,8 @@ func (r *Result) Payload() json.RawMessage {
 	switch text, ok := r.onlyText(); {
 	case r.Structured != nil:
 		return r.Structured
+	case ok && len(r.Content) == 1:
+		return r.blocks[0].textJSON
 	case ok:
 		return quote(text)
 	}
