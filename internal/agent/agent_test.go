@@ -165,7 +165,7 @@ func TestABudgetIsAnnouncedWhenItIsNearAndWhenItIsReached(t *testing.T) {
 	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 5}}).ID)
 	var told []string
 	for _, b := range agenttest.Find[event.Budget](events) {
-		told = append(told, fmt.Sprintf("%s %d/%d", b.Limit, b.Used, b.Max))
+		told = append(told, fmt.Sprintf("%s %g/%g", b.Limit, b.Used, b.Max))
 	}
 	if got := strings.Join(told, ", "); got != "tool_calls 4/5, tool_calls 5/5" {
 		t.Errorf("told %s", got)

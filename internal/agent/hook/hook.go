@@ -103,7 +103,7 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	defer span.End()
 	started := time.Now()
 	reply, err := c.ask(ctx, call)
-	does := reply.does()
+	does := reply.String()
 	if err != nil {
 		does = "error"
 		span.SetStatus(codes.Error, err.Error())

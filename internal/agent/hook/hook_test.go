@@ -41,7 +41,7 @@ func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 		{Hook: ToolError, ArgsText: `{"q":`, Failure: &Failure{Kind: "invalid_arguments", Message: "No."}},
 		{Hook: ToolResult, Args: json.RawMessage(`{}`), Result: &Result{Content: []json.RawMessage{json.RawMessage(`{"type":"text","text":"x"}`)}, Structured: json.RawMessage(`0`)}},
 	} {
-		if r, err := c.Ask(t.Context(), call); err != nil || r.does() != "nothing" {
+		if r, err := c.Ask(t.Context(), call); err != nil || r.String() != "nothing" {
 			t.Errorf("%s: %+v, %v", call.Hook, r, err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 	for _, c := range []struct {
 		about Event
 		text  string
-		want  string // does, and the value; "" is an error
+		want  string // String, and the value; "" is an error
 	}{
 		{PreToolCall, `{}`, "nothing"},
 		{PreToolCall, " {\n} ", "nothing"},
@@ -138,7 +138,7 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 		{ToolResult, `{"args":{}}`, ""},
 	} {
 		r, err := parseReply(c.about, []byte(c.text))
-		got := r.does()
+		got := r.String()
 		switch {
 		case err != nil:
 			got = ""

@@ -23,8 +23,9 @@ type Reply struct {
 	Reason  string          // of an abort; one line
 }
 
-// does is the reply in one word, for telemetry.
-func (r Reply) does() string {
+// String is what the reply does, in one word, for logs and telemetry: nothing of the
+// service's own text.
+func (r Reply) String() string {
 	switch {
 	case r.Abort:
 		return "abort"
