@@ -86,7 +86,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 	errs := make([]error, len(calls))
 	turn, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer context.AfterFunc(l.clock.tools, func() { end(errToolTime) })()
+	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
 	l.budget.beginTurn(len(calls))
 	var wg sync.WaitGroup
 	for i, c := range calls {

@@ -18,14 +18,14 @@ const maxReserve = 15 * time.Second
 // limit nothing happens.
 type clock struct {
 	run   context.Context         // ends with errSeconds when the seconds are over
-	tools context.Context         // within run; ends with errToolTime when the reserve is reached
+	tools context.Context         // within ctx; ends with errToolTime when the reserve is reached
 	end   context.CancelCauseFunc // of both
 
 	mu      sync.Mutex // protects what follows; held while a mark is reached
 	marks   []mark     // still to come, in order
 	used    time.Duration
-	since   time.Time   // when used was right; the clock goes on since then
-	paused  int         // who waits for a person; the clock stands still unless it is 0
+	since   time.Time   // when used was right
+	held    int         // how often it is held; it stands still unless this is 0
 	timer   *time.Timer // to the next mark; nil where there is none
 	stopped bool
 }
@@ -36,15 +36,14 @@ type mark struct {
 	reach func()
 }
 
-// startClock starts the clock of a run. It must be stopped.
-func startClock(ctx context.Context, seconds float64, out *event.Writer) *clock {
-	c := &clock{since: time.Now()}
-	c.run, c.end = context.WithCancelCause(ctx)
-	if c.tools = c.run; seconds <= 0 {
-		return c
+// start starts the clock, once; it must be stopped. No seconds are no limit.
+func (c *clock) start(ctx context.Context, seconds float64, out *event.Writer) {
+	c.ctx, c.end = context.WithCancelCause(ctx)
+	if c.tools = c.ctx; seconds <= 0 {
+		return
 	}
 	var endTools context.CancelCauseFunc
-	c.tools, endTools = context.WithCancelCause(c.run)
+	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(seconds * float64(time.Second))
 	tell := func(used time.Duration) {
 		err := out.Append(ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
@@ -53,33 +52,34 @@ func startClock(ctx context.Context, seconds float64, out *event.Writer) *clock 
 		}
 	}
 	near := limit / 5 * 4
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = time.Now()
 	c.marks = []mark{
 		{near, func() { tell(near) }},
 		{max(near, limit-maxReserve), func() { endTools(errToolTime) }},
 		{limit, func() { tell(limit); c.end(errSeconds) }},
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.armLocked()
-	return c
 }
 
-// pause stops the clock, for as long as the run waits for a person, until resume is
-// called.
-func (c *clock) pause() (resume func()) {
+// hold stops the clock while the run waits for a person, until as many resumes.
+func (c *clock) hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.paused++; c.paused == 1 {
+	if c.held++; c.held == 1 {
 		c.used += time.Since(c.since)
 		c.disarmLocked()
 	}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.paused--; c.paused == 0 {
-			c.since = time.Now()
-			c.armLocked()
-		}
+}
+
+// resume lets the clock go on from where it was held.
+func (c *clock) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held--; c.held == 0 {
+		c.since = time.Now()
+		c.armLocked()
 	}
 }
 
@@ -96,7 +96,7 @@ func (c *clock) stop() {
 func (c *clock) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopped || c.paused > 0 {
+	if c.stopped || c.held > 0 {
 		return // the timer had fired already
 	}
 	for now := c.used + time.Since(c.since); len(c.marks) > 0 && c.marks[0].at <= now; {

@@ -23,33 +23,36 @@ func TestThePatienceOfAPersonCostsARunNoTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		c := startClock(t.Context(), 10, out)
+		var c clock
+		c.start(t.Context(), 10, out)
 		defer c.stop()
 		<-time.After(7 * time.Second)
-		first, second := c.pause(), c.pause()
+		c.hold()
+		c.hold()
 		<-time.After(time.Hour)
-		first()
+		c.resume()
 		<-time.After(time.Hour)
-		second()
+		c.resume()
 		<-c.tools.Done()
 		if took := time.Since(began); took != 2*time.Hour+8*time.Second || context.Cause(c.tools) != errToolTime {
 			t.Errorf("tools had %s, %v", took, context.Cause(c.tools))
 		}
-		<-c.run.Done()
-		if took := time.Since(began); took != 2*time.Hour+10*time.Second || !errors.Is(context.Cause(c.run), errSeconds) {
-			t.Errorf("the run had %s, %v", took, context.Cause(c.run))
+		<-c.ctx.Done()
+		if took := time.Since(began); took != 2*time.Hour+10*time.Second || !errors.Is(context.Cause(c.ctx), errSeconds) {
+			t.Errorf("the run had %s, %v", took, context.Cause(c.ctx))
 		}
 	})
 }
 
 func TestAStoppedClockReachesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startClock(t.Context(), 10, nil) // to write would panic
-		resume := c.pause()
+		var c clock
+		c.start(t.Context(), 10, nil) // to write would panic
+		c.hold()
 		c.stop()
-		resume()
+		c.resume()
 		<-time.After(time.Hour)
-		if cause := context.Cause(c.run); !errors.Is(cause, context.Canceled) {
+		if cause := context.Cause(c.ctx); !errors.Is(cause, context.Canceled) {
 			t.Error(cause)
 		}
 	})

@@ -29,7 +29,6 @@ type loop struct {
 	parts    int             // text and reasoning parts so far
 	callIDs  map[string]bool
 	budget   *budget
-	clock    *clock
 	meta     event.Metadata
 	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
 }
@@ -85,7 +84,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, l.clock)
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }

@@ -33,6 +33,7 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	out    *event.Writer
+	clock  clock
 
 	interruptsMu sync.Mutex // protects interrupts
 	interrupts   map[string]*interrupt
@@ -112,10 +113,10 @@ func (a *Agent) execute(r *run) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
-	clock := startClock(ctx, r.req.Budget.Seconds, r.out)
-	defer clock.stop()
-	ctx = clock.run
-	l := &loop{agent: a, run: r, started: started, clock: clock}
+	r.clock.start(ctx, r.req.Budget.Seconds, r.out)
+	defer r.clock.stop()
+	ctx = r.clock.ctx
+	l := &loop{agent: a, run: r, started: started}
 	end, err := l.answer(ctx)
 	if err != nil {
 		end = a.failure(ctx, r, l, err)
