@@ -17,7 +17,7 @@ const maxReserve = 15 * time.Second
 // fifth of the seconds and 15 s at most; the model may speak to the end. Without a
 // limit nothing happens.
 type clock struct {
-	run   context.Context         // ends with errSeconds when the seconds are over
+	ctx   context.Context         // of the run; ends with errSeconds when the seconds are over
 	tools context.Context         // within ctx; ends with errToolTime when the reserve is reached
 	end   context.CancelCauseFunc // of both
 
