@@ -207,6 +207,7 @@ func TestABrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 			if got != c.want {
 				t.Errorf("got %s", got)
 			}
+			h.Drain(t.Context()) // it logs the run's end
 			if text := log.String(); !strings.Contains(text, "hook failed") || strings.Contains(text, "canary") {
 				t.Errorf("log %s", text)
 			}
