@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -46,10 +45,9 @@ func (c *clock) start(ctx context.Context, seconds float64, out *event.Writer) {
 	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(seconds * float64(time.Second))
 	tell := func(used time.Duration) {
-		err := out.Append(ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
-		if err != nil && !errors.Is(err, event.ErrEnded) {
-			c.end(err)
-		}
+		// A run that has just ended is not told, and a log that fails ends the run at its
+		// own next event.
+		_ = out.Append(ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
 	}
 	near := limit / 5 * 4
 	c.mu.Lock()

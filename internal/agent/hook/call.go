@@ -3,12 +3,10 @@ package hook
 import (
 	"bytes"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"answerd/internal/auth"
@@ -72,14 +70,14 @@ type wireCall struct {
 	DeliveryID string          `json:"delivery_id"` // of this POST alone
 }
 
-func (c Call) encode(now time.Time) ([]byte, error) {
+func (c Call) encode(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(wireCall{
 		Hook: c.Hook, RunID: c.RunID, Subject: c.Subject, Server: c.Server, Tool: c.Tool, CallID: c.CallID,
 		Args: c.Args, ArgsText: c.ArgsText, Result: c.Result, Error: c.Failure,
-		Timestamp: now.Unix(), DeliveryID: "dlv_" + strings.ToLower(rand.Text()),
+		Timestamp: now.Unix(), DeliveryID: delivery,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the question: %w", err)

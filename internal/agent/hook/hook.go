@@ -7,8 +7,9 @@
 //		// no reply, or one that cannot be used: what that means depends on the hook
 //	}
 //
-// Each question is one signed POST and at most one reply; nothing is asked twice,
-// since the service may have acted on the first. Ask blocks until the reply is there,
+// Each question is one signed POST. It is not repeated when there is no reply, since
+// the service may have acted on it; only on a kept connection that was already closed
+// the same bytes go out again, which a service can tell by their delivery_id. Ask blocks until the reply is there,
 // 5 seconds are over or ctx ends, whichever is first. Any number may be asked at once.
 package hook
 
@@ -16,10 +17,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -115,7 +118,8 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 }
 
 func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
-	body, err := call.encode(time.Now())
+	delivery := "dlv_" + strings.ToLower(rand.Text())
+	body, err := call.encode(time.Now(), delivery)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -128,6 +132,10 @@ func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set(SignatureHeader, sign(c.secret, body))
+	// It also tells net/http that the POST may go out again where a kept connection
+	// turns out to be closed, before any reply: else every service that closes idle
+	// connections would refuse a call now and then.
+	req.Header.Set("Idempotency-Key", delivery)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return Reply{}, transportError(ctx)

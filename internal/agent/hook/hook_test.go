@@ -1,12 +1,14 @@
 package hook
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -66,7 +68,7 @@ func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
 		t.Error("a question with another secret was taken")
 	}
 	send := func(at time.Time, change func([]byte) []byte) func() int {
-		body, err := Call{Hook: PreToolCall, Tool: "find"}.encode(at)
+		body, err := Call{Hook: PreToolCall, Tool: "find"}.encode(at, fmt.Sprint("dlv_", at))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,6 +186,52 @@ func TestAServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		})
+	}
+}
+
+// A service that closes connections which were idle does so when it likes, such as
+// while the next question is on its way: that must not refuse a call.
+func TestAKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := make(chan []byte, 3)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for _, replies := range []int{1, 1} { // of each connection, before a question that has none
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			for in := bufio.NewReader(conn); ; replies-- {
+				r, err := http.ReadRequest(in)
+				if err != nil {
+					break
+				}
+				body, _ := io.ReadAll(r.Body)
+				bodies <- body
+				if replies == 0 {
+					break
+				}
+				io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+			}
+			conn.Close()
+		}
+	}()
+	c := client(t, "http://"+l.Addr().String(), hooktest.Secret)
+	for range 2 {
+		if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+	l.Close()
+	<-served
+	first, lost, again := <-bodies, <-bodies, <-bodies
+	if bytes.Equal(first, lost) || !bytes.Equal(lost, again) {
+		t.Errorf("%s\n%s\n%s", first, lost, again)
 	}
 }
 
