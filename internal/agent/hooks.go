@@ -42,6 +42,9 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 	case err != nil:
 		a.hookFailed(ctx, in, hook.PreToolCall, err)
 		return in.fail(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
+	}
+	a.hookDecided(ctx, in, hook.PreToolCall, reply)
+	switch {
 	case reply.Abort:
 		in.abort = &abortError{reply.Reason}
 		return in.fail(mcp.Denied, sentence("A hook refused this call", reply.Reason))
@@ -50,19 +53,20 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 	case reply.Content != nil:
 		in.answered = resultOf(*reply.Content)
 	}
-	a.hookDecided(ctx, in, hook.PreToolCall, reply)
 	return nil
 }
 
 // review asks the hook of how the call ended, and returns how it ends now. Not asked
 // are what a hook answered itself; refusals, which are our own decision and not the
-// tool's failure; and calls whose run or caller is gone.
+// tool's failure; and calls that were given up. A result whose review is cut short by
+// that is given up too: the hook might have taken something out.
 func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err error) (*mcp.Result, error) {
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	switch {
-	case a.Hooks == nil, in.answered != nil, ctx.Err() != nil,
-		err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
+	case a.Hooks == nil, in.answered != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
 		return res, err
+	case ctx.Err() != nil:
+		return in.unseen(ctx, err)
 	}
 	q := in.question(hook.ToolResult)
 	if isFailure {
@@ -73,7 +77,7 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 	reply, noReply := a.Hooks.Ask(ctx, q)
 	switch {
 	case ctx.Err() != nil:
-		return res, err
+		return in.unseen(ctx, err)
 	case noReply != nil:
 		a.hookFailed(ctx, in, q.Hook, noReply)
 		return res, err
@@ -89,6 +93,14 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 		return resultOf(*reply.Content), nil
 	}
 	return res, err
+}
+
+// unseen is how a call ends that was given up before the hook had seen how it ended.
+func (in *invocation) unseen(ctx context.Context, err error) (*mcp.Result, error) {
+	if err == nil {
+		err = in.givenUp(ctx)
+	}
+	return nil, err
 }
 
 // question is the call as hooks are told of it.

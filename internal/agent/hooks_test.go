@@ -304,6 +304,39 @@ func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 	}
 }
 
+// A result that a hook has not seen is shown to nobody, even if the hook had no time to
+// look because another one ended the run.
+func TestAResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
+	arrived, over := make(chan struct{}), make(chan struct{})
+	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
+		func(q hooktest.Question) string {
+			switch q.Hook {
+			case "tool_result":
+				close(arrived)
+				<-over
+			case "tool_error":
+				<-arrived
+				return `{"abort":true}`
+			}
+			return `{}`
+		}, nil)
+	defer close(over)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if end := agenttest.Last[event.RunError](t, events); end.Code != "tool_aborted" || end.Message != "A hook ended the run." {
+		t.Errorf("end %+v", end)
+	}
+	for _, e := range events {
+		if bytes.Contains(e.JSON, []byte("4321")) {
+			t.Errorf("%s", e.JSON)
+		}
+	}
+	for _, e := range agenttest.Find[event.ToolError](events) {
+		if e.Tool == "add" && e.Kind != "cancelled" {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 // Calls without a model go by the hooks too; there is no run that could end.
 func TestDirectCallsGoByTheHooks(t *testing.T) {
 	for name, c := range map[string]struct {
