@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"time"
 
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -91,14 +90,11 @@ func wholeOf(c event.Call, t *event.Truncated, r Result) (Result, error) {
 
 // report is the ending of a call that worked. Within a run its event is bounded, and what
 // that leaves out is kept whole beside it; a direct call has nothing but its answer.
-func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result, took time.Duration) ending {
-	end := ending{result: res, worked: &event.ToolResult{Call: in.Call, Args: in.args, DurationMS: took.Milliseconds()}}
+func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) ending {
+	end := ending{result: res, worked: &event.ToolResult{Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds()}}
 	w := end.worked
 	if in.runID == "" {
-		w.Payload, w.Content, w.Structured = res.Payload(), res.Content, res.Structured
-		if w.Content == nil {
-			w.Content = []jsonText{} // structured content alone; readers expect a list
-		}
+		w.Payload, w.Content, w.Structured = res.Payload(), contentOf(res), res.Structured
 		return end
 	}
 	end.where = in.where()
@@ -116,15 +112,17 @@ func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result, too
 
 // reportFailure is the ending of a call that failed. A tool's own report is kept whole
 // where its text in the event is not all of it.
-func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.CallError, took time.Duration) ending {
-	end := ending{failed: &event.ToolError{
-		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: took.Milliseconds(),
+func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.CallError) ending {
+	end := ending{abort: in.abort, failed: &event.ToolError{
+		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
 	}}
 	if in.runID != "" {
 		end.where = in.where()
 	}
 	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
-	if in.runID != "" && in.reported != nil && (cut || !in.reported.IsText()) {
+	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
+	own := in.reported != nil && failed.Kind == mcp.Execution && a.Hooks == nil
+	if in.runID != "" && own && (cut || !in.reported.IsText()) {
 		end.failed.Truncated = &event.Truncated{Bytes: in.reported.Size(), URL: end.where}
 		cut = !a.keep(ctx, in, in.reported)
 	}
@@ -158,7 +156,8 @@ func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool 
 			whole.Write(res.Structured)
 		}
 		whole.WriteByte('}')
-		err = a.Log.KeepResult(ctx, in.runID, in.CallID, whole.Bytes())
+		// Like its event, it outlives a turn that is given up.
+		err = a.Log.KeepResult(context.WithoutCancel(ctx), in.runID, in.CallID, whole.Bytes())
 	}
 	if err != nil {
 		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", in.runID, "call_id", in.CallID, "bytes", res.Size(), "error", err)
@@ -183,12 +182,12 @@ func (in *invocation) where() string {
 func (l *loop) message(c *call, end ending) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if end.failed != nil {
-		m.Text, m.Failed = string(errorObject(end.failed.Payload)), true
+		m.Text, m.Failed = l.budget.takeResult(string(errorObject(end.failed.Payload)), end.where), true
 		return m
 	}
 	text, media := l.shown.exhibit(c, end.result)
-	m.Text, _ = mcp.CutText(text, maxForModel, end.where)
-	m.Media = media
+	text, _ = mcp.CutText(text, maxForModel, end.where)
+	m.Text, m.Media = l.budget.takeResult(text, end.where), media
 	return m
 }
 

@@ -82,7 +82,7 @@ func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
 			events := h.house.Events(t, run.ID)
 			end := agenttest.Last[event.FinalAnswer](t, events)
 			hide := strings.NewReplacer(run.ID, "RUN")
-			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(told(h.house.Model.Requests()[before:])), "CALL"))
+			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(conversation(h.house.Model.Requests()[before:])), "CALL"))
 			if i > 0 {
 				continue
 			}
@@ -113,8 +113,8 @@ func gives(r llmtest.Request) llmtest.Answer {
 	return llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
 }
 
-// told is what the last request says after the call.
-func told(requests []llmtest.Request) string {
+// conversation is what the last request says after the call.
+func conversation(requests []llmtest.Request) string {
 	messages := requests[len(requests)-1].Messages
 	var out strings.Builder
 	for i, m := range messages {
@@ -242,6 +242,18 @@ func TestWhatARunShowsIsBounded(t *testing.T) {
 	}
 }
 
+// A picture that the run's budget has no room for is not shown.
+func TestPicturesCountAsResultBytes(t *testing.T) {
+	h := agenttest.Build(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
+	block := `{"type":"image","mimeType":"image/png","data":"` + picture(300) + `"}`
+	h.Tools.Gift("it", `{"content":[`+block+`,`+block+`]}`)
+	h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
+	told := conversation(h.Model.Requests())
+	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
+		t.Error(told)
+	}
+}
+
 func repeat(n int) (calls []llmtest.Call) {
 	for i := range n {
 		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"big"}`})
@@ -288,6 +300,21 @@ func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
 	res := agenttest.Find[event.ToolResult](events)[0]
 	if res.Truncated == nil || res.Truncated.URL != "" || res.Truncated.Bytes < 400_000 || !strings.Contains(string(res.Payload), "bytes are shown]") {
 		t.Errorf("truncated %+v, payload %s", res.Truncated, short(string(res.Payload)))
+	}
+	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("result: %v", err)
+	}
+}
+
+// What a hook has not seen of a failure, nobody sees.
+func TestAFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
+	h, _ := hooked(t, gives, on("none", ""), nil)
+	h.Tools.Gift("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
+	run := h.Begin(t, agent.Request{})
+	events := h.Events(t, run.ID)
+	failed := agenttest.Find[event.ToolError](events)[0]
+	if failed.Truncated == nil || failed.Truncated.URL != "" || strings.Contains(failed.Payload, "secret") {
+		t.Errorf("truncated %+v of %s", failed.Truncated, short(failed.Payload))
 	}
 	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
 		t.Errorf("result: %v", err)
