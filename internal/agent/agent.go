@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"answerd/internal/agent/hook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -46,6 +47,8 @@ type Options struct {
 	// model, with a profile of which nothing is known.
 	Profiles   map[string]llm.Profile
 	Prompt     *Prompt
+	Hooks      *hook.Client  // nil asks nobody
+	Budget     Budget        // of every run; requests may ask for less
 	MaxHistory int           // messages of history that are used; 0 means 16
 	MaxTurns   int           // model turns with tools; 0 means 10
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512

@@ -86,8 +86,8 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req.Budget)
-	l.shown.profile = l.agent.Profiles[req.Model]
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
+	l.shown = gallery{profile: l.agent.Profiles[req.Model], budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -130,5 +130,8 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 		l.messages = append(l.messages, l.message(said.calls[i], end))
 		l.record(said.calls[i], end)
 	}
-	return nil
+	if last {
+		return nil
+	}
+	return l.budget.endTurn(ctx, l.run.out)
 }
