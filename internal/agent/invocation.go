@@ -28,6 +28,8 @@ type invocation struct {
 	runID   string        // for the log; "" outside of runs
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
+	// own makes the call where the tool is one of ours and no server's.
+	own func(context.Context, *invocation) (*mcp.Result, error)
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -125,6 +127,9 @@ func (a *Agent) permit(_ context.Context, in *invocation) error {
 
 // exchange sends the call to its server and waits for the result.
 func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
+	if in.own != nil {
+		return in.own(ctx, in)
+	}
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }

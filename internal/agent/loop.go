@@ -21,8 +21,9 @@ type loop struct {
 	run     *run
 	started time.Time
 
-	tools    map[string]mcp.Tool // by the name that the model knows
-	offered  []llm.Tool
+	tools    map[string]mcp.Tool // that the run may call, by the name that the model knows
+	offered  []llm.Tool          // that the model is shown
+	search   *toolSearch         // by which it finds others; nil where it is shown all
 	messages []llm.Message
 	step     int             // the current or last step, from 1
 	said     strings.Builder // the text of the current step
@@ -73,11 +74,11 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 // or goes meanwhile does not change the conversation.
 func (l *loop) prepare(ctx context.Context) (err error) {
 	req := l.run.req
-	tools := req.narrow(l.agent.Tools.ToolsFor(ctx, l.run.caller))
-	l.tools = make(map[string]mcp.Tool, len(tools))
-	for _, t := range tools {
-		l.tools[t.Name] = t
-		l.offered = append(l.offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+	all := l.agent.catalogues.of(l.agent.Tools.ToolsFor(ctx, l.run.caller), req)
+	l.tools, l.offered = all.byName, all.offered
+	tools := all.tools
+	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {
+		l.offered, tools = l.search.shown(), []mcp.Tool{l.search.tool}
 	}
 	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
 	if err == nil && req.Prompt != nil {
@@ -126,6 +127,9 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
 		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
 		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
+	}
+	if l.search != nil && l.search.take(said.calls) {
+		l.offered = l.search.shown()
 	}
 	return err
 }

@@ -102,13 +102,15 @@ func (a *Agent) check(r *Request) error {
 	return nil
 }
 
+// narrows reports whether the request may not use every tool.
+func (r Request) narrows() bool {
+	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
+}
+
 // narrow returns the tools of all that the request may use.
 func (r Request) narrow(all []mcp.Tool) []mcp.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
-	}
-	if len(r.Servers) == 0 && len(r.Tools) == 0 {
-		return all
 	}
 	var out []mcp.Tool
 	for _, t := range all {
