@@ -76,6 +76,9 @@ func (a *Agent) check(r *Request) error {
 	if r.Model == "" {
 		r.Model = a.DefaultModel
 	}
+	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
+		return &InvalidError{"/model", "not one of the models that are served"}
+	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
 	}
