@@ -25,6 +25,8 @@ type loop struct {
 	offered  []llm.Tool          // that the model is shown
 	search   *toolSearch         // by which it finds others; nil where it is shown all
 	messages []llm.Message
+	history  int             // of these, how many behind the first are from before the question
+	window   window          // what the model can take of them
 	step     int             // the current or last step, from 1
 	said     strings.Builder // the text of the current step
 	parts    int             // text and reasoning parts so far
@@ -46,10 +48,11 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if last {
 			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summingUp})
 		}
-		said, err := l.think(ctx, l.request(turn, last))
+		said, err := l.think(ctx, turn, last)
 		if err != nil {
 			return nil, err
 		}
+		l.window.learn(said.usage)
 		if err := l.budget.spendTokens(ctx, l.run.out, said.usage); err != nil {
 			return nil, err
 		}
@@ -81,6 +84,8 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.offered, tools = l.search.shown(), []mcp.Tool{l.search.tool}
 	}
 	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
+	l.history = max(len(l.messages)-2, 0) // between the system prompt and the question
+	l.window = newWindow(l.agent.Profiles[req.Model])
 	if err == nil && req.Prompt != nil {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
