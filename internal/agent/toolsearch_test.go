@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
@@ -288,30 +287,34 @@ func TestThePromptListsOnlyWhatIsShown(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is a whole run of one tool call among 1,000 tools, over loopback HTTP:
-// all shown, and searched. It reports what the model is sent.
+// BenchmarkRunAmongManyTools is a whole run of one tool call, over loopback HTTP with
+// the scripted model's own work in it: all tools shown, and searched. It reports how
+// much of all requests of the run together was about tools.
 func BenchmarkRunAmongManyTools(b *testing.B) {
 	call := llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`})
-	for _, c := range []struct {
-		name    string
-		min     int
-		answers []llmtest.Answer
-	}{
-		{"all shown", 0, []llmtest.Answer{call, llmtest.Says("Filed.")}},
-		{"searched", 64, []llmtest.Answer{llmtest.Calls(wish("file an invoice")), call, llmtest.Says("Filed.")}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			h := withMany(b, 1000, c.min, llmtest.Turns(c.answers...))
-			b.ReportAllocs()
-			for b.Loop() {
+	for _, n := range []int{10, 64, 1000} {
+		for name, c := range map[string]struct {
+			min     int
+			answers []llmtest.Answer
+		}{
+			"shown":    {0, []llmtest.Answer{call, llmtest.Says("Filed.")}},
+			"searched": {1, []llmtest.Answer{llmtest.Calls(wish("useful thing to file an invoice")), call, llmtest.Says("Filed.")}},
+		} {
+			b.Run(fmt.Sprintf("%d %s", n, name), func(b *testing.B) {
+				h := withMany(b, n, c.min, llmtest.Turns(c.answers...))
 				h.Events(b, h.Begin(b, agent.Request{}).ID)
-			}
-			sent := slices.MaxFunc(h.Model.Requests(), func(a, z llmtest.Request) int { return len(a.Tools) - len(z.Tools) })
-			bytes := 0
-			for _, t := range sent.Tools {
-				bytes += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
-			}
-			b.ReportMetric(float64(bytes), "toolbytes/request")
-		})
+				bytes := 0
+				for _, r := range h.Model.Requests() {
+					for _, t := range r.Tools {
+						bytes += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
+					}
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					h.Events(b, h.Begin(b, agent.Request{}).ID)
+				}
+				b.ReportMetric(float64(bytes), "toolbytes/run")
+			})
+		}
 	}
 }
