@@ -34,7 +34,7 @@ func (l *loop) makeRoom(ctx context.Context, tools []llm.Tool) error {
 	l.window.sent = l.window.plain(c)
 	l.agent.Logger.LogAttrs(ctx, slog.LevelDebug, "conversation trimmed to the model's window",
 		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1), slog.Int64("tokens_before", before), slog.Int64("tokens", after), slog.Int64("limit", limit))
-	if after > limit {
+	if after > limit && !l.window.guessed {
 		return &llm.Error{Kind: llm.TooLarge, Public: "The question, and what belongs to it, does not fit the model's context window.",
 			Err: fmt.Errorf("some %d tokens where %d are possible", after, limit)}
 	}

@@ -105,13 +105,13 @@ func refuses(max int, script llmtest.Script) llmtest.Script {
 // A provider's refusal is answered with a shorter conversation, once a step, and what is
 // learnt from it keeps later steps from running into it again.
 func TestAConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
-	h := agenttest.Build(t, refuses(30000, llmtest.Turns(echoes(6, 9000)...)), nil)
+	h := agenttest.Build(t, refuses(30000, llmtest.Turns(echoes(9, 9000)...)), nil)
 	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
 	agenttest.Last[event.FinalAnswer](t, events)
-	if n := len(h.Model.Requests()); n != 7+1 {
-		t.Errorf("%d requests for 7 steps, of which one is refused", n)
+	if n := len(h.Model.Requests()); n != 10+1 {
+		t.Errorf("%d requests for 10 steps, of which one is refused", n)
 	}
-	if steps := len(agenttest.Find[event.StepStart](events)); steps != 7 {
+	if steps := len(agenttest.Find[event.StepStart](events)); steps != 10 {
 		t.Errorf("%d steps", steps)
 	}
 	if n := len(agenttest.Find[event.Budget](events)); n != 1 {

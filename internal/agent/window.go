@@ -31,6 +31,7 @@ type window struct {
 	reserve int64   // of it, what is kept free for the answer
 	factor  float64 // what a provider counted for each token that was estimated
 	sent    int64   // the estimate of the last request, before factor
+	guessed bool    // size is that of a request that was refused
 	told    bool    // readers know that something was left out
 }
 
@@ -56,7 +57,7 @@ func (w *window) learn(u event.Usage) {
 // refused learns from a request of that weight that a provider found too long.
 func (w *window) refused(weight int64) {
 	if w.size == 0 {
-		w.size = weight
+		w.size, w.guessed = weight, true
 		w.reserve = min(w.size/8, maxAnswerReserve)
 		return
 	}
@@ -116,11 +117,15 @@ func (w *window) weigh(c *conversation) (all, must int64) {
 	must = all
 	turn := c.turn()
 	for i := range c.messages {
-		weight := w.weight(&c.messages[i])
-		all += weight
-		// The history is behind the first message; what comes from then on is results.
-		if i == 0 || i > c.history && (i >= turn || c.messages[i].Role != llm.ToolRole) {
-			must += weight
+		m := &c.messages[i]
+		all += w.weight(m)
+		// The history is behind the first message; what leaves from then on are results.
+		switch {
+		case i == 0 || i >= turn:
+			must += w.weight(m)
+		case i > c.history && m.Role != llm.ToolRole:
+			short := withoutArguments(m)
+			must += w.weight(&short)
 		}
 	}
 	return all, must
@@ -128,9 +133,9 @@ func (w *window) weigh(c *conversation) (all, must int64) {
 
 // fit makes c weigh at most limit, as far as that is possible, and returns what it
 // weighs then. First go the results of earlier turns, the oldest first, each for a line
-// that says where it is; then the history, the oldest message first. The system prompt,
-// the question, every call and the last turn stay; but where these alone are too much,
-// the results of that turn are cut.
+// that says where it is; then the history, the oldest message first; then long arguments
+// of earlier calls. The system prompt, the question, every call and the last turn stay;
+// but where these alone are too much, the results of that turn are cut.
 func (w *window) fit(c *conversation, limit int64) int64 {
 	weight, must := w.weigh(c)
 	if must > limit {
@@ -146,6 +151,12 @@ func (w *window) fit(c *conversation, limit int64) int64 {
 		}
 	}
 	weight -= w.forget(c, weight-limit)
+	for i, turn := c.history+1, c.turn(); i < turn && weight > limit; i++ {
+		m := &c.messages[i]
+		before := w.weight(m)
+		*m = withoutArguments(m)
+		weight -= before - w.weight(m)
+	}
 	if weight > limit {
 		weight -= w.cut(c, w.resultWeight(c)-(weight-limit))
 	}
@@ -175,6 +186,22 @@ func (w *window) forget(c *conversation, excess int64) (gone int64) {
 func standIn(runID string, m *llm.Message) llm.Message {
 	return llm.Message{Role: m.Role, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed, Text: fmt.Sprintf(
 		"[The result of %s (call %s) was left out to make room. It is kept at %s.]", m.Tool, m.CallID, placeOf(runID, m.CallID))}
+}
+
+// longArguments is from how many bytes on arguments are worth a stand-in.
+const longArguments = 256
+
+// withoutArguments is a message without the long arguments of its calls. That they were
+// made must stay: a model that doesn't know would make them again.
+func withoutArguments(m *llm.Message) llm.Message {
+	short := *m
+	short.Calls = slices.Clone(m.Calls)
+	for i, c := range short.Calls {
+		if len(c.Arguments) > longArguments {
+			short.Calls[i].Arguments = fmt.Sprintf(`{"left_out":"%d bytes of arguments, to make room"}`, len(c.Arguments))
+		}
+	}
+	return short
 }
 
 // placeOf is where a result is kept whole.
