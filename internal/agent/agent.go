@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"answerd/internal/agent/hook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -47,6 +48,8 @@ type Options struct {
 	Profiles   map[string]llm.Profile
 	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
 	Prompt     *Prompt
+	Hooks      *hook.Client  // nil asks nobody
+	Budget     Budget        // of every run; requests may ask for less
 	MaxHistory int           // messages of history that are used; 0 means 16
 	MaxTurns   int           // model turns with tools; 0 means 10
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512

@@ -90,7 +90,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req.Budget)
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -127,7 +127,7 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.meta.Usage.TotalTokens += sampled.TotalTokens
 	for i, o := range outcomes {
 		l.messages = append(l.messages, llm.Message{
-			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,
+			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: l.budget.takeResult(o.forModel), Failed: o.failed,
 		})
 		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
 		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
@@ -136,5 +136,8 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	if l.search != nil && l.search.take(said.calls) {
 		l.offered = l.search.shown()
 	}
-	return err
+	if err != nil || last {
+		return err
+	}
+	return l.budget.endTurn(ctx, l.run.out)
 }

@@ -47,7 +47,7 @@ func (l *loop) tellRoom(ctx context.Context, used, limit int64) error {
 		return nil
 	}
 	l.window.told = true
-	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: used, Max: max(limit, 1)})
+	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(used), Max: float64(max(limit, 1))})
 }
 
 // retryShorter reports whether a request that a provider refused as too long is worth
