@@ -16,8 +16,9 @@ type catalogue struct {
 	byName  map[string]mcp.Tool
 	offered []llm.Tool // the same tools in the same order
 	bytes   int        // of what the model is told about them
-	// index is made when it is first asked for: 1,000 tools take some 20 ms.
-	index func() *search.Index
+	// Made when they are first asked for: the index of 1,000 tools takes some 20 ms.
+	index      func() *search.Index
+	searchTool func() mcp.Tool
 }
 
 func newCatalogue(tools []mcp.Tool) *catalogue {
@@ -27,6 +28,7 @@ func newCatalogue(tools []mcp.Tool) *catalogue {
 		c.offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
 		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
 	}
+	c.searchTool = sync.OnceValue(func() mcp.Tool { return newSearchTool(c) })
 	c.index = sync.OnceValue(func() *search.Index {
 		docs := make([]search.Doc, len(tools))
 		for i, t := range tools {

@@ -22,7 +22,7 @@ func (l *loop) makeRoom(ctx context.Context, tools []llm.Tool) error {
 	if l.window.size == 0 {
 		return nil
 	}
-	before, _ := l.window.weigh(c)
+	before := l.window.weigh(c)
 	if before <= limit {
 		return nil
 	}
@@ -59,9 +59,9 @@ func (l *loop) retryShorter(ctx context.Context, refused error, tools []llm.Tool
 		return false, nil
 	}
 	c := l.conversation(tools)
-	before, _ := l.window.weigh(c)
+	before := l.window.weigh(c)
 	l.window.refused(before)
-	before, _ = l.window.weigh(c) // by what was learnt
+	before = l.window.weigh(c) // by what was learnt
 	limit := int64(float64(before) * harder)
 	if l.window.fit(c, limit) == before {
 		return false, nil

@@ -45,21 +45,28 @@ func (o ToolSearch) newToolSearch(from *catalogue, r Request) *toolSearch {
 	if !many || r.narrows() || r.ToolChoice == ToolRequired {
 		return nil
 	}
+	return &toolSearch{from: from, tool: from.searchTool()}
+}
+
+// newSearchTool is the tool that searches c, under a name that no tool of c has.
+func newSearchTool(c *catalogue) mcp.Tool {
 	name := "search_tools"
-	for n := 2; from.byName[name].Name != ""; n++ {
+	for n := 2; c.byName[name].Name != ""; n++ {
 		name = fmt.Sprintf("search_tools_%d", n)
 	}
-	return &toolSearch{from: from, tool: mcp.Tool{
-		Name: name, Title: "Search tools", Description: searchDescription(from.tools), InputSchema: searchSchema,
+	return mcp.Tool{
+		Name: name, Title: "Search tools", Description: searchDescription(c.tools), InputSchema: searchSchema,
 		Annotations: &mcp.Annotations{ReadOnly: true, Idempotent: true},
-	}}
+	}
 }
 
 // searchDescription tells the model what it cannot see.
 func searchDescription(tools []mcp.Tool) string {
 	var servers []string
+	known := make(map[string]bool)
 	for _, t := range tools {
-		if !slices.Contains(servers, t.Server) {
+		if !known[t.Server] {
+			known[t.Server] = true
 			servers = append(servers, t.Server)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // How much a conversation is taken to weigh in tokens before a provider has counted
 // any. English has some four bytes a token and JSON some three, so that this errs
-// towards leaving out too much; base64 has fewer, and is what tooLong is for.
+// towards leaving out too much; base64 has fewer, and is what retryShorter is for.
 const (
 	bytesPerToken    = 3
 	tokensPerMessage = 8  // role and framing; a call has as much
@@ -67,8 +67,7 @@ func (w *window) refused(weight int64) {
 // plain is the estimate for c by bytes alone.
 func (w *window) plain(c *conversation) int64 {
 	byBytes := window{factor: 1}
-	all, _ := byBytes.weigh(c)
-	return all
+	return byBytes.weigh(c)
 }
 
 // tokens is the estimate for a text of n bytes.
@@ -111,24 +110,30 @@ func (c *conversation) turn() int {
 	return c.history + 1
 }
 
-// weigh is the estimate for all of c, and for what of it must stay.
-func (w *window) weigh(c *conversation) (all, must int64) {
-	all = w.toolWeight(c.tools)
-	must = all
+// weigh is the estimate for all of c.
+func (w *window) weigh(c *conversation) int64 {
+	sum := w.toolWeight(c.tools)
+	for i := range c.messages {
+		sum += w.weight(&c.messages[i])
+	}
+	return sum
+}
+
+// core is the estimate for what of c has to stay, as long as the last turn does.
+func (w *window) core(c *conversation) int64 {
+	sum := w.toolWeight(c.tools)
 	turn := c.turn()
 	for i := range c.messages {
 		m := &c.messages[i]
-		all += w.weight(m)
-		// The history is behind the first message; what leaves from then on are results.
 		switch {
 		case i == 0 || i >= turn:
-			must += w.weight(m)
+			sum += w.weight(m)
 		case i > c.history && m.Role != llm.ToolRole:
 			short := withoutArguments(m)
-			must += w.weight(&short)
+			sum += w.weight(&short)
 		}
 	}
-	return all, must
+	return sum
 }
 
 // fit makes c weigh at most limit, as far as that is possible, and returns what it
@@ -137,8 +142,8 @@ func (w *window) weigh(c *conversation) (all, must int64) {
 // of earlier calls. The system prompt, the question, every call and the last turn stay;
 // but where these alone are too much, the results of that turn are cut.
 func (w *window) fit(c *conversation, limit int64) int64 {
-	weight, must := w.weigh(c)
-	if must > limit {
+	weight := w.weigh(c)
+	if weight > limit && w.core(c) > limit {
 		// One huge result would else drive out everything that was said before it.
 		weight -= w.cut(c, limit/2)
 	}

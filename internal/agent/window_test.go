@@ -140,7 +140,7 @@ func TestTrimmingKeepsWhatTheModelNeeds(t *testing.T) {
 		w := newWindow(llm.Profile{})
 		w.factor = 0.5 + 2*rnd.Float64()
 		weight := w.fit(c, limit)
-		if all, _ := w.weigh(c); all != weight {
+		if all := w.weigh(c); all != weight {
 			t.Fatalf("%s in %d: it weighs %d and not %d", form, limit, all, weight)
 		}
 		checkTrimmed(t, form, before[0], before[history+1:], c)
