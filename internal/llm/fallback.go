@@ -39,7 +39,7 @@ func (x *extractor) fallback() error {
 		default:
 			args = "{}"
 		}
-		if args == "" || args != "{}" && x.told {
+		if args == "" || args != "{}" && x.told || len(x.calls) == maxCalls {
 			continue
 		}
 		if err := x.start(t.Name); err != nil {
