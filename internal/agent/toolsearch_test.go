@@ -180,7 +180,7 @@ func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
 	} {
 		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
 		failed := agenttest.Find[event.ToolError](h.Events(t, h.Begin(t, agent.Request{}).ID))
-		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || !strings.Contains(failed[0].Payload, `"required":["query"]`) {
+		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || strings.Count(failed[0].Payload, `"required":["query"]`) != 1 {
 			t.Errorf("%.40s: %+v", args, failed)
 		}
 	}
