@@ -148,6 +148,9 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err
 	}
+	if err := a.checkForced(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if id, err := a.keys.find(owner, r); id != "" || err != nil {
@@ -169,7 +172,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		return event.Run{}, fmt.Errorf("create a run: %w", err)
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	start := event.Start{Question: r.Question, Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
+	start := event.Start{Question: r.asked(), Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
 	if err := ru.out.Append(ctx, start); err != nil {
 		ru.cancel(err)
 		return event.Run{}, fmt.Errorf("start a run: %w", err)

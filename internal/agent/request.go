@@ -95,6 +95,9 @@ func (a *Agent) check(r *Request) error {
 	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
 	}
+	if err := r.checkQuestion(); err != nil {
+		return err
+	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
 	}

@@ -40,7 +40,9 @@ type Request struct {
 	Messages   []Message
 	Tools      []Tool
 	ToolChoice ToolChoice // "" is Auto
+	MustCall   string     // with Required: the tool to call; "" is any
 	MaxTokens  int64      // of the answer; 0 leaves it to the provider
+	Sampling   Sampling
 }
 
 // Role is who speaks in a Message.
