@@ -21,7 +21,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
 		return err
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -36,30 +36,25 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
 		return nil
 	}
-	run, err = h.await(r.Context(), run.ID)
+	run, err = h.await(r.Context(), run.ID, nil)
 	if err != nil {
 		return err
 	}
-	switch end := run.Last.Body.(type) {
-	case event.FinalAnswer:
+	if end, ok := run.Last.Body.(event.FinalAnswer); ok {
 		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
 		return nil
-	case event.RunError:
-		return runProblem(run, end)
-	default:
-		p := newProblem("conflict", "The run was cancelled.")
-		p.Instance = "/runs/" + run.ID
-		return p
 	}
+	return endProblem(run)
 }
 
-// await reads a run to its end. A caller that leaves takes the run along.
-func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
+// await reads a run to its end, and shows each of its events to see, unless that is nil.
+// A caller that leaves takes the run along.
+func (h *Handler) await(ctx context.Context, id string, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
 	for pos := int64(0); ; {
 		page, err := h.Log.After(id, pos)
 		if errors.Is(err, event.ErrGone) {
-			// A long run gave up its past. Only its end is of interest here.
+			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(id)
 			if err != nil {
 				watch.Release()
@@ -71,6 +66,11 @@ func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
 		if err != nil {
 			watch.Release()
 			return event.Run{}, err
+		}
+		for _, e := range page.Events {
+			if see != nil {
+				see(e)
+			}
 		}
 		if page.Ended {
 			watch.Release()
@@ -104,7 +104,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
 		}
 		return h.resume(w, r, id)
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.
 	if err != nil {
 		return err
 	}
-	h.follow(w, r, run.ID, 0)
+	h.follow(w, r, run.ID, 0, nativeFormat)
 	return nil
 }
 
@@ -163,17 +163,17 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	h.follow(w, r, run, pos)
+	h.follow(w, r, run, pos, nativeFormat)
 	return nil
 }
 
-// decode reads a question and what its headers add.
-func (h *Handler) decode(r *http.Request) (agent.Request, error) {
+// decode reads a question and what its headers add, by one face's decode.
+func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
 	body, err := h.body(r)
 	if err != nil {
 		return agent.Request{}, err
 	}
-	req, err := native.Decode(body)
+	req, err := decode(body)
 	if err != nil {
 		return agent.Request{}, err
 	}

@@ -64,6 +64,7 @@ type Handler struct {
 	Options
 	http.Handler
 	unready atomic.Bool
+	started time.Time
 }
 
 // New returns the API with its routes.
@@ -80,7 +81,7 @@ func New(o Options) *Handler {
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
 	}
-	h := &Handler{Options: o}
+	h := &Handler{Options: o, started: time.Now()}
 	h.Handler = h.routes()
 	return h
 }
@@ -113,6 +114,8 @@ func (h *Handler) routes() http.Handler {
 	}
 	r.Group(func(r chi.Router) {
 		r.Use(h.sameOrigin, h.authenticate)
+		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
+		r.Get("/v1/models", h.handle(h.models))
 		r.Post("/answer", h.handle(h.answer))
 		r.Post("/answer/stream", h.handle(h.stream))
 		r.Get("/answer/stream", h.handle(h.streamQuery))

@@ -138,7 +138,7 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
 	defer stop()
 	status := http.StatusOK
-	run, err := h.await(ctx, id)
+	run, err := h.await(ctx, id, nil)
 	if errors.Is(err, errGone) {
 		status = http.StatusAccepted // told, and not yet done
 		run, err = h.Log.Run(id)
