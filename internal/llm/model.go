@@ -27,6 +27,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"strings"
 )
 
 // Model answers one request with a stream of parts.
@@ -75,6 +76,9 @@ type Media struct {
 	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
 	Data  string // base64, padded, without line breaks
 }
+
+// IsImage reports whether it is a picture, or else a sound.
+func (m Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }
 
 // Tool is what the model may call.
 type Tool struct {
