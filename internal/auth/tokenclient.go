@@ -63,11 +63,11 @@ func CheckTokenEndpoint(issuer, tokenURL string) error {
 	case issuer != "" && tokenURL != "":
 		return errors.New("an issuer and a token URL are both set")
 	case issuer == "":
-		return checkEndpoint("the token URL", tokenURL)
+		return CheckEndpoint("the token URL", tokenURL)
 	case strings.ContainsAny(issuer, "?#"): // RFC 8414 section 2
 		return errors.New("the issuer must not have a query or a fragment")
 	}
-	return checkEndpoint("the issuer", issuer)
+	return CheckEndpoint("the issuer", issuer)
 }
 
 // fetch is one token, and one line in the log, which holds no value of either side.
@@ -159,16 +159,16 @@ func (c *tokenClient) request(ctx context.Context, form url.Values, secret Secre
 	req.SetBasicAuth(url.QueryEscape(c.cfg.ClientID), url.QueryEscape(secret.Reveal()))
 
 	asked := time.Now()
-	got, err := exchange(c.client, req, tokenEndpoint, maxTokenReply)
+	got, err := Do(c.client, req, tokenEndpoint, maxTokenReply)
 	if err != nil {
 		return grant{}, err
 	}
-	if got.status != http.StatusOK {
-		return grant{}, &FetchError{Public: tokenEndpoint + " refused the request", Status: got.status, Code: errorCode(got.body)}
+	if got.Status != http.StatusOK {
+		return grant{}, &FetchError{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: ErrorCode(got.Body)}
 	}
-	token, life, err := parseTokenReply(got.body, issuerTime(got.header, asked))
+	token, life, err := parseTokenReply(got.Body, issuerTime(got.Header, asked))
 	if err != nil {
-		return grant{}, &FetchError{Public: err.Error(), Status: got.status}
+		return grant{}, &FetchError{Public: err.Error(), Status: got.Status}
 	}
 	return newGrant(token, life, asked), nil
 }

@@ -63,6 +63,9 @@ type Options struct {
 	StartWait time.Duration
 	// Version is what servers are told about this client; "": "dev".
 	Version string
+	// RedirectURL is where browsers come back to, for servers of AuthAuthorizationCode
+	// that name none of their own: whoever gets the request there calls Client.Callback.
+	RedirectURL string
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
@@ -100,6 +103,9 @@ type Client struct {
 // does not wait for any. The error is about the configuration.
 func New(servers []ServerConfig, o Options) (*Client, error) {
 	if err := checkServers(servers, o.Service != nil); err != nil {
+		return nil, err
+	}
+	if err := checkRedirects(servers, o.RedirectURL); err != nil {
 		return nil, err
 	}
 	if o.Logger == nil {
@@ -213,7 +219,7 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 func (c *Client) uncalled(who auth.Identity) []*callers {
 	var out []*callers
 	for _, s := range c.all() {
-		if s.callers != nil && !who.Token.IsZero() && s.callers.wanted() {
+		if s.callers != nil && s.callers.takes(who) && s.callers.wanted() {
 			out = append(out, s.callers)
 		}
 	}

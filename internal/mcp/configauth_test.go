@@ -37,14 +37,13 @@ func TestConfigOfGrants(t *testing.T) {
 func TestConfigErrorsOfAuth(t *testing.T) {
 	const client = `"clientId": "me", "clientSecret": "s3cret"`
 	for fields, want := range map[string]string{
-		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials or exchange`,
+		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code`,
 		`"type": 7`:                                                `auth.type: must be a string, not a number`,
 		`"type": "jwt", "clientId": "me"`:                          `auth.clientId: unknown field`,
 		`"type": "none", "issuer": "https://i"`:                    `auth.issuer: unknown field`,
 		`"issuer": "https://i"`:                                    `auth.issuer: unknown field`,
 		`"type": "client_credentials", "secret": "s3cret"`:         `auth.secret: unknown field`,
 		`"type": "client_credentials", "audience": "a", ` + client: `auth.audience: unknown field`,
-		`"type": "client_credentials", ` + client:                  `auth: needs issuer or tokenUrl`,
 		`"type": "exchange", ` + client:                            `auth: needs issuer or tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "tokenUrl": "https://i", ` + client:                   `auth: has both issuer and tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "clientSecret": "s3cret"`:                             `auth.clientId: is missing`,

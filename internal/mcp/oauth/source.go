@@ -1,0 +1,218 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"answerd/internal/auth"
+)
+
+// maxSends is how often one request is sent: without a token, with one, with a nonce,
+// with a renewed token, and with one of more rights. A server that always refuses gets
+// no more (F18).
+const maxSends = 5
+
+// Source is the tokens of one principal. It may be used concurrently.
+type Source struct {
+	c  *Client
+	id auth.Identity
+}
+
+// Send sends r with a token of the principal's, if he has one or one can be got without
+// asking anybody, and again after a refusal that a token, a renewed one or one of more
+// rights may help. r is changed, and must have a body that can be got again, or none. The
+// reply is the server's last word. Errors are *Error, of a request that was not carried out, or next's.
+func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	h, err := s.c.take(s.id)
+	if err != nil {
+		closeBody(r)
+		return nil, failed(err)
+	}
+	defer s.c.release(h)
+	token, err := h.token(r.Context())
+	if err != nil {
+		closeBody(r)
+		return nil, failed(err)
+	}
+	t := try{h: h}
+	for sends := 1; ; sends++ {
+		if err := s.c.dress(r, token); err != nil {
+			closeBody(r)
+			return nil, failed(err)
+		}
+		resp, err := next.RoundTrip(r)
+		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
+			return resp, err
+		}
+		better, err := t.refused(r, resp, token)
+		if errors.Is(err, errFinal) {
+			return resp, nil
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxChallenge))
+		_ = resp.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		token = better
+		if r, err = again(r); err != nil {
+			return nil, &Error{Public: "the request cannot be sent again", Err: err}
+		}
+	}
+}
+
+// token is the one to send with; zero where the server is to be asked for a challenge.
+func (h *holder) token(ctx context.Context) (auth.Secret, error) {
+	if token, ok := h.kept.Have(); !ok && h.waits() {
+		return auth.Secret{}, nil
+	} else if ok && h.c.cfg.Kind == AuthorizationCode && !h.refreshable() {
+		return token, nil // there is none to refresh it with
+	}
+	return h.kept.Token(ctx)
+}
+
+func (h *holder) refreshable() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.grant.refresh.IsZero()
+}
+
+// dress puts token on r, with a proof of our key where it is bound to it.
+func (c *Client) dress(r *http.Request, token auth.Secret) error {
+	r.Header.Del("DPoP")
+	if token.IsZero() {
+		return nil
+	}
+	if c.key == nil {
+		r.Header.Set("Authorization", "Bearer "+token.Reveal())
+		return nil
+	}
+	r.Header.Set("Authorization", "DPoP "+token.Reveal())
+	return c.key.prove(r, token)
+}
+
+// try is one request, and what has been done to get it through.
+type try struct {
+	h                       *holder
+	nonced, renewed, raised bool
+}
+
+// errFinal ends the attempts: the refusal is the answer.
+var errFinal = errors.New("the server's last word")
+
+// refused finds out what would help against a refusal: the token to send again with, or
+// errFinal, or an *Error. A WebSocket handshake may be refused with 403 for want of a
+// good token: some frameworks have no other way to decline one.
+func (t *try) refused(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
+	h, ch := t.h, readChallenge(resp.Header)
+	fresh := h.c.key != nil && h.c.key.hear(r.URL, resp.Header)
+	switch {
+	case resp.StatusCode == http.StatusForbidden && (ch.code == insufficientScope || r.Header.Get("Upgrade") == ""):
+		return t.raise(r.Context(), ch, sent)
+	case fresh && ch.code == useNonce && !t.nonced && !sent.IsZero():
+		t.nonced = true // the token is good, the proof was not
+		return sent, nil
+	case sent.IsZero():
+		h.hear(ch)
+	case t.renewed:
+		// A new token is no better than the old one. Whoever agreed to it may have
+		// taken it back, or the server has moved to another authorization server.
+		return t.end(ch, sent)
+	default:
+		h.hear(ch)
+		t.renewed = true
+	}
+	if h.c.cfg.Kind == AuthorizationCode && !h.refreshable() {
+		return t.end(ch, sent)
+	}
+	get := func(ctx context.Context) (auth.Secret, error) { return h.kept.Renew(ctx, sent) }
+	if sent.IsZero() {
+		get = h.kept.Token
+	}
+	token, err := get(r.Context())
+	if err != nil {
+		return auth.Secret{}, failed(err)
+	}
+	return token, nil
+}
+
+// end gives up a token that the server doesn't take. Another request of its principal may
+// have got a better one meanwhile; else only he can help, or nobody.
+func (t *try) end(ch challenge, sent auth.Secret) (auth.Secret, error) {
+	h := t.h
+	if h.c.cfg.Kind != AuthorizationCode {
+		return auth.Secret{}, errFinal
+	}
+	if token, ok := h.kept.Have(); ok && token != sent {
+		return token, nil
+	}
+	h.hear(ch)
+	h.kept.Forget(sent)
+	h.mu.Lock()
+	h.grant.refresh = auth.Secret{}
+	h.mu.Unlock()
+	return auth.Secret{}, failed(ErrConsent)
+}
+
+// raise gets a token of more rights after a 403 that asks for them (step-up), once. It
+// gives up at once where the rights were asked for before: to ask again would get the
+// same, and be a loop.
+func (t *try) raise(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+	h := t.h
+	if ch.code != insufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
+		return auth.Secret{}, errFinal
+	}
+	if token, ok := h.kept.Have(); ok && token != sent && !t.raised {
+		t.raised = true
+		return token, nil // another request got one meanwhile
+	}
+	h.mu.Lock()
+	had := h.grant.scopes
+	h.mu.Unlock()
+	if h.c.cfg.Scope != "" || within(ch.scopes, had) || t.raised {
+		return auth.Secret{}, &Error{Public: "it wants more rights than its token has", Err: errScope}
+	}
+	t.raised = true
+	h.hear(ch)
+	if h.c.cfg.Kind == AuthorizationCode {
+		return auth.Secret{}, failed(ErrConsent)
+	}
+	h.kept.Forget(sent)
+	token, err := h.kept.Token(ctx)
+	if err != nil {
+		return auth.Secret{}, failed(err)
+	}
+	return token, nil
+}
+
+const insufficientScope = "insufficient_scope" // RFC 6750 section 3.1
+
+var errScope = errors.New(insufficientScope)
+
+// again is r as it can be sent once more.
+func again(r *http.Request) (*http.Request, error) {
+	out := r.Clone(r.Context())
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		out.Body = body
+	}
+	return out, nil
+}
+
+// closeBody is what a RoundTripper owes for a request that it doesn't send.
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}
+
+// isRefused reports whether a token endpoint refused a grant for good, as opposed to not
+// having answered.
+func isRefused(err error) bool {
+	refused, ok := errors.AsType[*auth.FetchError](err)
+	return ok && (refused.Code == "invalid_grant" || refused.Code == "invalid_client" || refused.Code == "unauthorized_client" || refused.Code == "invalid_scope")
+}
