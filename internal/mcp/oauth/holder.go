@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"net/url"
 	"sync"
 	"time"
@@ -112,12 +113,28 @@ func (c *Client) sweepLocked() {
 }
 
 // fetch gets the next token without a person: the kept source calls it, once at a time.
+// One line in the log says how it went, which holds no value of either side.
 func (h *holder) fetch(ctx context.Context) (auth.Fresh, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchTime)
 	defer stop()
+	started, get := time.Now(), h.ask
 	if h.c.cfg.Kind == AuthorizationCode {
-		return h.renew(ctx)
+		get = h.renew
 	}
+	fresh, err := get(ctx)
+	switch {
+	case err == ErrConsent: // nobody was asked
+	case err != nil:
+		h.c.log.WarnContext(ctx, "token fetch failed", "grant", string(h.c.cfg.Kind), "error", err.Error())
+	default:
+		h.c.log.DebugContext(ctx, "token fetched", "grant", string(h.c.cfg.Kind),
+			"life_s", int(fresh.Life.Seconds()), "took_ms", time.Since(started).Milliseconds())
+	}
+	return fresh, err
+}
+
+// ask gets a token by a grant that takes no person.
+func (h *holder) ask(ctx context.Context) (auth.Fresh, error) {
 	h.mu.Lock()
 	ch, heard, before := h.ch, h.heard, h.grant
 	h.mu.Unlock()
@@ -167,7 +184,7 @@ func (h *holder) renew(ctx context.Context) (auth.Fresh, error) {
 		return h.grant.fresh, nil
 	case err != nil && isRefused(err):
 		h.grant.refresh = auth.Secret{}
-		return auth.Fresh{}, ErrConsent
+		return auth.Fresh{}, fmt.Errorf("%w: %w", ErrConsent, err)
 	case err != nil:
 		return auth.Fresh{}, err
 	}

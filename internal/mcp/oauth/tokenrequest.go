@@ -25,25 +25,17 @@ type granted struct {
 	scopes  []string    // nil where it didn't say, which means those asked for
 }
 
-// request asks a for a token with form, as who. One line in the log says how it went,
-// which holds no value of either side.
+// request asks a for a token with form, as who.
 func (c *Client) request(ctx context.Context, a *authority, who identity, form url.Values) (granted, error) {
 	started := time.Now()
 	if a.resource != "" {
 		form.Set("resource", a.resource)
 	}
 	reply, err := c.post(ctx, a, who, form)
-	var g granted
-	if err == nil {
-		g, err = c.read(reply, started)
-	}
 	if err != nil {
-		c.log.WarnContext(ctx, "token fetch failed", "grant", string(c.cfg.Kind), "error", err.Error())
 		return granted{}, err
 	}
-	c.log.DebugContext(ctx, "token fetched", "grant", string(c.cfg.Kind),
-		"life_s", int(g.Life.Seconds()), "took_ms", time.Since(started).Milliseconds())
-	return g, nil
+	return c.read(reply, started)
 }
 
 // post sends a token request, and once more if the endpoint wants a nonce in its proof
