@@ -337,3 +337,23 @@ func TestNothingSecretIsLogged(t *testing.T) {
 		}
 	})
 }
+
+// Some WebSocket servers decline a handshake without a good token by 403.
+func TestARefusedHandshakeGetsAToken(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.Issuer = "" })
+	var sent []string
+	next := roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent = append(sent, r.Header.Get("Authorization"))
+		resp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: http.NoBody, Request: r, Header: http.Header{}}
+		if sent[len(sent)-1] == "" {
+			resp.StatusCode = http.StatusForbidden
+		}
+		return resp, nil
+	})
+	req, _ := http.NewRequest(http.MethodGet, w.mcp.URL+"/mcp", nil)
+	req.Header.Set("Upgrade", "websocket")
+	resp, err := w.For(person("ann")).Send(next, req)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || len(sent) != 2 || !strings.HasPrefix(sent[1], "Bearer canary-") {
+		t.Errorf("%v, sent %q", err, sent)
+	}
+}
