@@ -69,6 +69,8 @@ type Options struct {
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
+
+	grants *grants // of all servers; New sets it
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -123,6 +125,7 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 	if o.Version == "" {
 		o.Version = "dev"
 	}
+	o.grants = &grants{all: map[grantKey]*sharedGrant{}}
 	c := &Client{
 		opts:  o,
 		log:   o.Logger,

@@ -122,6 +122,7 @@ func (c *callers) offerSignIn(f *failure) {
 		Title:       "Sign in to " + c.s.cfg.Name,
 		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on his behalf. Call it when his question needs that server.",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Annotations: &Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
 	}})
 }
 
@@ -150,7 +151,7 @@ func (s *server) signIn(ctx context.Context, call Call) (*Result, *failure) {
 // Callback takes what a browser brought back from an authorization server to the
 // redirect URL. found is false if that was never asked for, is over, or came before: then
 // nothing happened. Otherwise the calls that waited for it go on, or fail where err is
-// not nil. It waits under ctx for a token.
+// not nil. It waits for a token, at most 20 s.
 func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, err error) {
 	for _, s := range c.all() {
 		if o := s.consents(); o != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/oauth/oauthtest"
@@ -36,9 +37,15 @@ const redirectURL = "http://127.0.0.1:7/oauth/callback" // nobody listens there
 // newConsented is such a server. Its tool says whose token came with the call.
 func newConsented(t *testing.T, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
 	t.Helper()
-	c := &consented{t: t, as: oauthtest.New(t), buf: &bytes.Buffer{}}
+	as := oauthtest.New(t)
+	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+	return newConsentedAt(t, as, change, o)
+}
+
+func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
+	t.Helper()
+	c := &consented{t: t, as: as, buf: &bytes.Buffer{}}
 	c.log = &locked{&sync.Mutex{}, c.buf}
-	c.as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
 	server := sdk.NewServer(&sdk.Implementation{Name: "consented", Version: "1"}, nil)
 	rawTool(server, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		c.runs.Add(1)
@@ -356,5 +363,54 @@ func TestTheServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "service" {
 			t.Errorf("%s: %q, %v\n%s", name, got, err, c.buf)
 		}
+	}
+}
+
+// A new time-out is no reason for people to sign in again; another scope is.
+func TestReloadKeepsConsent(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	cfg := c.servers[0].given
+	for n, change := range []func(){func() { cfg.Timeout = time.Second * 7 }, func() { cfg.Grant.Scope = "basic" }} {
+		change()
+		if err := c.Reload([]ServerConfig{cfg}); err != nil {
+			t.Fatal(err)
+		}
+		asked := c.asked.Load()
+		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" || c.asked.Load()-asked != int64(n) {
+			t.Errorf("%q, %v, asked %d times", got, err, c.asked.Load()-asked)
+		}
+	}
+}
+
+// On behalf of callers by way of their identity provider: each by one exchange, and what
+// he brought does not reach the server.
+func TestEnterpriseCallersShareNothing(t *testing.T) {
+	as := oauthtest.New(t) // of the server, and the identity provider too
+	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+	c := newConsentedAt(t, as, func(cfg *ServerConfig) {
+		secret := auth.NewSecret("client-s3cret")
+		cfg.Auth, cfg.Grant = AuthEnterprise, TokenGrant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
+	}, nil)
+	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
+		t.Errorf("tools without a caller: %v, %+v", list, c.Servers())
+	}
+	for range 2 {
+		for _, who := range []string{"ann", "bob"} {
+			c.ToolsFor(t.Context(), caller(who))
+			if got, err := c.callAs("crm_who", who); err != nil || got != who {
+				t.Errorf("%s called as %q, %v\n%s", who, got, err, c.buf)
+			}
+		}
+	}
+	if n := len(as.Granted("urn:ietf:params:oauth:grant-type:token-exchange")); n != 2 || c.asked.Load() != 0 {
+		t.Errorf("%d exchanges, asked %d times", n, c.asked.Load())
+	}
+	if sent := strings.Join(c.mcp.Sent, " "); strings.Contains(sent, "inbound-") {
+		t.Error("a caller's own token reached the server")
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
+	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "has brought no token") {
+		t.Errorf("%s: %s", e.Kind, e.Message)
 	}
 }

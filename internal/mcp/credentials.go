@@ -46,37 +46,9 @@ func newCredentials(cfg ServerConfig, o Options) (credentials, error) {
 		c.source, c.close = nobody{}, ex.Close
 		c.behalf = &behalf{of: func(who auth.Identity) sender { return bearer{ex.For(who)} }, takesToken: true}
 	case cfg.Auth.granted():
-		client, err := oauth.New(cfg.oauth(o))
-		if err != nil {
-			return c, err
-		}
-		c.source, c.close = granted{client.For(auth.Identity{})}, client.Close
-		if cfg.Auth.OfCallers() {
-			c.source = nobody{}
-			c.behalf = &behalf{of: func(who auth.Identity) sender { return granted{client.For(who)} }, takesToken: cfg.Auth.TakesToken()}
-		}
-		if cfg.Auth == AuthAuthorizationCode {
-			c.behalf.consents = client
-		}
+		return o.grants.credentials(cfg, o)
 	}
 	return c, nil
-}
-
-// oauth is how the server's tokens are got that package oauth gets.
-func (s *ServerConfig) oauth(o Options) oauth.Config {
-	g := s.Grant
-	c := oauth.Config{
-		Kind: oauth.Kind(s.Auth), URL: s.httpURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
-		ClientID: g.ClientID, ClientMetadataURL: g.ClientMetadataURL, ClientSecret: g.ClientSecret,
-		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
-		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
-		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, Logger: o.Logger.With("mcp_server", s.Name),
-	}
-	if c.RedirectURL == "" {
-		c.RedirectURL = o.RedirectURL
-	}
-	return c
 }
 
 // errCredentials is in the chain of a failure whose reason is the token, or that there

@@ -183,7 +183,8 @@ func (c *Client) pend(a *Authorization) (*Authorization, error) {
 // Callback takes what a browser brought back (OAuth 2.1 section 4.1.2). found is false
 // where the state is none of ours, was used before, or has expired: then nothing
 // happened. A nil error says that the principal's requests go through now; others are
-// *Error, and end the authorization too. It waits under ctx for the token.
+// *Error, and end the authorization too. It waits for the token, also when ctx ends: a
+// browser that is closed early has agreed all the same.
 func (c *Client) Callback(ctx context.Context, q url.Values) (found bool, _ error) {
 	a := c.claim(q)
 	if a == nil {
@@ -242,14 +243,14 @@ func (c *Client) redeem(ctx context.Context, a *Authorization, q url.Values) err
 		return err
 	}
 	defer c.release(h)
-	ctx, stop := context.WithTimeout(ctx, fetchTime)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
 	defer stop()
 	defer context.AfterFunc(c.life, stop)()
 	g, err := c.request(ctx, a.at, a.who, url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {a.verifier},
 	})
 	if err != nil {
-		if unknownClient(err) && c.cfg.ClientID == "" {
+		if unknownClient(err) {
 			c.finder.forget(ctx, a.at, a.who)
 		}
 		return err

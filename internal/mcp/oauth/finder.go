@@ -145,7 +145,7 @@ func (f *finder) identify(ctx context.Context, a *authority) (identity, error) {
 	case cfg.ClientMetadataURL != "" && a.takesURL:
 		return identity{id: cfg.ClientMetadataURL, method: methodNone}, nil
 	}
-	if who, ok := f.clients[a.issuer]; ok && (who.expires.IsZero() || time.Now().Before(who.expires)) {
+	if who, ok := f.clients[a.issuer]; ok && time.Now().Before(who.expires) {
 		return who, nil
 	}
 	if a.register == "" {

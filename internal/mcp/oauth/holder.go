@@ -177,6 +177,9 @@ func (h *holder) renew(ctx context.Context) (auth.Fresh, error) {
 		return auth.Fresh{}, ErrConsent
 	}
 	g, err := h.c.request(ctx, now.at, now.who, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {now.refresh.Reveal()}})
+	if unknownClient(err) {
+		h.c.finder.forget(ctx, now.at, now.who)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {

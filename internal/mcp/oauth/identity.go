@@ -35,8 +35,11 @@ const (
 	registration    = "the registration endpoint"
 	maxRegistration = 64 << 10 // bytes of its reply
 	maxClientID     = 2 << 10  // bytes
-	assertionLife   = time.Minute
-	assertionType   = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+	// registeredFor is how long a registration is used for new authorizations: an
+	// authorization server that has forgotten it says so to the person, not to us.
+	registeredFor = 24 * time.Hour
+	assertionLife = time.Minute
+	assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 )
 
 // identity is who we are at one authorization server. It is sent to that one only.
@@ -44,7 +47,7 @@ type identity struct {
 	id      string
 	secret  auth.Secret
 	method  string
-	expires time.Time // of the secret; zero: it doesn't
+	expires time.Time // from here on another one is registered; zero: it is configured
 }
 
 // configured is the client of the configuration.
@@ -117,15 +120,15 @@ func readRegistration(body []byte, asked string) (identity, error) {
 	if json.Unmarshal(body, &w) != nil || w.ID == "" || len(w.ID) > maxClientID || len(w.Secret) > maxClientID {
 		return identity{}, wrong("%s gave no client id", registration)
 	}
-	who := identity{id: w.ID, secret: auth.NewSecret(w.Secret), method: asked}
+	who := identity{id: w.ID, secret: auth.NewSecret(w.Secret), method: asked, expires: time.Now().Add(registeredFor)}
 	if w.Method != "" {
 		who.method = w.Method
 	}
 	if !slices.Contains([]string{methodBasic, methodPost, methodNone}, who.method) || who.method != methodNone && w.Secret == "" {
 		return identity{}, wrong("%s wants us to authenticate in a way that is not known here", registration)
 	}
-	if w.Expires > 0 && w.Expires < 1e11 {
-		who.expires = time.Unix(int64(w.Expires), 0)
+	if end := time.Unix(int64(min(w.Expires, 1e11)), 0); w.Expires > 0 && end.Before(who.expires) {
+		who.expires = end
 	}
 	return who, nil
 }
