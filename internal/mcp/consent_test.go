@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -412,5 +413,20 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
 	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "has brought no token") {
 		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+}
+
+// A server that wants something else each time has its person asked three times, no more.
+func TestAServerThatIsNeverContentEndsSoon(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	var n atomic.Int64
+	c.mcp.Lock()
+	c.mcp.Needs = func(*http.Request) []string { return []string{fmt.Sprint("more-", n.Add(1))} }
+	c.mcp.Unlock()
+	asked := c.asked.Load()
+	_, err := c.callAs("crm_who", "ann")
+	if e := kind(t, err); e.Kind != Unavailable || c.asked.Load()-asked != maxConsents {
+		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
 	}
 }
