@@ -26,7 +26,8 @@
 // or to a child process, which is one connection for all calls, a link does. An
 // exchange is what guard or link learn about one request on its way. What a server says
 // besides its answer, and what it asks, is the exchange's that it belongs to: notes go
-// to the call's queue, requests to the call's talk.
+// to the call's queue, requests to the call's talk. A sender puts a token on what goes
+// out over HTTP; package oauth has those of authorization servers.
 package mcp
 
 import (
