@@ -74,6 +74,10 @@ func (a *Authorization) settle(err error) {
 // Authorize begins, or joins, the authorization that the principal's latest refusal asks
 // for. It waits under ctx. Errors are *Error.
 func (c *Client) Authorize(ctx context.Context, id auth.Identity) (*Authorization, error) {
+	id = c.principal(id)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(c.life, stop)()
 	h, err := c.take(id)
 	if err != nil {
 		return nil, failed(err)
@@ -109,7 +113,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity) (*Authorizatio
 // At is the host where principals agree, which is where id's latest refusal leads to.
 // Errors are *Error.
 func (c *Client) At(ctx context.Context, id auth.Identity) (string, error) {
-	h, err := c.take(id)
+	h, err := c.take(c.principal(id))
 	if err != nil {
 		return "", failed(err)
 	}

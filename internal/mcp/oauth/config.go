@@ -25,9 +25,6 @@ const (
 	Enterprise Kind = "enterprise"
 )
 
-// personal reports whether principals have tokens of their own.
-func (k Kind) personal() bool { return k == AuthorizationCode || k == Enterprise }
-
 // Config says how the tokens for one MCP server are got. Kind and URL are required.
 type Config struct {
 	Kind Kind

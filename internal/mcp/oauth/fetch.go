@@ -2,8 +2,10 @@ package oauth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"answerd/internal/auth"
@@ -93,4 +95,11 @@ func (h *holder) renew(ctx context.Context) (auth.Fresh, error) {
 		h.grant.refresh = g.refresh
 	}
 	return g.Fresh, nil
+}
+
+// isRefused reports whether a token endpoint refused a grant for good, as opposed to not
+// having answered.
+func isRefused(err error) bool {
+	refused, ok := errors.AsType[*auth.FetchError](err)
+	return ok && slices.Contains([]string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}, refused.Code)
 }

@@ -52,6 +52,9 @@ func (f *finder) find(ctx context.Context, ch challenge, heard time.Time) (*auth
 			return nil, identity{}, ctx.Err() // its caller has gone, which is nobody else's trouble
 		}
 		f.found, f.err, f.began, f.at = found, err, began, ch.metadata
+		if err == nil {
+			f.first = found.issuer
+		}
 	}
 	if f.err != nil {
 		return nil, identity{}, f.err
@@ -111,7 +114,6 @@ func (f *finder) search(ctx context.Context, ch challenge) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.first = r.issuer
 	return f.targeted(a, r), nil
 }
 

@@ -89,11 +89,17 @@ func New(cfg Config) (*Client, error) {
 
 // For is the tokens of a principal; of the service itself, whoever id is, for kinds that
 // are not personal. It holds nothing and need not be closed.
-func (c *Client) For(id auth.Identity) *Source {
-	if !c.cfg.Kind.personal() {
-		id = auth.Identity{}
+func (c *Client) For(id auth.Identity) *Source { return &Source{c, c.principal(id)} }
+
+// principal is what is kept of id: the token that he brought is only where it is needed.
+func (c *Client) principal(id auth.Identity) auth.Identity {
+	switch c.cfg.Kind {
+	case Enterprise:
+		return auth.Identity{Issuer: id.Issuer, Subject: id.Subject, Token: id.Token}
+	case AuthorizationCode:
+		return auth.Identity{Issuer: id.Issuer, Subject: id.Subject}
 	}
-	return &Source{c, id}
+	return auth.Identity{}
 }
 
 // Close ends what is under way, waits for it, and lets nothing else start. Nobody may be

@@ -23,7 +23,8 @@ type Source struct {
 // Send sends r with a token of the principal's, if he has one or one can be got without
 // asking anybody, and again after a refusal that a token, a renewed one or one of more
 // rights may help. r is changed, and must have a body that can be got again, or none. The
-// reply is the server's last word. Errors are *Error, of a request that was not carried out, or next's.
+// reply is the server's last word. Errors are *Error, of a request that was not carried
+// out, or next's.
 func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	h, err := s.c.take(s.id)
 	if err != nil {
@@ -113,11 +114,4 @@ func closeBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close()
 	}
-}
-
-// isRefused reports whether a token endpoint refused a grant for good, as opposed to not
-// having answered.
-func isRefused(err error) bool {
-	refused, ok := errors.AsType[*auth.FetchError](err)
-	return ok && (refused.Code == "invalid_grant" || refused.Code == "invalid_client" || refused.Code == "unauthorized_client" || refused.Code == "invalid_scope")
 }
