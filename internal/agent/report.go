@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net/url"
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -28,7 +27,7 @@ func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) end
 		w.Payload, w.Content, w.Structured = res.Payload(), contentOf(res), res.Structured
 		return end
 	}
-	end.where = in.where()
+	end.where = placeOf(in.runID, in.CallID)
 	brief := res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline, Where: end.where})
 	if brief.Cut {
 		if !a.keep(ctx, in, res) {
@@ -48,7 +47,7 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
 	}}
 	if in.runID != "" {
-		end.where = in.where()
+		end.where = placeOf(in.runID, in.CallID)
 	}
 	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
 	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
@@ -102,9 +101,4 @@ type keptHead struct {
 	Tool    string `json:"tool"`
 	Server  string `json:"server"`
 	IsError bool   `json:"is_error"`
-}
-
-// where is the path at which the whole result of a run's call can be read.
-func (in *invocation) where() string {
-	return "/runs/" + in.runID + "/results/" + url.PathEscape(in.CallID)
 }

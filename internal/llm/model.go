@@ -27,6 +27,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"strings"
 )
 
 // Model answers one request with a stream of parts.
@@ -80,6 +81,9 @@ type Media struct {
 	// endpoint fetches itself.
 	URL string
 }
+
+// IsImage reports whether it is a picture, or else a sound.
+func (m Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }
 
 // Tool is what the model may call.
 type Tool struct {
