@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"answerd/internal/event"
@@ -111,6 +112,10 @@ func (l *limit) report(ctx context.Context, out *event.Writer) error {
 	if level <= l.told {
 		return nil
 	}
+	err := out.Append(ctx, event.Budget{Limit: l.name, Used: l.used, Max: l.max})
+	if errors.Is(err, event.ErrSuspended) {
+		return nil // a server had the model say something; readers learn of it with the next use
+	}
 	l.told = level
-	return out.Append(ctx, event.Budget{Limit: l.name, Used: l.used, Max: l.max})
+	return err
 }

@@ -27,6 +27,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	edited   bool     // args are a person's, not the model's
 }
 
 // outcome is how a call of a run ended, for the conversation and for the metadata.
@@ -78,12 +79,21 @@ func (c *call) params() jsonText {
 	return quoted
 }
 
+// note tells the model that what was called is not what it wrote.
+func (c *call) note() string {
+	if !c.edited {
+		return ""
+	}
+	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
+}
+
 // callAll runs the calls of a turn at the same time. Every call gets its outcome
 // and its event, whatever happens to the others; the error is one that ends the run.
 func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome, error) {
 	outcomes := make([]outcome, len(calls))
 	errs := make([]error, len(calls)+1)
 	var wg sync.WaitGroup
+	l.run.waits.begin(calls)
 	for i, c := range calls {
 		refusal := ""
 		switch {
@@ -108,7 +118,8 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 }
 
 // callOne takes one call to its tool_result or tool_error.
-func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, error) {
+func (l *loop) callOne(ctx context.Context, c *call, refusal string) (out outcome, err error) {
+	defer func() { err = errors.Join(err, l.run.waits.end(ctx, c.CallID)) }()
 	tool, known := l.tools[c.Tool]
 	end, err := l.agent.perform(ctx, invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
@@ -119,9 +130,9 @@ func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, e
 		return outcome{}, err
 	case end.failed != nil:
 		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
-		return outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+		return outcome{forModel: c.note() + string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
 	}
-	return outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
+	return outcome{forModel: c.note() + clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
 }
 
 // clip bounds what one result adds to the conversation, and says what it cut.

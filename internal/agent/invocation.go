@@ -22,12 +22,17 @@ type invocation struct {
 	*call
 	tool    mcp.Tool
 	known   bool   // there is such a tool
+	consent bool   // its caller, who is no model, agrees to it in advance
 	refusal string // why the call is not made; "" if it is
 	context map[string]string
 	caller  auth.Identity // on whose behalf
 	runID   string        // for the log; "" outside of runs
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
+
+	started  time.Time // of its own time
+	decision decision  // whether it might be made
+	approved string    // the version of the tool that a person agreed to; "" if nobody was asked
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -50,21 +55,18 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 		attribute.String("mcp.server.name", in.Server),
 	))
 	defer span.End()
-	started := time.Now()
+	in.started = time.Now()
 	res, err := a.send(ctx, &in)
-	took := time.Since(started)
+	took := time.Since(in.started)
 
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+	failed, ok := errors.AsType[*mcp.CallError](err)
+	if ok || err == nil {
+		a.audit(ctx, &in, failed, took)
+	}
+	if ok {
 		kind := string(failed.Kind)
 		span.SetStatus(codes.Error, kind)
 		span.SetAttributes(attribute.String("error.type", kind))
-		if failed.Err != nil {
-			log := a.Logger
-			if in.runID != "" {
-				log = log.With("run_id", in.runID)
-			}
-			log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
-		}
 		a.metrics.toolTime(ctx, in.Call, kind, took)
 		return ending{failed: &event.ToolError{
 			Call: in.Call, Args: in.args, ArgsText: in.argsText,
@@ -115,17 +117,9 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	return nil
 }
 
-// permit refuses what the run may not do.
-func (a *Agent) permit(_ context.Context, in *invocation) error {
-	if in.refusal != "" {
-		return in.fail(mcp.Denied, in.refusal)
-	}
-	return nil
-}
-
 // exchange sends the call to its server and waits for the result.
 func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller, Approved: in.approved}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }

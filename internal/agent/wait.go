@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"answerd/internal/event"
+)
+
+// maxOpen is how many questions of a run may be open at a time.
+const maxOpen = 64
+
+// waits is what a run waits for. It knows which calls of the turn go on and which
+// questions are open; when each of those calls has one, nothing happens any more until a
+// person answers, and the run is suspended.
+type waits struct {
+	run *run
+
+	asking atomic.Int32 // how many are open, for who has no time to wait for mu
+
+	// mu protects what follows. It is held across the appends of questions, answers and
+	// suspended, so that they come in the order of what they say.
+	mu        sync.Mutex
+	calls     map[string]bool // that go on, by id
+	open      []*interrupt    // in the order in which they were asked
+	known     map[string]*interrupt
+	suspended chan struct{} // closed when the run goes on; nil while it does
+}
+
+// begin takes the calls of a turn, all of them before the first asks anything.
+func (w *waits) begin(calls []*call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = make(map[string]bool, len(calls))
+	for _, c := range calls {
+		w.calls[c.CallID] = true
+	}
+}
+
+// end takes one of them away; those that are left may all be waiting.
+func (w *waits) end(ctx context.Context, callID string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls, callID)
+	return w.suspendLocked(ctx)
+}
+
+// ask puts a question to the owner of the run. errTooMany, or the log's error.
+func (w *waits) ask(ctx context.Context, i *interrupt) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.open) == maxOpen {
+		return errTooMany
+	}
+	w.keepLocked(i)
+	w.open = append(w.open, i)
+	if w.asking.Add(1) == 1 {
+		w.run.agent.linger(w.run)
+	}
+	if err := w.run.out.Append(ctx, i.Body()); err != nil {
+		w.forgetLocked(i)
+		return err
+	}
+	w.wakeLocked()
+	return w.suspendLocked(ctx)
+}
+
+// pass puts a question in the log with an answer that is known: nobody is there.
+func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keepLocked(i)
+	if err := w.run.out.Append(ctx, i.Body()); err != nil {
+		return err
+	}
+	return w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v))
+}
+
+// resolve puts the answer in the log, and the run goes on. Whatever became of ctx: what
+// was opened is closed.
+func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v))
+	w.forgetLocked(i)
+	w.wakeLocked()
+	if err != nil {
+		return err
+	}
+	return w.suspendLocked(ctx)
+}
+
+// keepLocked makes the interrupt known to Answer for as long as the run goes on.
+func (w *waits) keepLocked(i *interrupt) {
+	if w.known == nil {
+		w.known = make(map[string]*interrupt)
+	}
+	w.known[i.ID] = i
+}
+
+// forgetLocked closes the question. Of its record nothing is kept but that it was there.
+func (w *waits) forgetLocked(i *interrupt) {
+	for at, o := range w.open {
+		if o == i {
+			w.open = append(w.open[:at], w.open[at+1:]...)
+			i.settle(ErrAnswered) // if the log failed
+			w.known[i.ID] = &interrupt{end: i.ended()}
+			break
+		}
+	}
+	if w.asking.Add(-1) == 0 {
+		w.run.agent.expectReader(w.run)
+	}
+}
+
+// find is the question of that id, open or not; nil if the run never asked it.
+func (w *waits) find(id string) *interrupt {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.known[id]
+}
+
+// suspendLocked says that the run waits, where nothing else goes on in it.
+func (w *waits) suspendLocked(ctx context.Context) error {
+	if w.suspended != nil || len(w.calls) == 0 || len(w.open) == 0 || w.run.ctx.Err() != nil {
+		return nil
+	}
+	waiting := make(map[string]bool, len(w.open))
+	all := make([]event.Interrupt, len(w.open))
+	for n, i := range w.open {
+		waiting[i.CallID], all[n] = true, i.Interrupt
+	}
+	for id := range w.calls {
+		if !waiting[id] {
+			return nil
+		}
+	}
+	if err := w.run.out.Append(ctx, event.Suspended{Interrupts: all}); err != nil {
+		return err
+	}
+	w.suspended = make(chan struct{})
+	w.run.clock.hold()
+	return nil
+}
+
+// wakeLocked notes that an event came which ends the suspension.
+func (w *waits) wakeLocked() {
+	if w.suspended != nil {
+		close(w.suspended)
+		w.suspended = nil
+		w.run.clock.resume()
+	}
+}
+
+// resumed is closed when the run goes on.
+func (w *waits) resumed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.suspended != nil {
+		return w.suspended
+	}
+	goes := make(chan struct{})
+	close(goes)
+	return goes
+}
