@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"answerd/internal/api/native"
+	"answerd/internal/event"
 	"answerd/internal/sse"
 )
 
@@ -28,7 +29,7 @@ type stream struct {
 }
 
 // follow writes the events of a run after pos as Server-Sent Events until the run
-// ends or the reader leaves. It is the only stream loop there is: every end of a
+// ends, comes to wait for a person, or the reader leaves. It is the only stream loop there is: every end of a
 // stream stands in its one select. The run is known to exist and pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
@@ -61,7 +62,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 				return
 			}
 		}
-		if !s.flush() || page.Ended {
+		if !s.flush() || page.Ended || suspends(page) {
 			return
 		}
 		if len(page.Events) > 0 {
@@ -81,6 +82,16 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			return
 		}
 	}
+}
+
+// suspends reports whether the newest event of the run is in the page and says that the
+// run waits for a person. A reader who comes back to that very position stays.
+func suspends(p event.Page) bool {
+	if len(p.Events) == 0 {
+		return false
+	}
+	_, ok := p.Events[len(p.Events)-1].Body.(event.Suspended)
+	return ok
 }
 
 // flush writes what was gathered. false means that the reader is gone.
