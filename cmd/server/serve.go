@@ -78,6 +78,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Model: model, Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Prompt: prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
+		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
