@@ -8,8 +8,10 @@ import (
 	"answerd/internal/event"
 )
 
-// maxOpen is how many questions of a run may be open at a time.
-const maxOpen = 64
+// maxElicitations is how many questions of servers may be open in a run at a time. Each is
+// up to 72 KiB, and every suspended event has all of them. Approvals are bounded by the
+// calls of a turn.
+const maxElicitations = 16
 
 // waits is what a run waits for. It knows which calls of the turn go on and which
 // questions are open; when each of those calls has one, nothing happens any more until a
@@ -50,7 +52,13 @@ func (w *waits) end(ctx context.Context, callID string) error {
 func (w *waits) ask(ctx context.Context, i *interrupt) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.open) == maxOpen {
+	elicitations := 0
+	for _, o := range w.open {
+		if o.Kind == event.KindElicitation {
+			elicitations++
+		}
+	}
+	if i.Kind == event.KindElicitation && elicitations == maxElicitations {
 		return errTooMany
 	}
 	w.keepLocked(i)
