@@ -144,11 +144,12 @@ func (w *waits) suspendLocked(ctx context.Context) error {
 			return nil
 		}
 	}
+	w.run.clock.hold()
 	if err := w.run.out.Append(ctx, event.Suspended{Interrupts: all}); err != nil {
+		w.run.clock.resume()
 		return err
 	}
 	w.suspended = make(chan struct{})
-	w.run.clock.hold()
 	return nil
 }
 

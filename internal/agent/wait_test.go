@@ -51,14 +51,14 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		l, c := waiting(t, Request{Budget: Budget{Seconds: 60}})
 		l.run.clock.start(60, func() { l.run.cancel(errSeconds) })
 		defer l.run.clock.stop()
-		time.Sleep(50 * time.Second) // of the bubble
+		<-time.After(50 * time.Second)
 		done := make(chan verdict)
 		go func() {
 			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
 		synctest.Wait()
-		time.Sleep(14 * time.Minute)
+		<-time.After(14 * time.Minute)
 		s, ok := l.last(t).Body.(event.Suspended)
 		if !ok || l.run.ctx.Err() != nil {
 			t.Fatalf("%s, %v", l.last(t).JSON, context.Cause(l.run.ctx))
@@ -69,11 +69,11 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		if v := <-done; !v.approves() {
 			t.Errorf("%+v", v)
 		}
-		time.Sleep(9 * time.Second)
+		<-time.After(9 * time.Second)
 		if l.run.ctx.Err() != nil {
 			t.Errorf("ended early: %v", context.Cause(l.run.ctx))
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if err := context.Cause(l.run.ctx); !errors.Is(err, errSeconds) {
 			t.Errorf("went on: %v", err)
 		}
@@ -94,7 +94,7 @@ func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 		if i.ExpiresAt != time.Now().Add(15*time.Minute).UnixMilli() {
 			t.Errorf("%+v", i)
 		}
-		time.Sleep(15 * time.Minute)
+		<-time.After(15 * time.Minute)
 		if v := <-done; !errors.Is(v.why, ErrExpired) || v.approves() {
 			t.Errorf("%+v", v)
 		}
