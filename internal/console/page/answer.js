@@ -32,6 +32,7 @@ export class AnswerView {
   #frame = 0;
   #activity = "";
   #announce;
+  #send;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
 
@@ -39,9 +40,11 @@ export class AnswerView {
    * @param {string} question
    * @param {number} number of the question in the conversation, from 1
    * @param {(text: string) => void} announce says something to a screen reader
+   * @param {(run: string, answer: object) => Promise<unknown>} send answers what the run waits for
    */
-  constructor(question, number, announce) {
+  constructor(question, number, announce, send) {
     this.#announce = announce;
+    this.#send = send;
     const title = element("h2", { class: "unseen" }, `Question ${number}`);
     this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
   }
@@ -66,7 +69,7 @@ export class AnswerView {
         this.#note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
         break;
       case "suspended":
-        this.#note("The run waits for a person to answer. This page cannot do that yet; POST /runs/{run_id}/input can.");
+        this.#now("Waiting for you");
         break;
       case "final_answer":
         this.#finalAnswer(/** @type {RunEvent} */ (event));
@@ -124,7 +127,7 @@ export class AnswerView {
         this.#parts.get(event.part_id)?.close();
         break;
       case "tool_call_start":
-        this.#calls.set(event.call_id, { view: this.#add(new CallView(event)), step: this.#step });
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, (answer) => this.#send(this.runID, answer))), step: this.#step });
         this.#now("Choosing tools");
         break;
       default:
@@ -138,9 +141,13 @@ export class AnswerView {
     if (!call) return;
     call.apply(event);
     if (event.type === "tool_call_args") this.#drawSoon(call);
-    const running = [...this.#calls.values()].filter(({ view }) => !view.ended).length;
-    if (event.type === "tool_call") {
+    const running = [...this.#calls.values()].filter(({ view }) => !view.ended && !view.asks).length;
+    if (event.type === "approval_required" || event.type === "elicitation") {
+      this.#announce(`The tool ${call.name} waits for you`);
+    } else if (event.type === "tool_call") {
       this.#announce(`Calling the tool ${call.name}`);
+      this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
+    } else if (event.type === "approval_resolved" || event.type === "elicitation_resolved") {
       this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
     } else if (call.ended) {
       this.#announce(`The tool ${call.name} ${event.type === "tool_error" ? "failed" : "is done"}`);
