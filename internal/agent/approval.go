@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"time"
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -47,9 +46,11 @@ func (l *loop) approve(ctx context.Context, in *invocation) error {
 		Args: in.args, ArgsSHA256: digest(in.args), ToolVersion: in.tool.Version(),
 	}
 	v, err := l.ask(ctx, rec)
-	in.started = time.Now() // the person's time is not the call's
 	if err != nil {
 		return err
+	}
+	if errors.Is(v.why, errWithdrawn) { // ctx is over
+		return in.givenUp(ctx)
 	}
 	if !v.approves() {
 		in.decision = v.denial()
@@ -57,9 +58,26 @@ func (l *loop) approve(ctx context.Context, in *invocation) error {
 	}
 	if v.Args != nil && !bytes.Equal(v.Args, in.args) {
 		in.args, in.edited = v.Args, true
+		if err := l.agent.reannounce(ctx, in); err != nil {
+			return err
+		}
 	}
 	in.approved = rec.ToolVersion
 	in.decision = decision{verdict: approved, by: v.by.Subject, edited: in.edited}
+	return nil
+}
+
+// reannounce asks the hook about arguments that a person wrote: what it may refuse of the
+// model's, it may refuse of them. What it makes of them, nobody has approved.
+func (a *Agent) reannounce(ctx context.Context, in *invocation) error {
+	approved := in.args
+	if err := a.announce(ctx, in); err != nil {
+		return err
+	}
+	if !bytes.Equal(in.args, approved) {
+		in.decision = decision{verdict: denied, why: "changed by a hook after its approval"}
+		return in.fail(mcp.Denied, "A hook does not let this call be made with the arguments that a person approved.")
+	}
 	return nil
 }
 

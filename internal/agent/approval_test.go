@@ -14,6 +14,8 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/hook"
+	"answerd/internal/agent/hook/hooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -353,5 +355,58 @@ func TestADirectCallNeedsItsCallersConsent(t *testing.T) {
 	c.Approved = true
 	if res, err := h.CallTool(t.Context(), auth.Identity{}, c); err != nil || string(res.Payload) != `{"sum":3}` {
 		t.Errorf("%s, %v", res.Payload, err)
+	}
+}
+
+// Calls take from the budget in call order: one whose turn depends on what a person says
+// of another waits for the person too.
+func TestACallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
+	for _, c := range []struct {
+		approved bool
+		worked   string
+	}{{true, "echo add"}, {false, "echo echo"}} {
+		h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "echo", Args: `{"text":"y"}`})
+		run := h.Begin(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 2}}).ID
+		i := suspended(t, h, run, 1)[0]
+		answer(t, h, run, agent.Input{ID: i.ID, Approved: &c.approved})
+		var worked []string
+		events := h.Events(t, run)
+		for _, r := range agenttest.Find[event.ToolResult](events) {
+			worked = append(worked, r.Tool)
+		}
+		if got := strings.Join(worked, " "); got != c.worked || len(agenttest.Find[event.Suspended](events)) != 1 {
+			t.Errorf("approved %v: %s in %s", c.approved, got, agenttest.Names(events))
+		}
+	}
+}
+
+// Arguments that a person wrote are news to the hook too, and what it makes of them nobody
+// has approved.
+func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
+	for reply, want := range map[string]string{`{}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
+		service := hooktest.New(t, func(q hooktest.Question) string {
+			if q.Hook == "pre_tool_call" && strings.Contains(string(q.Args), "40") {
+				return reply
+			}
+			return `{}`
+		})
+		hooks, err := hook.New(hook.Options{URL: service.URL, Secret: hooktest.Secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := adding(t, func(o *agent.Options) { o.Hooks = hooks }, onePlusTwo)
+		run := h.Begin(t, agent.Request{Interactive: true}).ID
+		i := suspended(t, h, run, 1)[0]
+		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":5}`)})
+		events := h.Events(t, run)
+		hooks.Close()
+		failed, worked := agenttest.Find[event.ToolError](events), agenttest.Find[event.ToolResult](events)
+		if want == "" {
+			if len(worked) != 1 || string(worked[0].Payload) != `{"sum":45}` {
+				t.Errorf("%s: %s", reply, agenttest.Names(events))
+			}
+		} else if len(worked) != 0 || len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, want) {
+			t.Errorf("%s: %+v", reply, failed)
+		}
 	}
 }

@@ -3,8 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
-	"time"
 
 	"answerd/internal/mcp"
 )
@@ -14,6 +14,7 @@ const (
 	allowed  = "allowed"  // no approval is needed
 	approved = "approved" // by a person, this once
 	denied   = "denied"
+	replaced = "replaced" // by a hook's answer; nothing was called
 )
 
 // decision is whether a call might be made, and who said so.
@@ -26,26 +27,32 @@ type decision struct {
 
 // audit writes the one line that every call leaves in the log, whatever became of it:
 // who wanted it and for whom, what exactly, who allowed it, and how it ended. Values of
-// arguments are in it only where the operator wants them.
-func (a *Agent) audit(ctx context.Context, in *invocation, failed *mcp.CallError, took time.Duration) {
+// arguments are in it only where the operator wants them. err is how the call itself
+// ended, whatever a hook makes of it.
+func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	actor := "model"
 	if in.loop == nil {
 		actor = "caller"
 	}
-	outcome, level := "ok", slog.LevelInfo
-	if failed != nil {
-		outcome = string(failed.Kind)
+	outcome, cause := "ok", err
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+		outcome, cause = string(failed.Kind), failed.Err
+	} else if err != nil {
+		outcome = string(mcp.UnknownOutcome) // of the log; it may have been carried out
 	}
-	// A call that failed before anybody decided was none that could be made.
 	d := in.decision
-	if d.verdict == "" {
+	switch {
+	case d.verdict != "":
+	case in.answered != nil:
+		d = decision{verdict: replaced}
+	default: // it failed before anybody decided: it was none that could be made
 		d = decision{verdict: denied, why: cmp.Or(in.refusal, outcome)}
 	}
 	attrs := []slog.Attr{
 		slog.String("actor", actor), slog.String("subject", in.caller.Subject), slog.String("issuer", in.caller.Issuer),
 		slog.String("call_id", in.CallID), slog.String("server", in.Server), slog.String("tool", in.Tool),
 		slog.String("tool_version", in.tool.Version()), slog.String("args_sha256", digest(jsonText(in.written()))),
-		slog.String("decision", d.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", took.Milliseconds()),
+		slog.String("decision", d.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", in.took.Milliseconds()),
 	}
 	add := func(name, value string) {
 		if value != "" {
@@ -61,9 +68,10 @@ func (a *Agent) audit(ctx context.Context, in *invocation, failed *mcp.CallError
 	if a.AuditArguments {
 		add("args", string(in.args))
 	}
-	if failed != nil && failed.Err != nil {
+	level := slog.LevelInfo
+	if cause != nil {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.Any("error", failed.Err))
+		attrs = append(attrs, slog.String("error", cause.Error()))
 	}
 	a.Logger.LogAttrs(ctx, level, "tool call", attrs...)
 }

@@ -24,28 +24,64 @@ type waits struct {
 	// mu protects what follows. It is held across the appends of questions, answers and
 	// suspended, so that they come in the order of what they say.
 	mu        sync.Mutex
-	calls     map[string]bool // that go on, by id
+	turn      context.Context // that of the calls
+	calls     map[string]bool // that go on, by id; true are those that wait for others
 	open      []*interrupt    // in the order in which they were asked
 	known     map[string]*interrupt
 	suspended chan struct{} // closed when the run goes on; nil while it does
 }
 
-// begin takes the calls of a turn, all of them before the first asks anything.
-func (w *waits) begin(calls []*call) {
+// begin takes the calls of a turn, all of them before the first asks anything. When turn
+// ends they are given up.
+func (w *waits) begin(turn context.Context, calls []*call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.calls = make(map[string]bool, len(calls))
+	w.turn, w.calls = turn, make(map[string]bool, len(calls))
 	for _, c := range calls {
-		w.calls[c.CallID] = true
+		w.calls[c.CallID] = false
 	}
 }
 
 // end takes one of them away; those that are left may all be waiting.
-func (w *waits) end(ctx context.Context, callID string) error {
+func (w *waits) end(callID string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.calls, callID)
-	return w.suspendLocked(ctx)
+	return w.suspendLocked()
+}
+
+// behind waits for move to close moved, on behalf of a call that goes on only when one
+// before it does. The error is ctx's, or the log's.
+func (w *waits) behind(ctx context.Context, callID string, moved <-chan struct{}) error {
+	w.mu.Lock()
+	var err error
+	select {
+	case <-moved:
+	default:
+		w.calls[callID] = true
+		err = w.suspendLocked()
+	}
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-moved:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// move closes moved. In the same moment nobody waits behind another any more: who only
+// seems to wait would make the run seem suspended.
+func (w *waits) move(moved chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.calls {
+		w.calls[id] = false
+	}
+	close(moved)
 }
 
 // ask puts a question to the owner of the run. errTooMany, or the log's error.
@@ -66,12 +102,13 @@ func (w *waits) ask(ctx context.Context, i *interrupt) error {
 	if w.asking.Add(1) == 1 {
 		w.run.agent.linger(w.run)
 	}
-	if err := w.run.out.Append(ctx, i.Body()); err != nil {
+	// The turn may be over meanwhile; then this is answered at once, and not an error.
+	if err := w.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
 		w.forgetLocked(i)
 		return err
 	}
 	w.wakeLocked()
-	return w.suspendLocked(ctx)
+	return w.suspendLocked()
 }
 
 // pass puts a question in the log with an answer that is known: nobody is there.
@@ -79,10 +116,11 @@ func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.keepLocked(i)
+	ctx = context.WithoutCancel(ctx)
 	if err := w.run.out.Append(ctx, i.Body()); err != nil {
 		return err
 	}
-	return w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v))
+	return w.run.out.Append(ctx, i.resolution(v))
 }
 
 // resolve puts the answer in the log, and the run goes on. Whatever became of ctx: what
@@ -96,7 +134,7 @@ func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
 	if err != nil {
 		return err
 	}
-	return w.suspendLocked(ctx)
+	return w.suspendLocked()
 }
 
 // keepLocked makes the interrupt known to Answer for as long as the run goes on.
@@ -130,8 +168,8 @@ func (w *waits) find(id string) *interrupt {
 }
 
 // suspendLocked says that the run waits, where nothing else goes on in it.
-func (w *waits) suspendLocked(ctx context.Context) error {
-	if w.suspended != nil || len(w.calls) == 0 || len(w.open) == 0 || w.run.ctx.Err() != nil {
+func (w *waits) suspendLocked() error {
+	if w.suspended != nil || len(w.calls) == 0 || len(w.open) == 0 || w.turn.Err() != nil {
 		return nil
 	}
 	waiting := make(map[string]bool, len(w.open))
@@ -139,13 +177,13 @@ func (w *waits) suspendLocked(ctx context.Context) error {
 	for n, i := range w.open {
 		waiting[i.CallID], all[n] = true, i.Interrupt
 	}
-	for id := range w.calls {
-		if !waiting[id] {
+	for id, behind := range w.calls {
+		if !behind && !waiting[id] {
 			return nil
 		}
 	}
 	w.run.clock.hold()
-	if err := w.run.out.Append(ctx, event.Suspended{Interrupts: all}); err != nil {
+	if err := w.run.out.Append(context.WithoutCancel(w.turn), event.Suspended{Interrupts: all}); err != nil {
 		w.run.clock.resume()
 		return err
 	}

@@ -33,7 +33,7 @@ func waiting(t *testing.T, r Request) (*loop, event.Call) {
 			t.Fatal(err)
 		}
 	}
-	l.run.waits.begin([]*call{{Call: c}})
+	l.run.waits.begin(l.run.ctx, []*call{{Call: c}})
 	return l, c
 }
 
@@ -50,9 +50,9 @@ func (l *loop) last(t *testing.T) event.Event {
 func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{Budget: Budget{Seconds: 60}})
-		l.run.clock.start(60, func() { l.run.cancel(errSeconds) })
+		l.run.clock.start(l.run.ctx, 60, l.run.out)
 		defer l.run.clock.stop()
-		<-time.After(50 * time.Second)
+		<-time.After(30 * time.Second)
 		done := make(chan verdict)
 		go func() {
 			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
@@ -61,8 +61,9 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		synctest.Wait()
 		<-time.After(14 * time.Minute)
 		s, ok := l.last(t).Body.(event.Suspended)
-		if !ok || l.run.ctx.Err() != nil {
-			t.Fatalf("%s, %v", l.last(t).JSON, context.Cause(l.run.ctx))
+		tools := l.run.clock.tools // which end 48 s into the run
+		if !ok || tools.Err() != nil {
+			t.Fatalf("%s, %v", l.last(t).JSON, context.Cause(tools))
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: s.Interrupts[0].ID, Approved: new(true)}); err != nil {
 			t.Fatal(err)
@@ -70,12 +71,12 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		if v := <-done; !v.approves() {
 			t.Errorf("%+v", v)
 		}
-		<-time.After(9 * time.Second)
-		if l.run.ctx.Err() != nil {
-			t.Errorf("ended early: %v", context.Cause(l.run.ctx))
+		<-time.After(17 * time.Second)
+		if tools.Err() != nil {
+			t.Errorf("ended early: %v", context.Cause(tools))
 		}
 		<-time.After(2 * time.Second)
-		if err := context.Cause(l.run.ctx); !errors.Is(err, errSeconds) {
+		if err := context.Cause(tools); !errors.Is(err, errToolTime) {
 			t.Errorf("went on: %v", err)
 		}
 	})
@@ -142,7 +143,9 @@ func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 }
 
 // budget0 is a budget of one token.
-func (l *loop) budget0() *budget { return newBudget(Budget{TotalTokens: 1}) }
+func (l *loop) budget0() *budget {
+	return newBudget(Request{Budget: Budget{TotalTokens: 1}}, nil, &l.run.clock, &l.run.waits)
+}
 
 // A server cannot have a run keep questions without end.
 func TestQuestionsOfARunAreBounded(t *testing.T) {
