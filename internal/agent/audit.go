@@ -42,10 +42,9 @@ func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	}
 	d := in.decision
 	switch {
-	case d.verdict != "":
 	case in.answered != nil:
 		d = decision{verdict: replaced}
-	default: // it failed before anybody decided: it was none that could be made
+	case d.verdict == "": // it failed before anybody decided: it was none that could be made
 		d = decision{verdict: denied, why: cmp.Or(in.refusal, outcome)}
 	}
 	attrs := []slog.Attr{

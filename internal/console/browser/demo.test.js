@@ -200,6 +200,7 @@ describe("the console of the demo", { skip: missing }, () => {
     await page.getByRole("button", { name: "Approve" }).click();
     await answered(page);
     assert.match(await call.innerText(), /Water the plants/);
+    assert.equal(await call.locator(".value").first().textContent(), '{ "id": 5 }');
 
     await ask(page, "delete note 1");
     await page.getByRole("button", { name: "Approve" }).waitFor();

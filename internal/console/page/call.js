@@ -16,6 +16,7 @@ export class CallView {
   #end = element("div", { class: "call-part" });
   /** @type {Map<string, HTMLElement>} open questions by interrupt_id */
   #questions = new Map();
+  #asked = false; // for approval
   #send;
 
   /**
@@ -62,6 +63,7 @@ export class CallView {
         break;
       case "approval_required":
         // A hook may have changed them since the model wrote them.
+        this.#asked = true;
         this.#showArguments(visible(JSON.stringify(event.args, null, 2)));
         this.#ask(event, approvalForm(event, this.#send));
         break;
@@ -76,6 +78,7 @@ export class CallView {
         break;
       case "tool_result":
         this.#finish("done", duration(event.duration_ms));
+        if (this.#asked) this.#showArguments(event.args); // a person may have changed them
         this.#end.replaceChildren(label("Result"), valueBlock(`Result of ${this.name}`, event.payload));
         break;
       case "tool_error":
