@@ -102,8 +102,12 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		select {
 		case <-page.More:
 		case <-over:
-			watch.Detach()
-			return h.Log.Run(id)
+			run, err := h.Log.Run(id)
+			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
+				watch.Detach()
+				return run, err
+			}
+			over = nil // somebody has just answered
 		case <-ctx.Done():
 			watch.Abandon()
 			return event.Run{}, errGone
