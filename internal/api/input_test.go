@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
@@ -208,4 +210,34 @@ func TestADirectCallSaysThatItIsApproved(t *testing.T) {
 	}
 	refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":1}`), 400, "invalid_request")
 	decode[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
+}
+
+// To a stranger a run that waits is no run, whatever he sends: nothing that he is told
+// depends on what there is.
+func TestStrangersLearnNothingOfARunThatWaits(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)
+	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
+	id, _, _ := strings.Cut(position, ":")
+	good := `{"id":"` + i.ID + `","approved":true}`
+	for _, body := range []string{good, `{"id":"int_none","approved":true}`, `{"id":"` + i.ID + `","action":"accept"}`, `{}`, `x`} {
+		for _, header := range [][]string{nil, {"Last-Event-ID", position}, {"Last-Event-ID", id + ":999"}, {"Accept", "text/event-stream"}} {
+			refused(t, s.do(t, "POST", run+"/input", body, append(header, "Authorization", eve)...), 404, "not_found")
+		}
+	}
+	for _, last := range []string{position, id + ":999"} {
+		refused(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", last, "Authorization", eve), 404, "not_found")
+	}
+	refused(t, s.do(t, "GET", run, "", "Authorization", eve), 404, "not_found")
+	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
+	list := frames(t, stream, "")
+	if list[0].Event != "approval_resolved" || !strings.Contains(string(list[0].Data), `"by":"ada"`) {
+		t.Errorf("%s", list[0].Data)
+	}
 }

@@ -59,7 +59,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("invalid_request", "The parameter after is not a number.")
 		}
 	}
-	pos, err := h.position(r, id, pos)
+	pos, err := position(r, id, pos)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 }
 
 // position is where in the run of that id the caller wants to go on; pos if it says
-// nothing.
-func (h *Handler) position(r *http.Request, id string, pos int64) (int64, error) {
+// nothing. Whether the run has been there is not looked at: it may be somebody else's.
+func position(r *http.Request, id string, pos int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
 		return pos, nil
@@ -77,8 +77,7 @@ func (h *Handler) position(r *http.Request, id string, pos int64) (int64, error)
 	if !ok || run != id {
 		return 0, newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
 	}
-	_, err := h.Log.After(id, seq)
-	return seq, err
+	return seq, nil
 }
 
 // input is POST /runs/{run_id}/input: a person's answer to one thing that the run
@@ -95,9 +94,12 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	if !streams && accepts(r, "application/json") != nil {
 		return newProblem("not_acceptable", "The response would be application/json or text/event-stream.")
 	}
-	pos := run.Last.Seq
-	if pos, err = h.position(r, id, pos); err != nil {
+	pos, err := position(r, id, run.Last.Seq)
+	if err != nil {
 		return err
+	}
+	if _, err := h.Log.After(id, pos); err != nil {
+		return err // before the answer is taken
 	}
 	body, err := h.body(r)
 	if err != nil {
