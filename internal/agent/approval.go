@@ -18,7 +18,7 @@ func (a *Agent) permit(ctx context.Context, in *invocation) error {
 		return in.fail(mcp.Denied, in.refusal)
 	}
 	// As it is now: the run was given it as it was when it began.
-	if tool, known := a.Tools.Tool(in.Tool); known {
+	if tool, known := a.Tools.Tool(in.Tool); known && in.own == nil {
 		in.tool = tool
 	}
 	switch {
