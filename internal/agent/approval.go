@@ -45,7 +45,7 @@ func (l *loop) approve(ctx context.Context, in *invocation) error {
 		Kind: event.KindApproval, Call: in.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", in.Tool, in.Server),
 		Args: in.args, ArgsSHA256: digest(in.args), ToolVersion: in.tool.Version(),
 	}
-	v, err := l.ask(ctx, rec)
+	v, err := l.ask(ctx, rec, nil)
 	if err != nil {
 		return err
 	}

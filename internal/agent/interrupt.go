@@ -46,8 +46,9 @@ func (e *ContentError) Error() string { return "the answer does not fit what was
 type interrupt struct {
 	event.Interrupt // not changed once it is asked
 
-	answer   chan verdict  // of capacity 1
-	resolved chan struct{} // closed when the answer is in the log
+	done     <-chan struct{} // closed when the person has done elsewhere what was asked; nil else
+	answer   chan verdict    // of capacity 1
+	resolved chan struct{}   // closed when the answer is in the log
 
 	mu  sync.Mutex // protects what follows
 	end error      // why no answer is taken any more; nil while it is open
@@ -85,14 +86,15 @@ func (i *interrupt) ended() error {
 }
 
 // ask asks the owner of the run, and waits for the answer for as long as the run allows
-// and ctx goes on. The answer is in the log when it returns. The error is the log's.
-func (l *loop) ask(ctx context.Context, rec event.Interrupt) (verdict, error) {
+// and ctx goes on. That done is closed is an answer, too: yes. The answer is in the log
+// when it returns. The error is the log's.
+func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
 	if !l.run.req.Interactive {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
-	i := &interrupt{Interrupt: rec, answer: make(chan verdict, 1), resolved: make(chan struct{})}
+	i := &interrupt{Interrupt: rec, done: done, answer: make(chan verdict, 1), resolved: make(chan struct{})}
 	defer close(i.resolved)
 	if patience == 0 {
 		v := verdict{why: errNobody}
@@ -114,16 +116,18 @@ func (l *loop) ask(ctx context.Context, rec event.Interrupt) (verdict, error) {
 func (i *interrupt) await(ctx context.Context, patience time.Duration) verdict {
 	expiry := time.NewTimer(patience)
 	defer expiry.Stop()
-	why, end := ErrExpired, ErrExpired
+	otherwise, end := verdict{why: ErrExpired}, ErrExpired
 	select {
 	case v := <-i.answer:
 		return v
+	case <-i.done:
+		otherwise, end = verdict{Input: Input{Action: mcp.Accept}}, ErrAnswered
 	case <-expiry.C:
 	case <-ctx.Done():
-		why, end = errWithdrawn, ErrAnswered // by the server, or the end of the run
+		otherwise, end = verdict{why: errWithdrawn}, ErrAnswered // by the server, or the end of the run
 	}
 	if i.settle(end) {
-		return verdict{why: why}
+		return otherwise
 	}
 	return <-i.answer // it came at the last moment, and was taken
 }
@@ -159,7 +163,7 @@ func (l *loop) elicit(ctx context.Context, c event.Call, e mcp.Elicitation) (res
 	defer recovered(&err) // the goroutine is not ours
 	v, err := l.ask(ctx, event.Interrupt{
 		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
-	})
+	}, e.Done)
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}

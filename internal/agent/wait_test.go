@@ -55,7 +55,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		<-time.After(30 * time.Second)
 		done := make(chan verdict)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
+			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
 			done <- v
 		}()
 		synctest.Wait()
@@ -88,7 +88,7 @@ func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 		l, c := waiting(t, Request{})
 		done := make(chan verdict)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
+			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
 			done <- v
 		}()
 		synctest.Wait()
@@ -113,7 +113,7 @@ func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 		l, c := waiting(t, Request{})
 		asked, told := make(chan verdict), make(chan error)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
+			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
 			asked <- v
 		}()
 		synctest.Wait()
@@ -155,12 +155,12 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 		results := make(chan verdict, maxElicitations)
 		for range maxElicitations {
 			go func() {
-				v, _ := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
+				v, _ := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
 				results <- v
 			}()
 		}
 		synctest.Wait()
-		if v, err := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}); err != nil || v.action() != mcp.Cancel {
+		if v, err := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil); err != nil || v.action() != mcp.Cancel {
 			t.Errorf("%+v, %v", v, err)
 		}
 		stop()

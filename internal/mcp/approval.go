@@ -17,6 +17,8 @@ const (
 // the operator names.
 func (s *ServerConfig) approves(t Tool) bool {
 	switch {
+	case t.signsIn: // ours, and the person's own doing
+		return false
 	case s.Approval == ApproveAlways:
 		return true
 	case s.Approval == ApproveDestructive && t.destructive():

@@ -24,6 +24,7 @@ type Tool struct {
 	NeedsApproval bool `json:"needs_approval,omitempty"`
 
 	reads   bool // it is ours, and reads the server's resources
+	signsIn bool // it is ours, and stands for the tools that nobody may list yet
 	cfg     *ServerConfig
 	version *version
 }
