@@ -102,7 +102,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	if req.MaxTokens > 0 {
 		l.window.reserve = min(l.window.reserve, req.MaxTokens)
 	}
-	l.budget = newBudget(req, profile.Price, &l.run.clock)
+	l.budget = newBudget(req, profile.Price, &l.run.clock, &l.run.waits)
 	l.shown = gallery{profile: profile, budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err

@@ -178,7 +178,7 @@ func (s *speaker) callStart(ctx context.Context, index int, id, name string) err
 	c.client = !s.last && s.isClient(name)
 	s.byIndex[index] = c
 	s.calls = append(s.calls, c)
-	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, Executor: c.executor()})
+	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
 
 func (s *speaker) callComplete(ctx context.Context, p llm.ToolCall) error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
@@ -16,7 +17,8 @@ import (
 // maxKey bounds an Idempotency-Key, in bytes.
 const maxKey = 255
 
-// answer is POST /answer: the whole run in one response.
+// answer is POST /answer: the whole run in one response, or, where it comes to wait for a
+// person, that it does.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
 		return err
@@ -25,8 +27,8 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Who waits for the answer reads no events on the way.
-	req.Interactive = req.Background
+	req.Interactive = true
+	asked := time.Now()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
@@ -36,21 +38,34 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
 		return nil
 	}
-	run, err = h.await(r.Context(), run.ID, nil)
+	wait, preferred := preferredWait(r)
+	patience, stop := context.WithDeadline(context.WithoutCancel(r.Context()), asked.Add(wait))
+	defer stop()
+	run, err = h.await(r.Context(), run.ID, patience.Done(), nil)
 	if err != nil {
 		return err
 	}
-	if end, ok := run.Last.Body.(event.FinalAnswer); ok {
+	if preferred != "" {
+		w.Header().Set("Preference-Applied", preferred)
+	}
+	switch end := run.Last.Body.(type) {
+	case event.Suspended:
+		w.Header().Set("Location", "/runs/"+run.ID)
+		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		return nil
+	case event.FinalAnswer:
 		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
 		return nil
 	}
 	return endProblem(run)
 }
 
-// await reads a run to its end, and shows each of its events to see, unless that is nil.
-// A caller that leaves takes the run along.
-func (h *Handler) await(ctx context.Context, id string, see func(event.Event)) (event.Run, error) {
+// await reads a run to its end, or, when patience is over, to where it waits for a
+// person, and shows each of its events to see, unless that is nil. A caller that leaves
+// takes the run along; one that is told of the wait does not.
+func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
+	var over <-chan struct{} // patience, while the run waits for a person
 	for pos := int64(0); ; {
 		page, err := h.Log.After(id, pos)
 		if errors.Is(err, event.ErrGone) {
@@ -77,11 +92,22 @@ func (h *Handler) await(ctx context.Context, id string, see func(event.Event)) (
 			return h.Log.Run(id)
 		}
 		if n := len(page.Events); n > 0 {
-			pos = page.Events[n-1].Seq
+			last := page.Events[n-1]
+			pos, over = last.Seq, nil
+			if _, waits := last.Body.(event.Suspended); waits {
+				over = patience
+			}
 			continue
 		}
 		select {
 		case <-page.More:
+		case <-over:
+			run, err := h.Log.Run(id)
+			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
+				watch.Detach()
+				return run, err
+			}
+			over = nil // somebody has just answered
 		case <-ctx.Done():
 			watch.Abandon()
 			return event.Run{}, errGone

@@ -33,8 +33,8 @@ type stream struct {
 type format struct {
 	header http.Header // besides that of every stream
 	append func(buf []byte, e event.Event) []byte
-	// ended reports whether the format has come to its own end, before the run's. It is
-	// nil for one that ends with the run.
+	// ended reports whether the format has come to its own end. It is nil for one that
+	// ends with the run, or where that comes to wait for a person.
 	ended func() bool
 }
 
@@ -52,8 +52,9 @@ func framesOf(encode func(event.Event) []sse.Frame) format {
 }
 
 // follow writes the events of a run after pos as Server-Sent Events until the run
-// ends or the reader leaves. It is the only stream loop there is: every end of a
-// stream stands in its one select. The run is known to exist and pos to be kept.
+// ends, comes to wait for a person, or the reader leaves. It is the only stream loop
+// there is: every end of a stream stands in its one select. The run is known to exist and
+// pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
 // event knows that there is more.
@@ -86,7 +87,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 				return
 			}
 		}
-		if !s.flush() || page.Ended || f.ended != nil && f.ended() {
+		if !s.flush() || page.Ended || f.over(page) {
 			return
 		}
 		if len(page.Events) > 0 {
@@ -106,6 +107,24 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			return
 		}
 	}
+}
+
+// over reports whether the stream ends with what was just read, before the run does.
+func (f format) over(p event.Page) bool {
+	if f.ended != nil {
+		return f.ended()
+	}
+	return suspends(p)
+}
+
+// suspends reports whether the newest event of the run is in the page and says that the
+// run waits for a person. A reader who comes back to that very position stays.
+func suspends(p event.Page) bool {
+	if len(p.Events) == 0 {
+		return false
+	}
+	_, ok := p.Events[len(p.Events)-1].Body.(event.Suspended)
+	return ok
 }
 
 // flush writes what was gathered. false means that the reader is gone.

@@ -77,7 +77,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		return nil
 	}
 	c := chat.NewCollector(head)
-	run, err = h.await(r.Context(), run.ID, c.Add)
+	run, err = h.await(r.Context(), run.ID, nil, c.Add)
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,13 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
+	// NeedsApproval says that a person must agree to each call (Call.Approved).
+	NeedsApproval bool `json:"needs_approval,omitempty"`
 
 	reads   bool // it is ours, and reads the server's resources
 	signsIn bool // it is ours, and stands for the tools that nobody may list yet
+	cfg     *ServerConfig
+	version *version
 }
 
 // Annotations are a server's own claims about a tool. They are hints from outside
