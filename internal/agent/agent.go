@@ -168,7 +168,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	rec := event.Run{
 		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background,
+		Created: time.Now(), Background: r.Background, Request: r.Record,
 	}
 	if err := a.Log.Create(ctx, rec); err != nil {
 		return event.Run{}, fmt.Errorf("create a run: %w", err)

@@ -90,7 +90,7 @@ func (i *interrupt) ended() error {
 // when it returns. The error is the log's.
 func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
-	if !l.run.req.Interactive {
+	if req := l.run.req; !req.Interactive || req.FormsDeclined && rec.Kind == event.KindElicitation {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()

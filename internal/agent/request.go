@@ -47,6 +47,10 @@ type Request struct {
 	// Interactive says that somebody can answer while the run goes on: calls that need
 	// approval, and what MCP servers ask. Without it the answer is no, at once.
 	Interactive bool
+	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
+	FormsDeclined bool
+	// Record is what the face that starts the run needs again; it is kept with the run.
+	Record []byte
 
 	// IdempotencyKey, if set, makes a second request with the same key and
 	// Fingerprint attach to the first one's run.

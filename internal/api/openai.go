@@ -14,11 +14,15 @@ import (
 
 // openAIError is a problem as the OpenAI faces tell it. A model that there is not is 404
 // there.
-func openAIError(p *problem) (status int, body any) {
+func openAIError(p *problem, path string) (status int, body any) {
+	conversation := "input"
+	if strings.HasPrefix(path, "/v1/chat/") {
+		conversation = "messages"
+	}
 	status, code, message, param := p.Status, p.Code, p.Detail, p.param
 	if len(p.Errors) > 0 {
 		first := p.Errors[0]
-		param = openAIParam(first.Pointer)
+		param = openAIParam(first.Pointer, conversation)
 		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
 		if first.Pointer == "/model" {
 			status, code = http.StatusNotFound, "model_not_found"
@@ -27,15 +31,16 @@ func openAIError(p *problem) (status int, body any) {
 	return status, chat.NewError(status, code, message, param)
 }
 
-// openAIParam is a field of ours by the name under which the OpenAI formats have it.
-func openAIParam(pointer string) string {
+// openAIParam is a field of ours by the name under which the OpenAI formats have it;
+// conversation is that of the question and the history.
+func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
 	switch field {
 	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id":
 		return "answerd." + name
 	case "question", "history":
-		return "messages"
+		return conversation
 	}
 	return name
 }

@@ -207,7 +207,7 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "idempotency_key") // of a header
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
-	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool"} {
+	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "record"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)
@@ -338,6 +338,10 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "POST /v1/chat/completions", body: `{"messages":[{"role":"user","content":"What is 1 + 2?"}]}`, status: 200},
 		{route: "POST /v1/chat/completions", body: `{"messages":[]}`, status: 400},
 		{route: "GET /v1/models", status: 200},
+		{route: "POST /v1/responses", body: `{"input":"What is 1 + 2?"}`, status: 200},
+		{route: "POST /v1/responses", body: `{"input":[]}`, status: 400},
+		{route: "GET /v1/responses/{response_id}", path: "/v1/responses/resp_none", status: 404},
+		{route: "POST /v1/responses/{response_id}/cancel", path: "/v1/responses/resp_none/cancel", status: 404},
 		{route: "GET /healthz", status: 200},
 		{route: "GET /readyz", status: 200},
 		{route: "GET /openapi.yaml", status: 200},

@@ -12,6 +12,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/api/chat"
 	"answerd/internal/api/native"
+	"answerd/internal/api/responses"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 )
@@ -96,6 +97,7 @@ func problemOf(err error) (p *problem, known bool) {
 		ready    *problem
 		bad      *native.Invalid
 		badChat  *chat.Invalid
+		badResp  *responses.Invalid
 		refused  *agent.InvalidError
 		misfit   *agent.ContentError
 		call     *agent.ToolCallError
@@ -110,6 +112,9 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.As(err, &badChat):
 		p = newProblem("invalid_request", badChat.Error())
 		p.param = badChat.Param
+	case errors.As(err, &badResp):
+		p = newProblem("invalid_request", badResp.Error())
+		p.param = badResp.Param
 	case errors.As(err, &refused):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
@@ -196,7 +201,7 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		w.Header()[name] = values
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
-		status, body := openAIError(p)
+		status, body := openAIError(p, r.URL.Path)
 		writeJSON(w, status, "application/json", body)
 		return
 	}
