@@ -32,6 +32,7 @@ type invocation struct {
 	// own makes the call where the tool is one of ours and no server's.
 	own func(context.Context, *invocation) (*mcp.Result, error)
 
+	reported *mcp.Result   // the tool's own report of its failure
 	answered *mcp.Result   // by a hook in place of the tool; nil where none did
 	abort    *abortError   // of a hook that ends the run
 	took     time.Duration // of the call itself, without what came before and after
@@ -41,7 +42,8 @@ type invocation struct {
 type ending struct {
 	worked *event.ToolResult
 	failed *event.ToolError
-	text   string      // of a result, for the model
+	result *mcp.Result // whole, of a call that worked
+	where  string      // where the whole can be read; "" where it cannot
 	abort  *abortError // the run ends with the call, if this is set
 }
 
@@ -62,18 +64,12 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	a.observe(ctx, span, &in, err)
 	res, err = a.review(ctx, &in, res, err)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		return ending{abort: in.abort, failed: &event.ToolError{
-			Call: in.Call, Args: in.args, ArgsText: in.argsText,
-			Payload: clip(failed.Message), Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
-		}}, nil
+		return a.reportFailure(ctx, &in, failed), nil
 	}
 	if err != nil {
 		return ending{}, err
 	}
-	return ending{text: res.Text(), worked: &event.ToolResult{
-		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: contentOf(res),
-		Structured: res.Structured, DurationMS: in.took.Milliseconds(),
-	}}, nil
+	return a.report(ctx, &in, res), nil
 }
 
 // observe takes how the call itself ended, whatever a hook makes of it, into the span,
@@ -193,6 +189,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		return nil, err
 	}
 	if res.IsError {
+		in.reported = res
 		return nil, in.fail(mcp.Execution, res.Text())
 	}
 	return res, nil

@@ -165,6 +165,7 @@ type (
 		Payload    json.RawMessage   `json:"payload"`
 		Content    []json.RawMessage `json:"content"`
 		Structured json.RawMessage   `json:"structured,omitempty"`
+		Truncated  *Truncated        `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64             `json:"duration_ms"`
 	}
 	// ToolError ends a call that failed, or never ran.
@@ -174,6 +175,7 @@ type (
 		ArgsText   string          `json:"args_text,omitempty"`
 		Payload    string          `json:"payload"` // what the model is told
 		Kind       string          `json:"kind"`
+		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64           `json:"duration_ms"`
 	}
 
@@ -209,6 +211,12 @@ type (
 		PartialAnswer string `json:"partial_answer"`
 	}
 )
+
+// Truncated says that a result is too large for an event, which has a part of it.
+type Truncated struct {
+	Bytes int    `json:"bytes"`         // of the whole: content and structured content
+	URL   string `json:"url,omitempty"` // where the whole is, as an absolute path; "" if it is not kept
+}
 
 // Interrupt is one thing that a suspended run waits for.
 type Interrupt struct {

@@ -30,11 +30,12 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// wireMessage is one message. Content is a pointer since an assistant that only
-// calls tools must say null: several endpoints refuse an empty text there.
+// wireMessage is one message. Content is a text, a list of wirePart, or nil since an
+// assistant that only calls tools must say null: several endpoints refuse an empty text
+// there.
 type wireMessage struct {
 	Role       Role       `json:"role"`
-	Content    *string    `json:"content"`
+	Content    any        `json:"content"`
 	ToolCalls  []wireCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
@@ -63,9 +64,7 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 		StreamOptions: streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
 	}
-	for _, m := range r.Messages {
-		head.Messages = append(head.Messages, wire(m))
-	}
+	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
 	if len(r.Tools) > 0 {
 		head.ToolChoice = r.ToolChoice
@@ -96,8 +95,10 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 // wire turns a message into what goes over the wire. The caller has seen to it that a
 // tool message is never empty, which some endpoints refuse.
 func wire(m Message) wireMessage {
-	w := wireMessage{Role: m.Role, Content: &m.Text}
+	w := wireMessage{Role: m.Role, Content: m.Text}
 	switch {
+	case m.Role == User && len(m.Media) > 0:
+		w.Content = wireParts(m)
 	case m.Role == ToolRole:
 		w.ToolCallID = m.CallID
 	case m.Role == Assistant && len(m.Calls) > 0:
