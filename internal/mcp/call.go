@@ -106,7 +106,7 @@ func (f *failure) of(tool, server string) *CallError {
 	if f.kind == UnknownOutcome {
 		message += "; the call may or may not have been carried out"
 	}
-	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Err: f}
+	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Fields: f.fields, Err: f}
 }
 
 // check refuses, without asking the server, what cannot be sent.
@@ -182,7 +182,10 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		switch {
 		case f != nil && last != nil && last.kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
-		case f != nil:
+		case f == nil:
+			f = b.refits(call.Args)
+		}
+		if f != nil {
 			return nil, f
 		}
 		res, sent, f := s.send(ctx, call, b, on, deadline)
@@ -302,6 +305,10 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 		}
 		var res *Result
 		if res, f = decode(raw); f == nil {
+			if res.Violations = b.violations(res); res.Violations != nil {
+				// What is wrong quotes the result, which is not for the log.
+				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
+			}
 			return res, true, nil
 		}
 	}

@@ -12,6 +12,9 @@ type Result struct {
 	Content    []json.RawMessage // each an MCP content block, as received
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
+	// Violations is how the structured content differs from the tool's own output
+	// schema. The result is delivered all the same, and Text says so.
+	Violations []ContentField
 }
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
@@ -74,6 +77,13 @@ type block struct {
 // parts as a short placeholder with type and size, and "(no content)" where there
 // is nothing (S1.6). The text of an embedded resource follows its placeholder.
 func (r *Result) Text() string {
+	if r.Violations != nil {
+		return r.text() + "\n[This result does not fit the tool's own output schema:" + bulleted(r.Violations) + "]"
+	}
+	return r.text()
+}
+
+func (r *Result) text() string {
 	if len(r.Content) == 0 {
 		if r.Structured != nil {
 			return string(r.Structured)
