@@ -68,7 +68,7 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 		a.metrics.toolTime(ctx, in.Call, kind, took)
 		return ending{failed: &event.ToolError{
 			Call: in.Call, Args: in.args, ArgsText: in.argsText,
-			Payload: clip(failed.Message), Kind: kind, DurationMS: took.Milliseconds(),
+			Payload: clip(failed.Message), Kind: kind, Errors: fieldErrors(failed.Fields), DurationMS: took.Milliseconds(),
 		}}, nil
 	}
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	}
 	return ending{text: res.Text(), worked: &event.ToolResult{
 		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: content,
-		Structured: res.Structured, DurationMS: took.Milliseconds(),
+		Structured: res.Structured, DurationMS: took.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
 	}}, nil
 }
 
@@ -90,13 +90,15 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
+		a.validate,
 		a.permit,
 	} {
 		if err := step(ctx, in); err != nil {
-			return nil, err
+			return nil, a.instructive(in, err)
 		}
 	}
-	return a.exchange(ctx, in)
+	res, err := a.exchange(ctx, in)
+	return res, a.instructive(in, err)
 }
 
 // fail is the failure of the call with a message for the model and the caller.
@@ -110,7 +112,7 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	case !in.known:
 		return in.fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
 	case in.bad != "":
-		return in.fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
+		return in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", in.bad))
 	}
 	return nil
 }
@@ -144,7 +146,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		return nil, err
 	}
 	if res.IsError {
-		return nil, in.fail(mcp.Execution, res.Text())
+		return nil, in.fail(res.Failure(), res.Text())
 	}
 	return res, nil
 }

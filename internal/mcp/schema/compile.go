@@ -63,7 +63,10 @@ func (c *compiler) read(v *value) error {
 	if v.kind != object {
 		return nil
 	}
-	expressions := []string{v.string("pattern")}
+	var expressions []string
+	if x := v.string("pattern"); x != "" { // which is none to the library
+		expressions = append(expressions, x)
+	}
 	if p := v.keyword("patternProperties"); p != nil {
 		expressions = append(expressions, p.names...)
 	}

@@ -18,7 +18,7 @@ const (
 // checked, and left to the server. The error is about one that grows too large:
 // (a{1000}){1000} is short.
 func (c *compiler) pattern(x string) error {
-	if _, known := c.patterns[x]; known || x == "" {
+	if _, known := c.patterns[x]; known {
 		return nil
 	}
 	c.patterns[x] = nil
