@@ -150,7 +150,8 @@ func wireArguments(raw string) string {
 // toolCache keeps the last rendered tool block. Almost every request offers the same
 // tools, and rendering 1,000 of them costs more than the rest of the request.
 type toolCache struct {
-	last atomic.Pointer[toolBlock]
+	last  atomic.Pointer[toolBlock]
+	texts toolTexts
 }
 
 // toolBlock is a rendered list and the tools that it was rendered from. Nothing in it
@@ -181,20 +182,14 @@ func (c *toolCache) render(tools []Tool) ([]byte, error) {
 	if last := c.last.Load(); last != nil && slices.EqualFunc(last.tools, tools, sameTool) {
 		return last.json, nil
 	}
-	list := make([]wireTool, len(tools))
+	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
-		list[i] = wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: t.Schema}}
-		if len(t.Schema) == 0 {
-			list[i].Function.Parameters = noParameters
+		var err error
+		if texts[i], err = c.texts.of(t); err != nil {
+			return nil, err
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(list); err != nil {
-		return nil, fmt.Errorf("encode the tools: %w", err)
-	}
-	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
+	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
 	c.last.Store(block)
 	return block.json, nil
 }
