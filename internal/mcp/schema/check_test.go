@@ -12,9 +12,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// Each file is a table: a schema, and what becomes of values. A line of a value is
-// followed by what it is coerced to (=), by nothing else if it fits as it is (=), or by
-// what is wrong with it (!).
+// S1.5. Each file is a table: schemas, and what becomes of values. A value is followed by
+// what it is repaired to (=), which is nothing where it fits as it is, or by what is
+// wrong with it (!).
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.golden")
 	if err != nil || len(files) == 0 {

@@ -15,6 +15,7 @@ type compiler struct {
 	notes    bool
 	patterns map[string]*pattern // nil: Go doesn't understand it
 	size     int                 // of all patterns
+	bytes    int                 // of all schemas, those within others counted again
 	nodes    map[*value]*node    // of every schema in the tree
 	order    []*value            // in which they were found
 	byID     map[string]*value   // the resources, by URI
@@ -58,6 +59,9 @@ func (c *compiler) compile(tree *value) (*node, error) {
 func (c *compiler) read(v *value) error {
 	if c.nodes[v] = (&node{}); len(c.nodes) > maxNodes {
 		return fmt.Errorf("it has more than %d schemas in it", maxNodes)
+	}
+	if c.bytes += len(v.raw); c.bytes > maxNested {
+		return errors.New("it is too large for its depth")
 	}
 	c.order = append(c.order, v)
 	if v.kind != object {

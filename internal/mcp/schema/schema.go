@@ -31,6 +31,7 @@ import (
 const (
 	maxSchema   = 256 << 10 // bytes of a schema
 	maxNodes    = 8192      // subschemas
+	maxNested   = 1 << 20   // bytes of all of them: the library reads each level several times
 	maxDepth    = 64        // levels of nesting, of schemas and of values
 	maxValues   = 200_000   // values within a value
 	maxSteps    = 500_000   // of one Check: some 50 ms at the very worst
