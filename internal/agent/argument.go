@@ -16,6 +16,9 @@ const maxSchemaHint = 16 << 10
 // and puts in their place what fits without loss (S1.5). The conversation and the
 // tool_call event keep what the model wrote.
 func (a *Agent) validate(_ context.Context, in *invocation) error {
+	if in.refusal != "" {
+		return nil // nobody is to try again
+	}
 	args, err := a.Tools.CheckArgs(in.Tool, in.args)
 	if err != nil {
 		return err

@@ -42,8 +42,8 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 	return agenttest.Build(t, script, func(o *agent.Options) { o.Tools = tools }), sent
 }
 
-// told is what the model was told of the first call.
-func told(h *agenttest.House) string {
+// toldOf is what the model was told of the first call.
+func toldOf(h *agenttest.House) string {
 	messages := h.Model.Requests()[1].Messages
 	return string(messages[len(messages)-1].Content)
 }
@@ -102,7 +102,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 			t.Errorf("%q does not say %q", failed.Payload, want)
 		}
 	}
-	if got := told(h); !strings.Contains(got, "did you mean") {
+	if got := toldOf(h); !strings.Contains(got, "did you mean") {
 		t.Errorf("the model was told %s", got)
 	}
 	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
@@ -144,7 +144,7 @@ func TestAViolationOfTheOutputSchemaIsSaid(t *testing.T) {
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {
 		t.Errorf("%+v", result)
 	}
-	if got := told(h); !strings.Contains(got, "does not fit the tool's own output schema") {
+	if got := toldOf(h); !strings.Contains(got, "does not fit the tool's own output schema") {
 		t.Errorf("the model was told %s", got)
 	}
 }
