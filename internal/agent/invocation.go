@@ -165,7 +165,7 @@ func (a *Agent) charge(ctx context.Context, in *invocation) error {
 
 // exchange sends the call to its server and waits for the result.
 func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }

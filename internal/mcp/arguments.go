@@ -69,9 +69,7 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	return coerced, nil
 }
 
-// refits checks the arguments of a call right before it is sent. Since CheckArgs the
-// tool may have become another one: the call may have waited for a person, or in the
-// queue.
+// refits is what is wrong with the arguments of a call right before it is sent.
 func (b *binding) refits(args json.RawMessage) *failure {
 	if b.input == nil {
 		return nil
@@ -99,10 +97,14 @@ func bulleted(wrong []ContentField) string {
 	return b.String()
 }
 
+// maxChecked bounds the structured content that is checked, in bytes: a larger one would
+// cost more memory than it is worth.
+const maxChecked = 1 << 20
+
 // violations is how a result differs from what the tool says about its results.
 func (b *binding) violations(r *Result) []ContentField {
 	switch {
-	case b.output == nil || r.IsError:
+	case b.output == nil || r.IsError || len(r.Structured) > maxChecked:
 		return nil
 	case r.Structured == nil: // 2025-06-18 server/tools: it must be there
 		return []ContentField{{Detail: "expected structured content, got none"}}

@@ -51,11 +51,11 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 		t.Errorf("a tool that isn't there: %s, %v", got, err)
 	}
 	// Who calls without asking first gets no further.
-	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given})
+	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
 	if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
 		t.Errorf("%+v after %d calls", e, calls.Load())
 	}
-	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`)})
+	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`), Check: true})
 	must(t, res, err)
 }
 
@@ -93,7 +93,7 @@ func TestACallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	})
 	<-inside
 	all.Go(func() { // waits in the queue, while the tool becomes another one
-		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args})
+		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args, Check: true})
 		if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 2 {
 			t.Errorf("%+v", e)
 		}

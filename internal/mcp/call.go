@@ -19,6 +19,10 @@ import (
 type Call struct {
 	Tool string          // Tool.Name
 	Args json.RawMessage // a JSON object; empty means {}
+	// Check refuses, as InvalidArguments, arguments that do not fit the tool as it is
+	// listed when the call is sent (S3.8). That may be long after CheckArgs: a call waits
+	// for persons and in the queue.
+	Check bool
 	// Context goes to the server with this call: as query parameters over HTTP, and
 	// in _meta (seed 000). At most 64 entries and 8 KiB.
 	Context map[string]string
@@ -182,7 +186,7 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		switch {
 		case f != nil && last != nil && last.kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
-		case f == nil:
+		case f == nil && call.Check:
 			f = b.refits(call.Args)
 		}
 		if f != nil {

@@ -13,7 +13,8 @@ type Result struct {
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
 	// Violations is how the structured content differs from the tool's own output
-	// schema. The result is delivered all the same, and Text says so.
+	// schema; one of more than 1 MiB is not checked. The result is delivered all the same,
+	// and Text says so.
 	Violations []ContentField
 }
 
