@@ -183,13 +183,13 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 	var last *failure
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call.Tool, deadline)
+		if f == nil && call.Check {
+			f = b.refits(call.Args)
+		}
 		switch {
 		case f != nil && last != nil && last.kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
-		case f == nil && call.Check:
-			f = b.refits(call.Args)
-		}
-		if f != nil {
+		case f != nil:
 			return nil, f
 		}
 		res, sent, f := s.send(ctx, call, b, on, deadline)

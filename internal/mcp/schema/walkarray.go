@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"strconv"
@@ -91,8 +92,16 @@ func (v *value) hash(h *maphash.Hash) int {
 		for _, item := range v.items {
 			steps += item.hash(h)
 		}
-	case object: // the order of its members doesn't count
-		_ = h.WriteByte(byte(len(v.items)))
+	case object: // the order of its members doesn't count, so their hashes are added up
+		var sum uint64
+		for i, name := range v.names {
+			var member maphash.Hash
+			member.SetSeed(h.Seed())
+			_, _ = member.WriteString(name)
+			steps += v.items[i].hash(&member)
+			sum += member.Sum64()
+		}
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, sum))
 	case null, boolean:
 		_ = h.WriteByte(v.raw[0])
 	}
