@@ -16,8 +16,8 @@ const maxSchemaHint = 16 << 10
 // and puts in their place what fits without loss (S1.5). The conversation and the
 // tool_call event keep what the model wrote.
 func (a *Agent) validate(_ context.Context, in *invocation) error {
-	if in.refusal != "" {
-		return nil // nobody is to try again
+	if in.refusal != "" || in.own != nil {
+		return nil // nobody is to try again; or it is no server's tool
 	}
 	args, err := a.Tools.CheckArgs(in.Tool, in.args)
 	if err != nil {
@@ -35,9 +35,9 @@ func (a *Agent) instructive(in *invocation, err error) error {
 	if !ok || failed.Kind != mcp.InvalidArguments {
 		return err
 	}
-	tool, ok := a.Tools.Tool(in.Tool) // as it is now (S3.8)
-	if !ok {
-		tool = in.tool
+	tool := in.tool
+	if now, there := a.Tools.Tool(in.Tool); there && in.own == nil {
+		tool = now // S3.8
 	}
 	better := *failed
 	better.Message += "\nTry again with the correct arguments. The tool's input schema: " + tool.SchemaExcerpt(failed.Fields, maxSchemaHint)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -67,7 +68,7 @@ func BenchmarkToolBlock(b *testing.B) {
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
-				cache.last.Store(nil)
+				cache.blocks = [len(cache.blocks)]atomic.Pointer[toolBlock]{}
 				if _, err := cache.render(tools); err != nil {
 					b.Fatal(err)
 				}
