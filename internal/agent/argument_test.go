@@ -22,7 +22,7 @@ import (
 )
 
 // strict is a house whose one tool, order, has that schema and answers with that result.
-// What reaches it is counted, and comes back on sent.
+// The arguments that reach it come on sent.
 func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.House, sent chan string) {
 	t.Helper()
 	sent = make(chan string, 8)

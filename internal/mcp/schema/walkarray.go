@@ -7,6 +7,7 @@ import (
 	"strconv"
 )
 
+// checkArray is the keywords about arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
 func (w *walk) checkArray(n *node, v *value, at *step, d *verdict) {
 	w.bounds(n.minItems, n.maxItems, len(v.items), "item", at, d)
 	for i, item := range v.items {
@@ -39,6 +40,8 @@ func (w *walk) checkArray(n *node, v *value, at *step, d *verdict) {
 	d.seen.allItems = true
 }
 
+// checkContains counts the items that fit. A maxContains without contains says nothing,
+// and nor does a minContains (draft 2020-12 validation, 6.4.4).
 func (w *walk) checkContains(n *node, v *value, at *step, d *verdict) {
 	found := 0
 	for i, item := range v.items {

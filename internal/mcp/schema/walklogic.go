@@ -49,6 +49,7 @@ func (w *walk) checkAny(n *node, v *value, at *step, d *verdict) {
 	}
 }
 
+// checkOne visits every alternative too: more than one that fits is a mistake of its own.
 func (w *walk) checkOne(n *node, v *value, at *step, d *verdict) {
 	var wrong []verdict
 	var right []int
@@ -70,6 +71,8 @@ func (w *walk) checkOne(n *node, v *value, at *step, d *verdict) {
 	}
 }
 
+// checkDependencies is dependentRequired and dependentSchemas, and dependencies, which
+// was both (draft-07, 6.5.7).
 func (w *walk) checkDependencies(n *node, v *value, at *step, d *verdict) {
 	for _, dep := range n.dependencies {
 		if v.get(dep.name) == nil {

@@ -1,5 +1,7 @@
 package schema
 
+// checkObject is the keywords about objects (draft 2020-12 core, 10.3.2; validation,
+// 6.5). Problems come in the order of the schema, then of the value.
 func (w *walk) checkObject(n *node, v *value, at *step, d *verdict) {
 	for _, name := range n.required {
 		if !w.spend(1) {

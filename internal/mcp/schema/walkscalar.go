@@ -20,6 +20,7 @@ func (w *walk) checkChoice(n *node, v *value, at *step, d *verdict) {
 	}
 }
 
+// checkNumber is the keywords about numbers (draft 2020-12 validation, 6.2).
 func (w *walk) checkNumber(n *node, v *value, at *step, d *verdict) {
 	wrong := func(what string, bound *value) {
 		w.find(d, at, finding{}, func() string { return fmt.Sprintf("expected %s %s, got %s", what, literal(bound), literal(v)) })
@@ -41,6 +42,8 @@ func (w *walk) checkNumber(n *node, v *value, at *step, d *verdict) {
 	}
 }
 
+// checkText is the keywords about strings (6.3). Lengths are in characters; a format is
+// an annotation and checks nothing (7.2.1).
 func (w *walk) checkText(n *node, v *value, at *step, d *verdict) {
 	if n.minLength != nil || n.maxLength != nil {
 		w.bounds(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", at, d)
