@@ -26,7 +26,8 @@ type Tool struct {
 	// is none that can be used. "" where they are checked.
 	Unchecked string `json:"unchecked,omitempty"`
 
-	reads bool // it is ours, and reads the server's resources
+	reads   bool // it is ours, and reads the server's resources
+	signsIn bool // it is ours, and stands for the tools that nobody may list yet
 	// The schemas compiled, once for each version of the tool; nil where they can't be.
 	input, output *schema.Schema
 }
