@@ -15,8 +15,7 @@ import (
 // Bounds of one turn.
 const (
 	maxCallsPerTurn = 32
-	maxArgs         = 64 << 10  // bytes of one call's arguments
-	maxForModel     = 256 << 10 // bytes of one result in the conversation
+	maxArgs         = 64 << 10 // bytes of one call's arguments
 )
 
 type jsonText = json.RawMessage
@@ -29,13 +28,6 @@ type call struct {
 	bad      string   // and this is what is wrong with it
 	edited   bool     // args are a person's, not the model's
 	found    []string // the names of the tools that it found, if it was a search for some
-}
-
-// outcome is how a call of a run ended, for the conversation and for the metadata.
-type outcome struct {
-	forModel string
-	failed   bool
-	result   jsonText
 }
 
 // parse reads the arguments as the model wrote them. They are never guessed: what is
@@ -88,11 +80,11 @@ func (c *call) note() string {
 	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
 }
 
-// callAll runs the calls of a turn at the same time. Every call gets its outcome
+// callAll runs the calls of a turn at the same time. Every call gets its ending
 // and its event, whatever happens to the others; the error is one that ends the run.
 // When a hook ends it, or the time for tools is over, the calls under way are given up.
-func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome, error) {
-	outcomes := make([]outcome, len(calls))
+func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending, error) {
+	endings := make([]ending, len(calls))
 	errs := make([]error, len(calls))
 	turn, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -112,7 +104,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 			defer recovered(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.waits.end(c.CallID)) }()
 			defer l.budget.passCall(i)
-			outcomes[i], errs[i] = l.callOne(turn, c, i, refusal)
+			endings[i], errs[i] = l.callOne(turn, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				end(abort)
 			}
@@ -120,14 +112,14 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return outcomes, err
+		return endings, err
 	}
-	return outcomes, errors.Join(errs...)
+	return endings, errors.Join(errs...)
 }
 
 // callOne takes one call to its tool_result or tool_error. place is where it stands in
 // its turn.
-func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (o outcome, err error) {
+func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (ending, error) {
 	tool, known := l.tools[c.Tool]
 	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
@@ -138,31 +130,16 @@ func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) 
 	}
 	end, err := l.agent.perform(ctx, in)
 	if err != nil {
-		return outcome{}, err
+		return ending{}, err
 	}
 	// Whatever became of the turn: what was opened is closed.
 	if ctx := context.WithoutCancel(ctx); end.failed != nil {
-		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
-		o, err = outcome{forModel: c.note() + string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+		err = l.run.out.Append(ctx, *end.failed)
 	} else {
-		o, err = outcome{forModel: c.note() + clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
+		err = l.run.out.Append(ctx, *end.worked)
 	}
 	if err == nil && end.abort != nil {
 		err = end.abort
 	}
-	return o, err
-}
-
-// clip bounds what one result adds to the conversation, and says what it cut.
-func clip(text string) string { return clipTo(text, maxForModel) }
-
-func clipTo(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return fmt.Sprintf("%s\n[cut here: %d of %d bytes are shown]", text[:cut], cut, len(text))
+	return end, err
 }

@@ -33,6 +33,7 @@ export class AnswerView {
   #activity = "";
   #announce;
   #send;
+  #load;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
 
@@ -40,10 +41,12 @@ export class AnswerView {
    * @param {string} question
    * @param {number} number of the question in the conversation, from 1
    * @param {(text: string) => void} announce says something to a screen reader
+   * @param {(path: string) => Promise<any>} load reads JSON from the service
    * @param {(run: string, answer: object) => Promise<unknown>} send answers what the run waits for
    */
-  constructor(question, number, announce, send) {
+  constructor(question, number, announce, load, send) {
     this.#announce = announce;
+    this.#load = load;
     this.#send = send;
     const title = element("h2", { class: "unseen" }, `Question ${number}`);
     this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
@@ -127,7 +130,7 @@ export class AnswerView {
         this.#parts.get(event.part_id)?.close();
         break;
       case "tool_call_start":
-        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, (answer) => this.#send(this.runID, answer))), step: this.#step });
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#load, (answer) => this.#send(this.runID, answer))), step: this.#step });
         this.#now("Choosing tools");
         break;
       default:

@@ -2,6 +2,7 @@
 // The card of one tool call, from the model's first word of it to its result.
 import { element, valueBlock } from "./element.js";
 import { approvalForm, elicitationForm, visible } from "./question.js";
+import { resultView } from "./result.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./question.js").Send} Send */
@@ -17,13 +18,16 @@ export class CallView {
   /** @type {Map<string, HTMLElement>} open questions by interrupt_id */
   #questions = new Map();
   #asked = false; // for approval
+  #load;
   #send;
 
   /**
    * @param {RunEvent} event tool_call_start
+   * @param {(path: string) => Promise<any>} load reads the whole of a large result
    * @param {Send} send answers what the call waits for
    */
-  constructor(event, send) {
+  constructor(event, load, send) {
+    this.#load = load;
     this.name = event.tool;
     this.#send = send;
     const server = event.server ? [element("span", { class: "call-server" }, event.server)] : [];
@@ -79,11 +83,11 @@ export class CallView {
       case "tool_result":
         this.#finish("done", duration(event.duration_ms));
         if (this.#asked) this.#showArguments(event.args); // a person may have changed them
-        this.#end.replaceChildren(label("Result"), valueBlock(`Result of ${this.name}`, event.payload));
+        this.#showEnd("Result", event);
         break;
       case "tool_error":
         this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
-        this.#end.replaceChildren(label("Error"), valueBlock(`Error of ${this.name}`, event.payload));
+        this.#showEnd("Error", event);
         break;
     }
   }
@@ -132,6 +136,14 @@ export class CallView {
       return;
     }
     this.#args.replaceChildren(label("Arguments"), valueBlock(`Arguments of ${this.name}`, value));
+  }
+
+  /**
+   * @param {string} title
+   * @param {RunEvent} event tool_result or tool_error
+   */
+  #showEnd(title, event) {
+    this.#end.replaceChildren(label(title), resultView(`${title} of ${this.name}`, /** @type {any} */ (event), this.#load));
   }
 
   /** @param {RunEvent} event tool_progress */
