@@ -37,6 +37,9 @@ func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	outcome, cause := "ok", err
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
 		outcome, cause = string(failed.Kind), failed.Err
+		if failed.Kind == mcp.InvalidArguments && !a.AuditArguments {
+			cause = nil // which quotes them, or may: it can be the server's
+		}
 	} else if err != nil {
 		outcome = string(mcp.UnknownOutcome) // of the log; it may have been carried out
 	}

@@ -49,7 +49,8 @@ func TestEveryCallLeavesOneLine(t *testing.T) {
 	log := &logged{}
 	h := adding(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },
 		onePlusTwo, llmtest.Call{Name: "add", Args: `{"a":5,"b":5}`}, llmtest.Call{Name: "add", Args: `{"a":6,"b":6}`},
-		llmtest.Call{Name: "echo", Args: `{"text":"top secret"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "made_up"}, llmtest.Call{Name: "echo", Args: `[`})
+		llmtest.Call{Name: "echo", Args: `{"text":"top secret"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "made_up"}, llmtest.Call{Name: "echo", Args: `[`},
+		llmtest.Call{Name: "add", Args: `{"a":"top secret","b":1}`})
 	ada := auth.Identity{Issuer: "https://iam", Subject: "ada"}
 	r, err := h.Start(t.Context(), ada, agent.Request{Question: "?", Interactive: true})
 	if err != nil {
@@ -96,7 +97,7 @@ func TestEveryCallLeavesOneLine(t *testing.T) {
 		"model add approved ada  ok ", "model add denied ada refused denied ", "model add approved ada  ok edited",
 		"model echo allowed   ok ", "model fail allowed   execution ",
 		"model made_up denied  unknown_tool unknown_tool ", "model echo denied  invalid_arguments invalid_arguments ",
-		"caller add approved ada  ok ", "caller add denied  not approved by its caller denied ",
+		"model add denied  invalid_arguments invalid_arguments ", "caller add approved ada  ok ", "caller add denied  not approved by its caller denied ",
 	} {
 		if got[want] != 1 {
 			t.Errorf("%d lines of %q", got[want], want)

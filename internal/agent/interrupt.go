@@ -194,7 +194,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Inp
 	if time.Now().UnixMilli() >= i.ExpiresAt {
 		return ErrExpired
 	}
-	if err := a.checkInput(i.Interrupt, in); err != nil {
+	if err := a.checkInput(i.Interrupt, &in); err != nil {
 		return err
 	}
 	if !i.settle(ErrAnswered) {
@@ -211,7 +211,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Inp
 }
 
 // checkInput refuses an answer that the question does not allow.
-func (a *Agent) checkInput(asked event.Interrupt, in Input) error {
+func (a *Agent) checkInput(asked event.Interrupt, in *Input) error {
 	if asked.Kind == event.KindApproval {
 		return a.checkApproval(asked, in)
 	}
@@ -220,7 +220,10 @@ func (a *Agent) checkInput(asked event.Interrupt, in Input) error {
 		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
 	case in.Action == mcp.Accept:
 		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
-		return misfit("/content", err)
+		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
+			return misfit("/content", wrong.Fields)
+		}
+		return err
 	case in.Content != nil:
 		return &InvalidError{"/content", "goes with the action accept only"}
 	}
@@ -228,8 +231,8 @@ func (a *Agent) checkInput(asked event.Interrupt, in Input) error {
 }
 
 // checkApproval also judges the arguments that a person wrote instead of the model's: by
-// what the model's were judged by.
-func (a *Agent) checkApproval(asked event.Interrupt, in Input) error {
+// what the model's were judged by, and with the same coercion (S1.5).
+func (a *Agent) checkApproval(asked event.Interrupt, in *Input) error {
 	switch {
 	case in.Approved == nil:
 		return &InvalidError{"/approved", "required: this asks for an approval"}
@@ -246,17 +249,18 @@ func (a *Agent) checkApproval(asked event.Interrupt, in Input) error {
 	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
 		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
 	}
-	return nil
+	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
+	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
+		return misfit("/args", wrong.Fields)
+	}
+	in.Args = args
+	return err
 }
 
-// misfit is err with its fields as those of the body's member at.
-func misfit(at string, err error) error {
-	wrong, ok := errors.AsType[*mcp.ContentError](err)
-	if !ok {
-		return err
-	}
+// misfit is what is wrong with the body's member at.
+func misfit(at string, fields []mcp.ContentField) error {
 	out := &ContentError{}
-	for _, f := range wrong.Fields {
+	for _, f := range fields {
 		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
 	}
 	return out

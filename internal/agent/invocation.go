@@ -65,6 +65,7 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	))
 	defer span.End()
 	res, err := a.send(ctx, &in)
+	err = a.instructive(&in, err)
 	a.observe(ctx, span, &in, err)
 	a.audit(ctx, &in, err)
 	res, err = a.review(ctx, &in, res, err)
@@ -100,6 +101,7 @@ func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
 		a.announce,
+		a.validate,
 		a.permit,
 		a.charge,
 	} {
@@ -130,7 +132,7 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	case !in.known:
 		return in.fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
 	case in.bad != "":
-		return in.fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
+		return in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", in.bad))
 	}
 	return nil
 }
@@ -159,7 +161,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		defer func() { in.took = time.Since(started) }()
 		return in.own(ctx, in)
 	}
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller, Approved: in.approved}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller, Approved: in.approved}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
@@ -183,7 +185,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 	}
 	if res.IsError {
 		in.reported = res
-		return nil, in.fail(mcp.Execution, res.Text())
+		return nil, in.fail(res.Failure(), res.Text())
 	}
 	return res, nil
 }

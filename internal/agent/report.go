@@ -21,7 +21,9 @@ const (
 // report is the ending of a call that worked. Within a run its event is bounded, and what
 // that leaves out is kept whole beside it; a direct call has nothing but its answer.
 func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) ending {
-	end := ending{result: res, worked: &event.ToolResult{Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds()}}
+	end := ending{result: res, worked: &event.ToolResult{
+		Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
+	}}
 	w := end.worked
 	if in.runID == "" {
 		w.Payload, w.Content, w.Structured = res.Payload(), contentOf(res), res.Structured
@@ -44,14 +46,14 @@ func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) end
 // where its text in the event is not all of it.
 func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.CallError) ending {
 	end := ending{abort: in.abort, failed: &event.ToolError{
-		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
+		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: in.took.Milliseconds(),
 	}}
 	if in.runID != "" {
 		end.where = placeOf(in.runID, in.CallID)
 	}
 	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
 	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
-	own := in.reported != nil && failed.Kind == mcp.Execution && a.Hooks == nil
+	own := in.reported != nil && a.Hooks == nil
 	if in.runID != "" && own && (cut || !in.reported.IsText()) {
 		end.failed.Truncated = &event.Truncated{Bytes: in.reported.Size(), URL: end.where}
 		cut = !a.keep(ctx, in, in.reported)

@@ -117,6 +117,10 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":[]}`), 400, "invalid_request")
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false,"args":{}}`), 400, "invalid_request")
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":1,"a":2}}`), 400, "invalid_request")
+	p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"forty","b":1}}`), 422, "unprocessable")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/a" {
+		t.Errorf("%+v", p)
+	}
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"b":5,"a":40},"reason":"more"}`, "Accept", "text/event-stream")
 	for _, f := range frames(t, stream, "") {

@@ -67,6 +67,20 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 	return h.read(w, r, id, pos)
 }
 
+// position is where in the run of that id the caller wants to go on; pos if it says
+// nothing. Whether the run has been there is not looked at: it may be somebody else's.
+func position(r *http.Request, id string, pos int64) (int64, error) {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		return pos, nil
+	}
+	run, seq, ok := native.ParsePosition(last)
+	if !ok || run != id {
+		return 0, newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
+	}
+	return seq, nil
+}
+
 func noResult() error {
 	return newProblem("not_found", "The run has no call of this id that has ended.")
 }
@@ -97,20 +111,6 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, "application/json", res)
 	return nil
-}
-
-// position is where in the run of that id the caller wants to go on; pos if it says
-// nothing. Whether the run has been there is not looked at: it may be somebody else's.
-func position(r *http.Request, id string, pos int64) (int64, error) {
-	last := r.Header.Get("Last-Event-ID")
-	if last == "" {
-		return pos, nil
-	}
-	run, seq, ok := native.ParsePosition(last)
-	if !ok || run != id {
-		return 0, newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
-	}
-	return seq, nil
 }
 
 // input is POST /runs/{run_id}/input: a person's answer to one thing that the run

@@ -171,6 +171,7 @@ func wireArguments(raw string) string {
 type toolCache struct {
 	blocks [8]atomic.Pointer[toolBlock]
 	next   atomic.Uint32 // which is replaced next
+	texts  toolTexts
 }
 
 // find returns the block of tools, nil if it is not kept.
@@ -211,20 +212,14 @@ func (c *toolCache) render(tools []Tool) ([]byte, error) {
 	if kept := c.find(tools); kept != nil {
 		return kept.json, nil
 	}
-	list := make([]wireTool, len(tools))
+	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
-		list[i] = wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: t.Schema}}
-		if len(t.Schema) == 0 {
-			list[i].Function.Parameters = noParameters
+		var err error
+		if texts[i], err = c.texts.of(t); err != nil {
+			return nil, err
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(list); err != nil {
-		return nil, fmt.Errorf("encode the tools: %w", err)
-	}
-	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
+	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
 	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }

@@ -32,8 +32,8 @@ export class AnswerView {
   #frame = 0;
   #activity = "";
   #announce;
-  #load;
   #send;
+  #load;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
 

@@ -1,8 +1,8 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
 import { element, valueBlock } from "./element.js";
-import { resultView } from "./result.js";
 import { approvalForm, elicitationForm, visible } from "./question.js";
+import { resultView } from "./result.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./question.js").Send} Send */
@@ -18,9 +18,8 @@ export class CallView {
   /** @type {Map<string, HTMLElement>} open questions by interrupt_id */
   #questions = new Map();
   #asked = false; // for approval
-  #send;
-
   #load;
+  #send;
 
   /**
    * @param {RunEvent} event tool_call_start
