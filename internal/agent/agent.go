@@ -143,7 +143,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if id, err := a.keys.find(owner, r); id != "" || err != nil {
-		return a.attach(id, err)
+		return a.attach(ctx, id, err)
 	}
 	if a.draining {
 		return event.Run{}, ErrDraining
@@ -166,19 +166,19 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		ru.cancel(err)
 		return event.Run{}, fmt.Errorf("start a run: %w", err)
 	}
-	a.keys.keep(owner, r, rec.ID, func(id string) bool { _, err := a.Log.Run(id); return err == nil })
+	a.keys.keep(owner, r, rec.ID, func(id string) bool { _, err := a.Log.Run(ctx, id); return err == nil })
 	a.active[rec.ID] = ru
 	// Whoever started the run is about to watch it, however short the grace is.
 	ru.rest(max(a.Grace, startGrace))
 	a.runs.Go(func() { a.execute(ru) })
-	return a.Log.Run(rec.ID)
+	return a.Log.Run(ctx, rec.ID)
 }
 
-func (a *Agent) attach(id string, err error) (event.Run, error) {
+func (a *Agent) attach(ctx context.Context, id string, err error) (event.Run, error) {
 	if err != nil {
 		return event.Run{}, err
 	}
-	return a.Log.Run(id)
+	return a.Log.Run(ctx, id)
 }
 
 // Drain refuses new runs and waits until the others have ended. When ctx is done

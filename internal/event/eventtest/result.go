@@ -41,7 +41,7 @@ func aResultIsReadable(t *testing.T, log event.Log) {
 	wantResult(t, log, "run_a", strangeCall, small)
 	wantResult(t, log, "run_a", "call_2", large)
 	wantResult(t, log, "run_a", "call_3", nil)
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil || len(page.Events) != 2 {
 		t.Errorf("results are among the events: %d, %v", len(page.Events), err)
 	}

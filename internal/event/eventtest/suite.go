@@ -69,7 +69,7 @@ func numbersWithoutGap(t *testing.T, log event.Log) {
 			t.Fatalf("append %d got number %d", i, seq)
 		}
 	}
-	r, err := log.Run("run_a")
+	r, err := log.Run(t.Context(), "run_a")
 	if err != nil || r.Last.Seq != 20 || r.Owner.Subject != "ada" {
 		t.Fatalf("run is %+v, %v", r, err)
 	}
@@ -81,7 +81,7 @@ func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 		add(t, log, "run_a", delta(i))
 	}
 	for pos := int64(0); pos <= 10; pos++ {
-		page, err := log.After("run_a", pos)
+		page, err := log.After(t.Context(), "run_a", pos)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func readableBeforeAppendReturns(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := range 50 {
 		seq := add(t, log, "run_a", delta(i))
-		page, err := log.After("run_a", seq-1)
+		page, err := log.After(t.Context(), "run_a", seq-1)
 		if err != nil || len(page.Events) != 1 {
 			t.Fatalf("after append %d: %d events, %v", seq, len(page.Events), err)
 		}
@@ -109,7 +109,7 @@ func readableBeforeAppendReturns(t *testing.T, log event.Log) {
 
 func moreIsClosedByAnAppend(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil || page.More == nil {
 		t.Fatalf("page %+v, %v", page, err)
 	}
@@ -134,7 +134,7 @@ func nothingFollowsTheTerminalEvent(t *testing.T, log event.Log) {
 		if _, err := log.Append(t.Context(), id, delta(1)); !errors.Is(err, event.ErrEnded) {
 			t.Fatalf("append after %s: %v", end.Type(), err)
 		}
-		page, err := log.After(id, seq)
+		page, err := log.After(t.Context(), id, seq)
 		if err != nil || !page.Ended || len(page.Events) != 0 || page.More != nil {
 			t.Fatalf("caught-up page %+v, %v", page, err)
 		}
@@ -152,14 +152,14 @@ func strangePositionsAreRefused(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	add(t, log, "run_a", delta(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
-		if _, err := log.After("run_a", pos); !errors.Is(err, event.ErrNoPosition) {
+		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrNoPosition) {
 			t.Errorf("after %d: %v", pos, err)
 		}
 	}
-	if _, err := log.After("run_b", 0); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.After(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("unknown run: %v", err)
 	}
-	if _, err := log.Run("run_b"); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("unknown run: %v", err)
 	}
 	if _, err := log.Append(t.Context(), "run_b", delta(1)); !errors.Is(err, event.ErrNotFound) {
@@ -172,7 +172,7 @@ func runsDoNotMix(t *testing.T, log event.Log) {
 	create(t, log, "run_b")
 	add(t, log, "run_a", delta(1))
 	add(t, log, "run_b", delta(2))
-	page, err := log.After("run_b", 0)
+	page, err := log.After(t.Context(), "run_b", 0)
 	if err != nil || len(page.Events) != 1 || page.Events[0].Body != delta(2) {
 		t.Fatalf("page %+v, %v", page, err)
 	}
@@ -199,7 +199,7 @@ func manyReadersSeeTheSame(t *testing.T, log event.Log) {
 
 func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 	for pos := int64(0); ; {
-		page, err := log.After(id, pos)
+		page, err := log.After(ctx, id, pos)
 		if err != nil {
 			return n, err
 		}
@@ -227,7 +227,7 @@ func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 func theEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	add(t, log, "run_a", event.ToolError{Call: event.Call{CallID: "c1", Tool: "t", Server: "s"}, Payload: "<no>\n\"way\"\u2028", Kind: "timeout"})
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
