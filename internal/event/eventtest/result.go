@@ -35,7 +35,7 @@ func aResultIsReadable(t *testing.T, log event.Log) {
 	keep(t, log, "run_a", "call_2", large)
 	keep(t, log, "run_a", "call_3", nil)
 	wantResult(t, log, "run_a", "call_1", small)
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	add(t, log, "run_a", event.FinalAnswer{})
 	wantResult(t, log, "run_a", "call_1", small)
 	wantResult(t, log, "run_a", strangeCall, small)

@@ -60,12 +60,13 @@ func add(t *testing.T, log event.Log, id string, b event.Body) int64 {
 	return seq
 }
 
-func delta(i int) event.Body { return event.TextDelta{PartID: "p", Delta: fmt.Sprint(i)} }
+// step is an event that every log keeps by itself, and at once.
+func step(i int) event.Body { return event.StepStart{Step: i} }
 
 func numbersWithoutGap(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := int64(1); i <= 20; i++ {
-		if seq := add(t, log, "run_a", delta(int(i))); seq != i {
+		if seq := add(t, log, "run_a", step(int(i))); seq != i {
 			t.Fatalf("append %d got number %d", i, seq)
 		}
 	}
@@ -78,7 +79,7 @@ func numbersWithoutGap(t *testing.T, log event.Log) {
 func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := range 10 {
-		add(t, log, "run_a", delta(i))
+		add(t, log, "run_a", step(i))
 	}
 	for pos := int64(0); pos <= 10; pos++ {
 		page, err := log.After(t.Context(), "run_a", pos)
@@ -99,7 +100,7 @@ func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 func readableBeforeAppendReturns(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := range 50 {
-		seq := add(t, log, "run_a", delta(i))
+		seq := add(t, log, "run_a", step(i))
 		page, err := log.After(t.Context(), "run_a", seq-1)
 		if err != nil || len(page.Events) != 1 {
 			t.Fatalf("after append %d: %d events, %v", seq, len(page.Events), err)
@@ -118,7 +119,7 @@ func moreIsClosedByAnAppend(t *testing.T, log event.Log) {
 		t.Fatal("More is closed and there is nothing")
 	default:
 	}
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	select {
 	case <-page.More:
 	case <-t.Context().Done():
@@ -131,7 +132,7 @@ func nothingFollowsTheTerminalEvent(t *testing.T, log event.Log) {
 		id := fmt.Sprintf("run_%d", i)
 		create(t, log, id)
 		seq := add(t, log, id, end)
-		if _, err := log.Append(t.Context(), id, delta(1)); !errors.Is(err, event.ErrEnded) {
+		if _, err := log.Append(t.Context(), id, step(1)); !errors.Is(err, event.ErrEnded) {
 			t.Fatalf("append after %s: %v", end.Type(), err)
 		}
 		page, err := log.After(t.Context(), id, seq)
@@ -150,7 +151,7 @@ func aRunIsCreatedOnce(t *testing.T, log event.Log) {
 
 func strangePositionsAreRefused(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
 		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrNoPosition) {
 			t.Errorf("after %d: %v", pos, err)
@@ -162,7 +163,7 @@ func strangePositionsAreRefused(t *testing.T, log event.Log) {
 	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("unknown run: %v", err)
 	}
-	if _, err := log.Append(t.Context(), "run_b", delta(1)); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.Append(t.Context(), "run_b", step(1)); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("append to an unknown run: %v", err)
 	}
 }
@@ -170,10 +171,10 @@ func strangePositionsAreRefused(t *testing.T, log event.Log) {
 func runsDoNotMix(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	create(t, log, "run_b")
-	add(t, log, "run_a", delta(1))
-	add(t, log, "run_b", delta(2))
+	add(t, log, "run_a", step(1))
+	add(t, log, "run_b", step(2))
 	page, err := log.After(t.Context(), "run_b", 0)
-	if err != nil || len(page.Events) != 1 || page.Events[0].Body != delta(2) {
+	if err != nil || len(page.Events) != 1 || page.Events[0].Body != step(2) {
 		t.Fatalf("page %+v, %v", page, err)
 	}
 }
@@ -191,7 +192,7 @@ func manyReadersSeeTheSame(t *testing.T, log event.Log) {
 		})
 	}
 	for i := range events {
-		add(t, log, "run_a", delta(i))
+		add(t, log, "run_a", step(i))
 	}
 	add(t, log, "run_a", event.FinalAnswer{})
 	wg.Wait()

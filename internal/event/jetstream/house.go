@@ -1,0 +1,204 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
+)
+
+// abandoned is how long a run may be silent without having ended. It may wait for a
+// person all that time; one that nobody could ever take up again must go some day.
+const abandoned = 7 * 24 * time.Hour
+
+// keepHouse forgets runs whose time is over, and when room is short, those that ended.
+// Every process that shares the streams does it, which is work done twice and no harm.
+func (l *Log) keepHouse() {
+	every := min(max(l.retention/10, time.Second), time.Minute)
+	for {
+		select {
+		case <-time.After(every + rand.N(every/4)):
+		case <-l.ctx.Done():
+			return
+		}
+		if err := l.expire(l.ctx); err != nil && l.ctx.Err() == nil {
+			l.logger.Warn("runs whose time is over could not be removed from the event log", "error", err)
+		}
+	}
+}
+
+// expire looks through all runs that are older than the retention, or through all if
+// room is short, the oldest first.
+func (l *Log) expire(ctx context.Context) error {
+	short, err := l.isShort(ctx)
+	if err != nil {
+		return err
+	}
+	for from := uint64(0); ; {
+		entries, more, err := l.batch(ctx, indexName, query{Next: ownRoot + ">", From: from})
+		if err != nil {
+			return err
+		}
+		for i, m := range entries {
+			if from = m.at + 1; time.Since(m.time) < l.retention && !short {
+				entries, more = entries[:i], false
+				break
+			}
+		}
+		if err := l.expireEach(ctx, entries, short); err != nil {
+			return err
+		}
+		if !more || len(entries) == 0 {
+			return nil
+		}
+		if short {
+			if short, err = l.isShort(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// isShort reports whether a stream is so full that it would soon drop, or refuse, what
+// is still needed.
+func (l *Log) isShort(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	for _, s := range []js.Stream{l.runsStream, l.indexStream} {
+		info, err := s.Info(ctx)
+		if err != nil {
+			return false, unavailable("look at the log", err)
+		}
+		if info.State.Bytes > uint64(info.Config.MaxBytes)/10*8 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (l *Log) expireEach(ctx context.Context, entries []message, short bool) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	events := make([]string, len(entries))
+	for i, m := range entries {
+		events[i] = runRoot + runSubject(lastToken(m.subject)) + "." + evKind
+	}
+	lasts, err := l.lastOfEach(ctx, runsName, events)
+	if err != nil {
+		return err
+	}
+	for i, m := range entries {
+		last, some := lasts[events[i]]
+		over := !some && time.Since(m.time) >= l.retention || some && time.Since(last.time) >= abandoned
+		if some && !over {
+			e, _, err := l.event(ctx, last)
+			if err != nil && !errors.Is(err, event.ErrGone) {
+				return err
+			}
+			over = err != nil || e.Terminal() && (short || time.Since(last.time) >= l.retention)
+		}
+		if !over {
+			continue
+		}
+		if err := l.bury(ctx, lastToken(m.subject), m.subject); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Delete implements event.Directory.
+func (l *Log) Delete(ctx context.Context, run string) error {
+	known, err := l.Run(ctx, run)
+	if err != nil && !errors.Is(err, event.ErrGone) {
+		return err
+	}
+	return l.bury(ctx, run, ownSubject(known))
+}
+
+// bury removes all of a run but its tombstone. The entry by owner goes last: as long as
+// it is there, a burial that was cut short is done again.
+func (l *Log) bury(ctx context.Context, id, own string) error {
+	rec, err := l.readRecord(ctx, id)
+	if err != nil && !errors.Is(err, event.ErrNotFound) {
+		return err
+	}
+	if rec != nil {
+		if err := l.entomb(ctx, id, *rec); err != nil {
+			return err
+		}
+	}
+	l.forgetHere(id)
+	if err := l.forget(ctx, runsName, runRoot+runSubject(id)+".>"); err != nil {
+		return err
+	}
+	if err := l.forget(ctx, jobsName, jobRoot+id); err != nil {
+		return err
+	}
+	return l.forget(ctx, indexName, own)
+}
+
+// entomb replaces the record of a run by what is left of it, and frees its key.
+func (l *Log) entomb(ctx context.Context, id string, rec record) error {
+	if rec.Key != "" {
+		m, err := l.last(ctx, indexName, rec.Key)
+		if err != nil {
+			return err
+		}
+		var k keyRecord
+		if m != nil && json.Unmarshal(m.data, &k) == nil && k.Run == id {
+			if err := l.forget(ctx, indexName, rec.Key); err != nil {
+				return err
+			}
+		}
+	}
+	if rec.Gone {
+		return nil
+	}
+	rec.Gone, rec.Key = true, ""
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(recRoot + id)
+	m.Data = body
+	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstone.Seconds()))+"s")
+	if _, err := l.tryPublish(ctx, m); err != nil {
+		return unavailable("forget a run", err)
+	}
+	return nil
+}
+
+// forgetHere makes what this log knows of a run what is left of it.
+func (l *Log) forgetHere(id string) {
+	r := l.known(id)
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	w := r.writer
+	r.mu.Unlock()
+	if w != nil {
+		w.mu.Lock()
+		w.loseLocked(event.ErrGone)
+		w.mu.Unlock()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record != nil {
+		gone := *r.record
+		gone.Gone = true
+		r.record = &gone
+	}
+	r.stale = true
+	r.wakeLocked()
+	r.wakeInLocked()
+}
