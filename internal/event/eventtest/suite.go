@@ -38,8 +38,21 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"TheNewerResultCounts", theNewerResultCounts},
 		{"AResultTooLargeIsRefused", aResultTooLargeIsRefused},
 		{"NoResultFollowsTheTerminalEvent", noResultFollowsTheTerminalEvent},
+		{"DeltasAddUp", deltasAddUp},
+		{"AHeldBackDeltaComesByItself", aHeldBackDeltaComesByItself},
+		{"ALongRunIsReadFromAnywhere", aLongRunIsReadFromAnywhere},
+		{"ALargeEventIsKeptWhole", aLargeEventIsKeptWhole},
+		{"HostileNames", hostileNames},
+		{"AHeldRunIsNobodyElses", aHeldRunIsNobodyElses},
+		{"AReleasedRunGoesOn", aReleasedRunGoesOn},
+		{"AParkedRunWaitsForAnInput", aParkedRunWaitsForAnInput},
+		{"TheFirstAnswerWins", theFirstAnswerWins},
+		{"InputsComeInOrderAndWakeWhoWaits", inputsComeInOrderAndWakeWhoWaits},
+		{"RunsAreListedByOwner", runsAreListedByOwner},
+		{"ADeletedRunIsGone", aDeletedRunIsGone},
+		{"AKeyStandsForOneRun", aKeyStandsForOneRun},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
+		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.test(t, open(t)) })
 	}
 }
 
