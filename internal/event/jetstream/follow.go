@@ -36,8 +36,6 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 				return event.Page{}, err
 			}
 			continue
-		case next == askAgain:
-			return event.Page{}, l.beyond(ctx, r)
 		}
 		return page, nil
 	}
@@ -50,7 +48,6 @@ const (
 	nothing step = iota
 	readHistory
 	followFirst
-	askAgain
 )
 
 // holds reports whether a reader at seq can wait here until the log is back.
@@ -72,10 +69,8 @@ func (r *run) page(seq int64) (event.Page, step, error) {
 	switch {
 	case r.goneLocked():
 		return event.Page{}, nothing, event.ErrGone
-	case seq < 0:
+	case seq < 0, seq > r.last.Seq:
 		return event.Page{}, nothing, event.ErrNoPosition
-	case seq > r.last.Seq:
-		return event.Page{}, askAgain, nil
 	case seq < first-1:
 		return event.Page{}, readHistory, nil
 	}
@@ -92,23 +87,6 @@ func (r *run) page(seq int64) (event.Page, step, error) {
 	}
 	p.More = r.more
 	return p, nothing, nil
-}
-
-// beyond is what to say of a position that the run never reached, as far as its stream
-// tells. If that has dropped messages since the run began, they may have been the run's.
-func (l *Log) beyond(ctx context.Context, r *run) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	info, err := l.runsStream.Info(ctx)
-	if err != nil {
-		return unavailable("read the log", err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last.Seq == 0 && info.State.Msgs > 0 && info.State.FirstTime.After(r.record.Created) && info.State.Bytes > uint64(l.maxBytes)*3/4 {
-		return event.ErrGone
-	}
-	return event.ErrNoPosition
 }
 
 // follow subscribes to what is appended to the run from now on.

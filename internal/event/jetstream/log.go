@@ -78,6 +78,7 @@ type Log struct {
 	ctx   context.Context // ends with Close
 	stop  context.CancelFunc
 	wg    sync.WaitGroup // every goroutine and armed timer of this log
+	close func() error   // once
 	live  chan *nats.Msg // of all live subscriptions
 	stale chan struct{}  // a hint that live messages may be missing
 
@@ -155,6 +156,7 @@ func newLog(o Options) *Log {
 		l.logger = slog.New(slog.DiscardHandler)
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.close = sync.OnceValue(l.end)
 	return l
 }
 
@@ -192,7 +194,9 @@ func (l *Log) start() error {
 // Close writes the deltas that are held back, gives up the connections and waits for
 // everything that this log started. Jobs that are held are claimed elsewhere once their
 // lease is over; Release them before, to hand them over at once.
-func (l *Log) Close() error {
+func (l *Log) Close() error { return l.close() }
+
+func (l *Log) end() error {
 	if l.js != nil {
 		l.flushAll()
 	}

@@ -1,6 +1,7 @@
 package jetstream_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -11,7 +12,12 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		crash(dir) // this is a process that a test kills
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // open opens a log and closes it at the end of the test.
 func open(t testing.TB, o jetstream.Options) *jetstream.Log {
@@ -31,15 +37,9 @@ func open(t testing.TB, o jetstream.Options) *jetstream.Log {
 // cluster is one NATS server on loopback, for logs that share it.
 func cluster(t testing.TB) (url string) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
+	return serve(t, &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	return s.ClientURL()
+	}).ClientURL()
 }
 
 func TestOnThisDisk(t *testing.T) {

@@ -183,7 +183,7 @@ func limited(err error) bool {
 
 const (
 	patience    = 30 * time.Second // how long an append is repeated while the log is away
-	tryTimeout  = 2 * time.Second  // of one attempt
+	tryTimeout  = time.Second      // of one attempt
 	tryInterval = 100 * time.Millisecond
 )
 

@@ -195,6 +195,11 @@ func (r *run) load(ctx context.Context, rec *record) error {
 			return err
 		}
 	}
+	if found == nil && !rec.Gone {
+		if rec.Gone, err = r.log.dropped(ctx, rec); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	r.record, r.checked = rec, time.Now()
 	loaded, from := r.loaded, r.at
@@ -229,6 +234,18 @@ func (r *run) load(ctx context.Context, rec *record) error {
 		r.wakeLocked()
 	}
 	return nil
+}
+
+// dropped reports whether a run has no events because a full stream dropped them, as
+// far as can be told: those that are left are all younger than the run.
+func (l *Log) dropped(ctx context.Context, rec *record) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	info, err := l.runsStream.Info(ctx)
+	if err != nil {
+		return false, unavailable("read the log", err)
+	}
+	return info.State.Bytes > uint64(l.maxBytes)/4*3 && info.State.FirstTime.After(rec.Created), nil
 }
 
 // catchUp reads what follows the message at from.
