@@ -67,7 +67,7 @@ func crash(dir string) {
 // again. F24, and the durability that facts promise.
 func TestNoAcknowledgedEventIsLostToKill9(t *testing.T) {
 	t.Parallel()
-	kills := 8
+	kills := 5
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
 		kills = n
 	}
@@ -138,9 +138,9 @@ func TestALogOnDiskIsAsItsModel(t *testing.T) {
 	model := make(map[string][]event.Body) // what was appended; nil for what is not known to be
 	var ids []string
 	jobs := make(map[string]event.Job)
-	for range 3000 {
+	for range 1000 {
 		switch n := rnd.IntN(1000); {
-		case n < 20 || len(ids) == 0:
+		case n < 40 || len(ids) == 0:
 			id := fmt.Sprintf("run_%d", len(ids))
 			jobs[id] = begin(t, log, id)
 			ids = append(ids, id)
@@ -151,12 +151,12 @@ func TestALogOnDiskIsAsItsModel(t *testing.T) {
 				continue
 			}
 			var b event.Body = event.StepStart{Step: n}
-			if n < 25 {
-				b = event.FinalAnswer{Answer: strings.Repeat("y", rnd.IntN(2<<20))}
+			if n >= 590 {
+				b = event.FinalAnswer{Answer: strings.Repeat("y", rnd.IntN(700<<10))}
 			}
 			add(t, log, id, b)
 			model[id] = append(model[id], b)
-			if n < 25 {
+			if n >= 590 {
 				if err := jobs[id].Done(t.Context()); err != nil {
 					t.Fatal(err)
 				}

@@ -52,16 +52,11 @@ func (l *Log) expire(ctx context.Context) error {
 				break
 			}
 		}
-		if err := l.expireEach(ctx, entries, short); err != nil {
+		if short, err = l.expireEach(ctx, entries, short); err != nil {
 			return err
 		}
 		if !more || len(entries) == 0 {
 			return nil
-		}
-		if short {
-			if short, err = l.isShort(ctx); err != nil {
-				return err
-			}
 		}
 	}
 }
@@ -83,9 +78,11 @@ func (l *Log) isShort(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (l *Log) expireEach(ctx context.Context, entries []message, short bool) error {
+// expireEach buries those of some runs whose time is over, and while room is short those
+// that ended. It returns whether room is short still.
+func (l *Log) expireEach(ctx context.Context, entries []message, short bool) (bool, error) {
 	if len(entries) == 0 {
-		return nil
+		return short, nil
 	}
 	events := make([]string, len(entries))
 	for i, m := range entries {
@@ -93,26 +90,33 @@ func (l *Log) expireEach(ctx context.Context, entries []message, short bool) err
 	}
 	lasts, err := l.lastOfEach(ctx, runsName, events)
 	if err != nil {
-		return err
+		return short, err
 	}
 	for i, m := range entries {
-		last, some := lasts[events[i]]
-		over := !some && time.Since(m.time) >= l.retention || some && time.Since(last.time) >= abandoned
-		if some && !over {
+		silent, ended := time.Since(m.time), false
+		if last, some := lasts[events[i]]; some {
+			silent = time.Since(last.time)
 			e, _, err := l.event(ctx, last)
 			if err != nil && !errors.Is(err, event.ErrGone) {
-				return err
+				return short, err
 			}
-			over = err != nil || e.Terminal() && (short || time.Since(last.time) >= l.retention)
+			ended = err != nil || e.Terminal()
+		} else {
+			ended = silent >= l.retention // it never began, or has lost all it had
 		}
-		if !over {
+		if silent < abandoned && !(ended && (short || silent >= l.retention)) {
 			continue
 		}
 		if err := l.bury(ctx, lastToken(m.subject), m.subject); err != nil {
-			return err
+			return short, err
+		}
+		if short {
+			if short, err = l.isShort(ctx); err != nil {
+				return short, err
+			}
 		}
 	}
-	return nil
+	return short, nil
 }
 
 // Delete implements event.Directory.
