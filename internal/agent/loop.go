@@ -84,7 +84,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req.Budget)
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -121,11 +121,14 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.meta.Usage.TotalTokens += sampled.TotalTokens
 	for i, o := range outcomes {
 		l.messages = append(l.messages, llm.Message{
-			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,
+			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: l.budget.takeResult(o.forModel), Failed: o.failed,
 		})
 		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
 		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
 		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
 	}
-	return err
+	if err != nil || last {
+		return err
+	}
+	return l.budget.endTurn(ctx, l.run.out)
 }

@@ -64,13 +64,6 @@ type Message struct {
 	Content string
 }
 
-// Budget bounds one run; a zero field is no bound.
-type Budget struct {
-	ToolCalls   int
-	TotalTokens int64
-	Seconds     float64
-}
-
 // check fills in the defaults of r and refuses what could never run.
 func (a *Agent) check(r *Request) error {
 	if r.Model == "" {
@@ -82,6 +75,10 @@ func (a *Agent) check(r *Request) error {
 	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
 		r.MaxTurns = a.MaxTurns
 	}
+	if err := a.checkCost(*r); err != nil {
+		return err
+	}
+	r.Budget = r.Budget.within(a.Budget)
 	known := make(map[string]bool)
 	for _, s := range a.Tools.Servers() {
 		known[s.Name] = true
