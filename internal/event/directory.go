@@ -60,6 +60,9 @@ type Directory interface {
 	// Runs lists an owner's runs that are kept. ErrNoPosition if Before is no page's
 	// end.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
+	// Keyed returns the run that an owner's key stands for, with its Fingerprint, or
+	// ErrNotFound.
+	Keyed(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete forgets a run: its events, results, inputs, job and key. From then on it
 	// is ErrGone, and so is appending to it.
 	Delete(ctx context.Context, run string) error

@@ -50,6 +50,21 @@ func (r *memoryRun) snapshot(m *Memory) (Run, bool) {
 	return r.run, !m.expired(r)
 }
 
+// Keyed implements Directory.
+func (m *Memory) Keyed(_ context.Context, owner Owner, key string) (Run, error) {
+	m.mu.RLock()
+	r := m.keys[ownedKey{owner, key}]
+	m.mu.RUnlock()
+	if r == nil {
+		return Run{}, ErrNotFound
+	}
+	run, kept := r.snapshot(m)
+	if !kept {
+		return Run{}, ErrNotFound
+	}
+	return run, nil
+}
+
 // Delete implements Directory.
 func (m *Memory) Delete(_ context.Context, run string) error {
 	m.mu.Lock()

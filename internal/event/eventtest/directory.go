@@ -125,6 +125,9 @@ func aDeletedRunIsGone(t *testing.T, log event.Log) {
 		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrExists) {
 			t.Errorf("the id again: %v", err)
 		}
+		if _, err := log.Keyed(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("its key: %v", err)
+		}
 		if err := log.Create(t.Context(), event.Run{ID: id + "_again", Owner: ada, Key: id, Created: time.Now()}); err != nil {
 			t.Errorf("the key again: %v", err)
 		}
@@ -168,6 +171,12 @@ func aKeyStandsForOneRun(t *testing.T, log event.Log) {
 	}
 	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
 		t.Errorf("runs %v", got)
+	}
+	if r, err := log.Keyed(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
+		t.Errorf("keyed %+v, %v", r, err)
+	}
+	if _, err := log.Keyed(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("an unknown key: %v", err)
 	}
 	var used *event.KeyError
 	if err := with("run_x", ada, "a key.*", 2); !errors.As(err, &used) || used.Same || used.Run != winner {

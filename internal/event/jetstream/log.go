@@ -105,7 +105,15 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 		// An append that cannot be sent is repeated by us; one that waits in a buffer
 		// would be sent twice.
 		nats.ReconnectBufSize(-1),
-		nats.ReconnectHandler(func(*nats.Conn) { l.hint() }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if l.ctx.Err() == nil {
+				l.logger.Warn("event log disconnected", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			l.logger.Info("event log connected again")
+			l.hint()
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if !errors.Is(err, nats.ErrSlowConsumer) { // which is refilled
 				l.logger.Warn("event log", "error", err)

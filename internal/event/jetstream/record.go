@@ -41,10 +41,12 @@ type keyRecord struct {
 func recordOf(r event.Run) record {
 	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background}
 	if r.Key != "" {
-		rec.Key = keyRoot + digest(r.Owner.Issuer, r.Owner.Subject, r.Key)
+		rec.Key = keySubject(r.Owner, r.Key)
 	}
 	return rec
 }
+
+func keySubject(o event.Owner, key string) string { return keyRoot + digest(o.Issuer, o.Subject, key) }
 
 func (rec *record) run(id string) event.Run {
 	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background}
@@ -149,6 +151,27 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 		}
 		last = found.at
 	}
+}
+
+// Keyed implements event.Directory.
+func (l *Log) Keyed(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
+	m, err := l.last(ctx, indexName, keySubject(owner, key))
+	if err != nil {
+		return event.Run{}, err
+	}
+	if m == nil {
+		return event.Run{}, event.ErrNotFound
+	}
+	var k keyRecord
+	if err := json.Unmarshal(m.data, &k); err != nil {
+		return event.Run{}, fmt.Errorf("decode a key: %w", err)
+	}
+	run, err := l.Run(ctx, k.Run)
+	if errors.Is(err, event.ErrGone) {
+		err = event.ErrNotFound
+	}
+	run.Fingerprint = k.Fingerprint
+	return run, err
 }
 
 // readRecord reads the record of a run. With ErrGone it is what is left.

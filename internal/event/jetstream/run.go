@@ -236,9 +236,16 @@ func (r *run) load(ctx context.Context, rec *record) error {
 	return nil
 }
 
-// dropped reports whether a run has no events because a full stream dropped them, as
-// far as can be told: those that are left are all younger than the run.
+// stillborn is how long a run may be without its first event. What begins a run takes
+// 30 s at most, so whoever created it has died, or was told that it failed.
+const stillborn = time.Minute
+
+// dropped reports whether a run that has no events will never have any, or has lost
+// them all in a stream that is full: what is left there is younger than the run.
 func (l *Log) dropped(ctx context.Context, rec *record) (bool, error) {
+	if time.Since(rec.Created) > stillborn {
+		return true, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	info, err := l.runsStream.Info(ctx)
