@@ -12,11 +12,33 @@ import (
 // places are where a log can be; a benchmark compares them in one run.
 var places = []struct {
 	name string
-	open func(b *testing.B) event.Log
+	url  func(b *testing.B) string
 }{
-	{"memory", func(*testing.B) event.Log { return event.NewMemory(event.MemoryOptions{}) }},
-	{"file", func(b *testing.B) event.Log { return open(b, jetstream.Options{URL: "file:" + b.TempDir()}) }},
-	{"server", func(b *testing.B) event.Log { return open(b, jetstream.Options{URL: cluster(b)}) }},
+	{"memory", nil},
+	{"file", func(b *testing.B) string { return "file:" + b.TempDir() }},
+	{"server", func(b *testing.B) string { return cluster(b) }},
+}
+
+// inEach runs a benchmark with an empty log in each place, and what opens that log anew.
+func inEach(b *testing.B, bench func(b *testing.B, log event.Log, again func() event.Log)) {
+	for _, p := range places {
+		b.Run(p.name, func(b *testing.B) {
+			b.ReportAllocs()
+			if p.url == nil {
+				log := event.NewMemory(event.MemoryOptions{})
+				bench(b, log, func() event.Log { return log })
+				return
+			}
+			o := jetstream.Options{URL: p.url(b)}
+			log := open(b, o)
+			bench(b, log, func() event.Log {
+				if err := log.Close(); err != nil {
+					b.Fatal(err)
+				}
+				return open(b, o)
+			})
+		})
+	}
 }
 
 func create(b *testing.B, log event.Log, id string) {
@@ -27,68 +49,54 @@ func create(b *testing.B, log event.Log, id string) {
 
 // BenchmarkAppend appends events that are acknowledged one by one.
 func BenchmarkAppend(b *testing.B) {
-	for _, p := range places {
-		b.Run(p.name, func(b *testing.B) {
-			log := p.open(b)
-			create(b, log, "run_a")
-			b.ReportAllocs()
-			for b.Loop() {
-				add(b, log, "run_a", event.StepStart{Step: 1})
-			}
-		})
-	}
+	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+		create(b, log, "run_a")
+		for b.Loop() {
+			add(b, log, "run_a", event.StepStart{Step: 1})
+		}
+	})
 }
 
 // BenchmarkDelta appends deltas as fast as they are taken; durable logs join them.
 func BenchmarkDelta(b *testing.B) {
-	for _, p := range places {
-		b.Run(p.name, func(b *testing.B) {
-			log := p.open(b)
-			create(b, log, "run_a")
-			b.ReportAllocs()
-			for b.Loop() {
-				add(b, log, "run_a", event.TextDelta{PartID: "text_1", Delta: "token "})
-			}
-		})
-	}
+	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+		create(b, log, "run_a")
+		for b.Loop() {
+			add(b, log, "run_a", event.TextDelta{PartID: "text_1", Delta: "token "})
+		}
+	})
 }
 
 // BenchmarkReplay reads a run of 300 events from its start, among 50 others.
 func BenchmarkReplay(b *testing.B) {
-	for _, p := range places {
-		b.Run(p.name, func(b *testing.B) {
-			log := p.open(b)
+	inEach(b, func(b *testing.B, log event.Log, again func() event.Log) {
+		for i := range 50 {
+			create(b, log, fmt.Sprintf("run_%d", i))
+		}
+		for step := range 300 {
 			for i := range 50 {
-				create(b, log, fmt.Sprintf("run_%d", i))
+				add(b, log, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
 			}
-			for step := range 300 {
-				for i := range 50 {
-					add(b, log, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
-				}
+		}
+		log = again()
+		for n := 0; b.Loop(); n++ {
+			all, err := read(b.Context(), log, fmt.Sprintf("run_%d", n%50), func(e event.Event) bool { return e.Seq == 300 })
+			if err != nil {
+				b.Fatal(len(all), err)
 			}
-			for n := 0; b.Loop(); n++ {
-				all, err := read(b.Context(), log, fmt.Sprintf("run_%d", n%50), func(e event.Event) bool { return e.Seq == 300 })
-				if err != nil {
-					b.Fatal(len(all), err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // BenchmarkShortRun is a run of five events from its creation to its end.
 func BenchmarkShortRun(b *testing.B) {
-	for _, p := range places {
-		b.Run(p.name, func(b *testing.B) {
-			log := p.open(b)
-			b.ReportAllocs()
-			for n := 0; b.Loop(); n++ {
-				id := fmt.Sprintf("run_%d", n)
-				create(b, log, id)
-				for _, e := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.StepEnd{Step: 1}, event.FinalAnswer{}} {
-					add(b, log, id, e)
-				}
+	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+		for n := 0; b.Loop(); n++ {
+			id := fmt.Sprintf("run_%d", n)
+			create(b, log, id)
+			for _, e := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.StepEnd{Step: 1}, event.FinalAnswer{}} {
+				add(b, log, id, e)
 			}
-		})
-	}
+		}
+	})
 }

@@ -201,7 +201,9 @@ func (l *Log) publish(ctx context.Context, stream string, m *nats.Msg, last uint
 		case err == nil:
 			return ack.Sequence, nil
 		case wrongLast(err):
-			return l.fenced(ctx, stream, m, last, tries > 1)
+			if at, err := l.fenced(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
+				return at, err
+			}
 		case refused(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
@@ -227,15 +229,21 @@ func (l *Log) tryPublish(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
 	return l.js.PublishMsg(ctx, m)
 }
 
+// errUndecided: a server refused an append that it should have taken. In a cluster an
+// earlier attempt may be stored on one server and not yet agreed on by the others.
+var errUndecided = errors.New("not decided yet")
+
 // fenced tells a message of another writer from ours, when last is not the last one.
 func (l *Log) fenced(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
 	found, err := l.lastAtLeader(ctx, stream, m.Subject)
 	switch {
+	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.at <= last:
+		return 0, errUndecided
 	case err != nil:
 		return 0, err
 	case found == nil:
 		return 0, event.ErrGone // what was last is no longer kept, and so is all before it
-	case repeated && found.at > last && string(found.data) == string(m.Data) && found.header.Get(writerHeader) == m.Header.Get(writerHeader):
+	case repeated && string(found.data) == string(m.Data) && found.header.Get(writerHeader) == m.Header.Get(writerHeader):
 		return found.at, nil
 	}
 	return 0, event.ErrFenced

@@ -17,8 +17,12 @@ const (
 	jobsName  = "ANSWERD_JOBS"
 )
 
-// prepareTimeout bounds each request by which a stream is made.
-const prepareTimeout = 10 * time.Second
+const (
+	// prepareTimeout bounds how long a cluster may take to agree that it is one.
+	prepareTimeout = 30 * time.Second
+	// askTimeout bounds one question meanwhile: without a leader nobody answers.
+	askTimeout = 3 * time.Second
+)
 
 // storeBytes is what the streams of a log of maxBytes may take on disk in all.
 func storeBytes(maxBytes int64) int64 { return maxBytes + 2*sideBytes(maxBytes) }
@@ -31,6 +35,8 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	if l.js, err = js.New(l.write); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
 	// Half of it, because headers and the envelope of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embeddedPayload)) / 2
 	replicas := 1
@@ -60,10 +66,11 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
-	defer cancel()
-	l.workers, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
-		Durable: "workers", AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+	err = l.agreed(ctx, func(ctx context.Context) (err error) {
+		l.workers, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
+			Durable: "workers", AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("make the consumer of jobs: %w", err)
@@ -71,28 +78,49 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// stream makes a stream, or brings the bounds of one that is there up to date. How
-// many replicas that has, and where, is its operator's business.
-func (l *Log) stream(ctx context.Context, c js.StreamConfig) (js.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
-	defer cancel()
-	s, err := l.js.Stream(ctx, c.Name)
-	if errors.Is(err, js.ErrStreamNotFound) {
-		s, err = l.js.CreateStream(ctx, c)
-		if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // made by another process just now
-			s, err = l.js.Stream(ctx, c.Name)
+// agreed asks something of a cluster again until it is answered.
+func (l *Log) agreed(ctx context.Context, ask func(context.Context) error) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, askTimeout)
+		err := ask(try)
+		cancel()
+		var api *js.APIError
+		if err == nil || errors.As(err, &api) && (api.Code != 503 || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
+			return err
+		}
+		select {
+		case <-time.After(tryInterval):
+		case <-ctx.Done():
+			return err
 		}
 	}
+}
+
+// stream makes a stream, or brings the bounds of one that is there up to date. How
+// many replicas that has, and where, is its operator's business.
+func (l *Log) stream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
+	err = l.agreed(ctx, func(ctx context.Context) (err error) {
+		s, err = l.js.Stream(ctx, c.Name)
+		if errors.Is(err, js.ErrStreamNotFound) {
+			s, err = l.js.CreateStream(ctx, c)
+			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // made by another process just now
+				s, err = l.js.Stream(ctx, c.Name)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		kept := s.CachedInfo().Config
+		l.clustered = l.clustered || kept.Replicas > 1
+		if kept.MaxBytes == c.MaxBytes {
+			return nil
+		}
+		kept.MaxBytes = c.MaxBytes
+		s, err = l.js.UpdateStream(ctx, kept)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("make stream %s: %w", c.Name, err)
 	}
-	kept := s.CachedInfo().Config
-	if kept.MaxBytes != c.MaxBytes {
-		kept.MaxBytes = c.MaxBytes
-		if s, err = l.js.UpdateStream(ctx, kept); err != nil {
-			return nil, fmt.Errorf("update stream %s: %w", c.Name, err)
-		}
-	}
-	l.clustered = l.clustered || kept.Replicas > 1
 	return s, nil
 }
