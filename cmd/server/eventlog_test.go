@@ -51,21 +51,21 @@ func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
 	c := web(t)
 	first := start(t, settings)
 	frames := readStream(t, post(t, c, first.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
-	run, _, _ := strings.Cut(frames[0].ID, ":")
+	id, _, _ := strings.Cut(frames[0].ID, ":")
 	first.stop()
 	if err := <-first.done; err != nil {
 		t.Fatal(err)
 	}
 
 	second := start(t, settings)
-	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+run+"/events")), frames)
+	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events")), frames)
 	half := len(frames) / 2
-	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+run+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
+	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
 	sameFrames(t, readStream(t, post(t, c, second.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
 	if resp := post(t, c, second.url+"/answer/stream", `{"question":"another"}`, "Idempotency-Key", "once"); resp.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("another body: %s", resp.Status)
 	}
-	if resp := get(t, c, second.url+"/runs/"+run+"/events", "Last-Event-ID", frames[len(frames)-1].ID); resp.StatusCode != http.StatusNoContent {
+	if resp := get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[len(frames)-1].ID); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("caught up: %s", resp.Status)
 	}
 	if n := len(w.model.Requests()); n != 2 {
@@ -89,8 +89,8 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 	a, b := start(t, settings), start(t, settings)
 	c := web(t)
 	frames := readStream(t, post(t, c, a.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
-	run, _, _ := strings.Cut(frames[0].ID, ":")
-	sameFrames(t, readStream(t, get(t, c, b.url+"/runs/"+run+"/events")), frames)
+	id, _, _ := strings.Cut(frames[0].ID, ":")
+	sameFrames(t, readStream(t, get(t, c, b.url+"/runs/"+id+"/events")), frames)
 	sameFrames(t, readStream(t, post(t, c, b.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
 
 	nats.Shutdown()

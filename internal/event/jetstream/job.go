@@ -93,8 +93,11 @@ func (l *Log) drop(j *job) {
 // of the server.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
-		if err := errors.Join(ctx.Err(), l.ctx.Err()); err != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case l.ctx.Err() != nil:
+			return nil, unavailable("claim a run", l.ctx.Err())
 		}
 		m := l.fetch(ctx)
 		if m == nil {

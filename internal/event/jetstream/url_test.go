@@ -2,6 +2,7 @@ package jetstream_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"answerd/internal/event"
 	"answerd/internal/event/jetstream"
 )
 
@@ -61,4 +63,21 @@ func TestOneDirectoryHasOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, jetstream.Options{URL: url})
+}
+
+func TestALogThatIsClosedSaysSo(t *testing.T) {
+	t.Parallel()
+	l := open(t, jetstream.Options{URL: "file:" + t.TempDir()})
+	begin(t, l, "run_a")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, claim := l.Claim(t.Context())
+	_, run := l.Run(t.Context(), "run_b")
+	_, appended := l.Append(t.Context(), "run_a", event.FinalAnswer{})
+	for _, err := range []error{claim, run, appended, l.Ready(t.Context()), l.Create(t.Context(), event.Run{ID: "run_c"})} {
+		if !errors.Is(err, event.ErrUnavailable) {
+			t.Errorf("error %v", err)
+		}
+	}
 }
