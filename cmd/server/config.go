@@ -16,6 +16,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/event/jetstream"
+	"answerd/internal/llm"
 )
 
 // config is every setting, read once from the environment. The comments are the
@@ -33,10 +34,12 @@ type config struct {
 	LLMBaseURL string `env:"LLM_BASE_URL"`
 	// Its key. Unset: OPENAI_API_KEY.
 	LLMAPIKey auth.Secret `env:"LLM_API_KEY"`
-	// Model of requests that name none. Must be set at OpenAI's own endpoint.
+	// Model of requests that name none. Must be set at OpenAI's own endpoint. With MODELS_FILE it is one of its models; unset, the first.
 	DefaultModelID string `env:"DEFAULT_MODEL_ID" envDefault:"xai.grok-4"`
 	// native, or text for models without tool calling (TOOL: / PARAMETERS:).
 	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"native"`
+	// JSON file with the models that are served, and what each can do. Unset: whatever model a request names.
+	ModelsFile string `env:"MODELS_FILE"`
 	// Longest wait for the first byte of a model's answer.
 	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	// Longest silence within a model's answer.
@@ -59,6 +62,10 @@ type config struct {
 	MaxHistory int `env:"MAX_HISTORY" envDefault:"16"`
 	// Model turns with tools in one run; one more without tools sums up.
 	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
+	// With more tools than this a model is shown one to search them, and those that it found. 0: never for their number.
+	ToolSearchMinTools int `env:"TOOL_SEARCH_MIN_TOOLS" envDefault:"64"`
+	// Or with more bytes of names, descriptions and schemas. 0: never for their size.
+	ToolSearchMinBytes byteSize `env:"TOOL_SEARCH_MIN_BYTES" envDefault:"64KiB"`
 	// Tool calls in one run. This and the other limits of a run: unset is none, requests may ask for less, and a run that reaches one sums up.
 	BudgetToolCalls int `env:"BUDGET_TOOL_CALLS"`
 	// Tokens of all prompts of one run.
@@ -149,6 +156,7 @@ type config struct {
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
 
+	models []llm.Profile       // of MODELS_FILE
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 }
 
@@ -182,7 +190,10 @@ func loadConfig(getenv func(string) string) (config, error) {
 	if c.LLMAPIKey.IsZero() {
 		c.LLMAPIKey = auth.NewSecret(getenv("OPENAI_API_KEY"))
 	}
-	return c, c.check(modelSet)
+	if err := c.readModels(modelSet); err != nil {
+		return config{}, err
+	}
+	return c, c.check(modelSet || len(c.models) > 0)
 }
 
 // parsers read what the seed systems accept besides Go's own spelling: yes and on for
@@ -292,12 +303,14 @@ func (c *config) check(modelSet bool) error {
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
+		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
 		{"BUDGET_TOOL_CALLS", c.BudgetToolCalls < 0, "must not be negative"},
 		{"BUDGET_INPUT_TOKENS", c.BudgetInputTokens < 0, "must not be negative"},
 		{"BUDGET_OUTPUT_TOKENS", c.BudgetOutputTokens < 0, "must not be negative"},
 		{"BUDGET_TOTAL_TOKENS", c.BudgetTotalTokens < 0, "must not be negative"},
 		{"BUDGET_SECONDS", !within(c.BudgetSeconds, 86400), "must be 0 to 86400"},
 		{"BUDGET_COST", !within(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
+		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
 		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
 		{"IAM_TOKEN_URL", c.IAMTokenURL != "" && !isURL(c.IAMTokenURL), "must be an http or https URL"},

@@ -73,6 +73,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"BUDGET_TOTAL_TOKENS", append(here, "BUDGET_TOTAL_TOKENS", "1.5")},
 		{"BUDGET_SECONDS", append(here, "BUDGET_SECONDS", "NaN")},
 		{"BUDGET_COST", append(here, "BUDGET_COST", "much")},
+		{"BUDGET_COST", append(here, "BUDGET_COST", "1")},
 		{"BUDGET_RESULT_BYTES", append(here, "BUDGET_RESULT_BYTES", "-1")},
 		{"EVENTS_URL", append(here, "EVENTS_URL", "redis://u:canary@host")},
 	} {

@@ -61,10 +61,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	defer closeLog()
 	native := newOpenAI(c, tel, logger)
 	defer native.Close()
-	var model llm.Model = native
-	if c.LLMToolCalling == "text" {
-		model = llm.NewText(native)
-	}
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
 	if err != nil {
 		return err
@@ -86,8 +82,10 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	runs, err := agent.New(agent.Options{
-		Model: model, Tools: tools.client, Log: log,
-		DefaultModel: c.DefaultModelID, Prompt: prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
+		Model: llm.NewServed(native, llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
+		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
+		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),

@@ -46,6 +46,7 @@ type Options struct {
 	// Profiles are the models that are served, by what requests name. Empty means any
 	// model, with a profile of which nothing is known.
 	Profiles   map[string]llm.Profile
+	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
 	Prompt     *Prompt
 	Hooks      *hook.Client  // nil asks nobody
 	Budget     Budget        // of every run; requests may ask for less
@@ -84,7 +85,8 @@ func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {
 	Options
-	metrics metrics
+	metrics    metrics
+	catalogues catalogueCache
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run

@@ -27,6 +27,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	found    []string // the names of the tools that it found, if it was a search for some
 }
 
 // outcome is how a call of a run ended, for the conversation and for the metadata.
@@ -117,10 +118,14 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 // its turn.
 func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (outcome, error) {
 	tool, known := l.tools[c.Tool]
-	end, err := l.agent.perform(ctx, invocation{
+	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		said: &sayings{run: l.run, call: c.Call}, loop: l, place: place,
-	})
+	}
+	if l.search != nil && c.Tool == l.search.tool.Name {
+		in.tool, in.known, in.own = l.search.tool, true, l.search.search
+	}
+	end, err := l.agent.perform(ctx, in)
 	if err != nil {
 		return outcome{}, err
 	}

@@ -29,6 +29,8 @@ type invocation struct {
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
 	place   int           // of the call in its turn, from 0
+	// own makes the call where the tool is one of ours and no server's.
+	own func(context.Context, *invocation) (*mcp.Result, error)
 
 	answered *mcp.Result   // by a hook in place of the tool; nil where none did
 	abort    *abortError   // of a hook that ends the run
@@ -163,6 +165,11 @@ func (a *Agent) charge(ctx context.Context, in *invocation) error {
 
 // exchange sends the call to its server and waits for the result.
 func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
+	started := time.Now()
+	if in.own != nil {
+		defer func() { in.took = time.Since(started) }()
+		return in.own(ctx, in)
+	}
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
@@ -174,7 +181,6 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 			return l.elicit(ctx, in.Call, e)
 		}
 	}
-	started := time.Now()
 	res, err := a.Tools.Call(ctx, call)
 	in.took = time.Since(started)
 	if in.said != nil && in.said.err != nil {

@@ -69,6 +69,9 @@ func (a *Agent) check(r *Request) error {
 	if r.Model == "" {
 		r.Model = a.DefaultModel
 	}
+	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
+		return &InvalidError{"/model", "not one of the models that are served"}
+	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
 	}
@@ -99,13 +102,15 @@ func (a *Agent) check(r *Request) error {
 	return nil
 }
 
+// narrows reports whether the request may not use every tool.
+func (r Request) narrows() bool {
+	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
+}
+
 // narrow returns the tools of all that the request may use.
 func (r Request) narrow(all []mcp.Tool) []mcp.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
-	}
-	if len(r.Servers) == 0 && len(r.Tools) == 0 {
-		return all
 	}
 	var out []mcp.Tool
 	for _, t := range all {
