@@ -11,7 +11,8 @@ import "context"
 //	w, err := ResumeWriter(ctx, log, job.Run())
 //
 // Holding a job is kept up by the log itself while the process lives. When it dies,
-// its jobs are claimed elsewhere within seconds, where the log is shared.
+// its jobs are claimed elsewhere within seconds, where the log is shared. Stop claiming
+// before you Release for others: a claim under way would take the job right back.
 type Jobs interface {
 	// Hold makes the job of a run that this process created. request is whatever
 	// another process needs to go on; it means nothing to the log. ErrFenced if the

@@ -64,10 +64,7 @@ func (l *Log) fetch(ctx context.Context) js.Msg {
 // this call.
 func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 	id := lastToken(m.Subject())
-	l.mu.Lock()
-	mine := l.held[id]
-	l.mu.Unlock()
-	if mine != nil {
+	if mine := l.holder(id); mine != nil {
 		mine.keep(m)
 		return nil, nil
 	}

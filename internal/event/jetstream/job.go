@@ -109,6 +109,9 @@ func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 // Done implements event.Job.
 func (j *job) Done(ctx context.Context) error {
 	defer j.log.drop(j)
+	if j.isLost() {
+		return nil // it is somebody else's
+	}
 	return j.remove(ctx)
 }
 

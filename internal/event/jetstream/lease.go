@@ -10,12 +10,12 @@ import (
 
 // holds asks a log whether it holds a run. A server that restarts forgets leases that
 // were kept alive, and redelivers jobs whose owners are well. Nobody answering can mean
-// a log that is just connecting again, so that is asked twice.
+// a log that is just connecting again, so that is asked for half a lease.
 func (l *Log) holds(ctx context.Context, log, run string, m js.Msg) bool {
 	if log == "" {
 		return false
 	}
-	for try := range 2 {
+	for try := range 3 {
 		l.mu.Lock()
 		dead := time.Since(l.dead[log]) < l.lease
 		l.mu.Unlock()
@@ -28,12 +28,12 @@ func (l *Log) holds(ctx context.Context, log, run string, m js.Msg) bool {
 		if err == nil {
 			return string(answer.Data) == "1"
 		}
-		if try == 1 {
+		if try == 2 {
 			break
 		}
 		_ = m.InProgress() // if not, the lease ends and somebody else asks
 		select {
-		case <-time.After(l.lease / 5):
+		case <-time.After(l.lease / 4):
 		case <-ctx.Done():
 			return true
 		}
@@ -47,14 +47,31 @@ func (l *Log) holds(ctx context.Context, log, run string, m js.Msg) bool {
 	return false
 }
 
+// holder is the job of a run that this log holds, as far as it knows.
+func (l *Log) holder(run string) *job {
+	l.mu.Lock()
+	j := l.held[run]
+	l.mu.Unlock()
+	if j == nil || j.isLost() {
+		return nil
+	}
+	return j
+}
+
+func (j *job) isLost() bool {
+	select {
+	case <-j.writer.lost:
+		return true
+	default:
+		return false
+	}
+}
+
 // answerHeld answers such questions.
 func (l *Log) answerHeld() error {
 	_, err := l.read.Subscribe(heldRoot+l.name, func(m *nats.Msg) {
-		l.mu.Lock()
-		held := l.held[string(m.Data)] != nil
-		l.mu.Unlock()
 		answer := []byte("0")
-		if held {
+		if l.holder(string(m.Data)) != nil {
 			answer = []byte("1")
 		}
 		_ = m.Respond(answer) // whoever asked asks again
@@ -79,6 +96,9 @@ func (l *Log) heartbeat() {
 			}
 			l.mu.Unlock()
 			for _, j := range held {
+				if j.isLost() {
+					continue // it is the new owner's to keep alive, or to be found dead
+				}
 				j.mu.Lock()
 				if j.lease != nil {
 					_ = j.lease.InProgress() // the next one may get through

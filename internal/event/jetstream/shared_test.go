@@ -17,7 +17,7 @@ import (
 )
 
 // lease is long enough for a slow machine not to lose it, and short enough to wait for.
-const lease = 500 * time.Millisecond
+const lease = time.Second
 
 func begin(t testing.TB, log event.Log, id string) event.Job {
 	t.Helper()
@@ -167,6 +167,9 @@ func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
 			t.Errorf("the zombie appends to %s: %v", id, err)
 		}
 		<-j.Lost()
+		if err := j.Done(t.Context()); err != nil { // which is not its to say any more
+			t.Error(err)
+		}
 		if err := j.Release(t.Context()); err != nil {
 			t.Errorf("the zombie gives %s up: %v", id, err)
 		}
@@ -193,7 +196,7 @@ func TestARunThatIsHeldIsLeftAlone(t *testing.T) {
 	select {
 	case <-jobs:
 		t.Fatal("taken from its owner")
-	case <-time.After(5 * lease):
+	case <-time.After(3 * lease):
 	}
 	add(t, a, "run_a", event.Suspended{})
 	if err := job.Release(t.Context()); err != nil {
@@ -328,7 +331,8 @@ func TestAServerThatRestartsCostsNothingButTime(t *testing.T) {
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()}
 	s := serve(t, o)
 	o.Port = s.Addr().(*net.TCPAddr).Port
-	a, b := open(t, jetstream.Options{URL: s.ClientURL(), Lease: lease}), open(t, jetstream.Options{URL: s.ClientURL(), Lease: lease})
+	shared := jetstream.Options{URL: s.ClientURL(), Lease: 3 * lease} // far more than connecting again takes
+	a, b := open(t, shared), open(t, shared)
 	claiming(t, a)
 	jobs := claiming(t, b)
 	const runs = 10
@@ -352,7 +356,7 @@ func TestAServerThatRestartsCostsNothingButTime(t *testing.T) {
 			if _, err := b.After(t.Context(), "run_unread", 0); !errors.Is(err, event.ErrUnavailable) {
 				t.Errorf("read without a server: %v", err)
 			}
-			time.AfterFunc(lease, func() { s = serve(t, o) })
+			time.AfterFunc(lease/2, func() { serve(t, o) })
 		}
 		for i := range runs {
 			add(t, a, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
@@ -385,4 +389,34 @@ func serve(t testing.TB, o *server.Options) *server.Server {
 		t.Error("the server does not start")
 	}
 	return s
+}
+
+// A process that lost a run may well be the one that takes it up again.
+func TestARunComesBackToWhomItWasTakenFrom(t *testing.T) {
+	t.Parallel()
+	url := cluster(t)
+	gate := startProxy(t, url)
+	a := open(t, jetstream.Options{URL: gate.url(), Lease: lease})
+	b := open(t, jetstream.Options{URL: url, Lease: lease})
+	lost := begin(t, a, "run_a")
+	gate.stop()
+	taken := claim(t, b)
+	gate.resume()
+	if _, err := a.Append(t.Context(), "run_a", event.StepStart{Step: 1}); !errors.Is(err, event.ErrFenced) {
+		t.Fatalf("the zombie appends: %v", err)
+	}
+	if err := taken.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := claim(t, a) // while the old job is still to be given up
+	if again.Attempt() != 3 {
+		t.Errorf("attempt %d", again.Attempt())
+	}
+	if err := lost.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	add(t, a, "run_a", event.FinalAnswer{})
+	if err := again.Done(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
