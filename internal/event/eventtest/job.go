@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -192,13 +193,15 @@ func inputsComeInOrderAndWakeWhoWaits(t *testing.T, log event.Log) {
 	if err != nil || len(page.Inputs) != 0 {
 		t.Fatalf("%+v, %v", page, err)
 	}
-	go func() {
+	var giver sync.WaitGroup
+	defer giver.Wait()
+	giver.Go(func() {
 		for _, id := range []string{"int_1", "int_2", event.CancelID} {
 			if err := log.Give(t.Context(), "run_a", id, []byte(id)); err != nil {
 				t.Errorf("give %s: %v", id, err)
 			}
 		}
-	}()
+	})
 	for pos := int64(0); len(got) < 3; {
 		if page, err = log.Inputs(t.Context(), "run_a", pos); err != nil {
 			t.Fatal(err)
