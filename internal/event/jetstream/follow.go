@@ -53,7 +53,7 @@ const (
 func (r *run) holds(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.loaded && r.record != nil && r.sub != nil && seq <= r.last.Seq
+	return r.loaded && r.record != nil && (r.sub != nil || r.writer != nil) && seq <= r.last.Seq
 }
 
 // page is what the tail has for a reader at seq.
