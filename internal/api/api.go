@@ -104,6 +104,8 @@ func (h *Handler) routes() http.Handler {
 	look("/healthz", h.handle(h.health))
 	look("/readyz", h.handle(h.ready))
 	look("/openapi.yaml", h.handle(h.openAPI))
+	// Once only, and by a browser that another site sends: no HEAD, no token, any origin.
+	r.Get("/oauth/callback", h.authorized)
 	if h.Metrics != nil {
 		look("/metrics", h.Metrics)
 	}

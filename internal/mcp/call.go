@@ -129,10 +129,10 @@ func check(call *Call) *failure {
 	return nil
 }
 
-// call waits for a permit and sends the call: a second time only if the first
+// admitted waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
@@ -209,7 +209,7 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 	if f != nil {
 		return ways{}, nil, f
 	}
-	return ways{t.pool, s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
+	return ways{t.pool, s.callers.of(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
@@ -261,7 +261,7 @@ func matches(globs []string, names ...string) bool {
 // not the server's.
 type ways struct {
 	pool   *pool
-	tokens auth.TokenSource
+	tokens sender
 }
 
 // send sends the call once, on the current session, and reports whether the server

@@ -77,8 +77,11 @@ func (c *catalogue) setLocked(id int, e entry) int {
 	// The filters come before names are given: a tool that is not offered must not
 	// take a name from one that is.
 	e.kept = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
-		if t.reads { // our own; an heir may offer no resources any more
+		switch {
+		case t.reads: // our own; an heir may offer no resources any more
 			return len(e.cfg.Resources) == 0
+		case t.signsIn:
+			return e.cfg.Auth != AuthAuthorizationCode
 		}
 		return !allowed(e.cfg, t.Original)
 	})

@@ -21,7 +21,8 @@ type Tool struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
 
-	reads bool // it is ours, and reads the server's resources
+	reads   bool // it is ours, and reads the server's resources
+	signsIn bool // it is ours, and stands for the tools that nobody may list yet
 }
 
 // Annotations are a server's own claims about a tool. They are hints from outside
