@@ -19,7 +19,7 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 		current := r.currentLocked() && seq <= r.last.Seq
 		r.mu.Unlock()
 		if !current {
-			if err := r.refresh(ctx); err != nil && !r.holds(seq) {
+			if err := r.look(ctx, func() bool { return r.holds(seq) }); err != nil {
 				return event.Page{}, err
 			}
 		}

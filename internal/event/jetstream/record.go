@@ -140,7 +140,7 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	current := r.currentLocked()
 	r.mu.Unlock()
 	if !current {
-		if err := r.refresh(ctx); err != nil {
+		if err := r.look(ctx, func() bool { return false }); err != nil {
 			return event.Run{}, err
 		}
 	}

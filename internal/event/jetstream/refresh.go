@@ -8,6 +8,34 @@ import (
 	"answerd/internal/event"
 )
 
+// readPatience is how long a reader waits for a log that is away: a cluster needs a
+// moment to find another leader, and a connection another server.
+const readPatience = 2 * time.Second
+
+// look refreshes the tail, unless what there is will do.
+func (r *run) look(ctx context.Context, willDo func() bool) error {
+	until := time.Now().Add(readPatience)
+	for {
+		err := r.refresh(ctx)
+		switch {
+		case !errors.Is(err, event.ErrUnavailable):
+			return err
+		case willDo():
+			return nil
+		}
+		select {
+		case <-time.After(tryInterval):
+		case <-ctx.Done():
+			return err
+		case <-r.log.ctx.Done():
+			return err
+		}
+		if time.Now().After(until) {
+			return err
+		}
+	}
+}
+
 // refresh brings the tail up to what the stream has. One caller reads, the others use
 // what it found.
 func (r *run) refresh(ctx context.Context) error {
