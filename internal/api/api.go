@@ -120,6 +120,7 @@ func (h *Handler) routes() http.Handler {
 		r.Get("/answer/stream", h.handle(h.streamQuery))
 		r.Get("/runs/{run_id}", h.handle(h.run))
 		r.Get("/runs/{run_id}/events", h.handle(h.events))
+		r.Get("/runs/{run_id}/results/{call_id}", h.handle(h.result))
 		r.Post("/runs/{run_id}/input", h.handle(h.input))
 		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
 		r.Get("/tools", h.handle(h.tools))

@@ -59,6 +59,7 @@ func newCatalogue(log *slog.Logger) *catalogue {
 // configuration does, and returns how many tools remain. A server that has left the
 // configuration has none.
 func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
+	c.compile(id, tools)
 	e := entry{cfg: cfg, listed: tools}
 	if cfg.Pin {
 		// Before the lock: these are some 60 MiB at worst, and calls wait for the lock.
