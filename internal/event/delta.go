@@ -114,8 +114,8 @@ func Join(a, b Body) (joined Body, ok bool) {
 
 // Size is about how long a delta's own fields are as JSON, in bytes; 0 for other bodies.
 func Size(b Body) int {
-	if d, ok := b.(delta); ok {
-		return d.size()
+	if _, isDelta := Join(nil, b); !isDelta {
+		return 0
 	}
-	return 0
+	return b.(appender).size()
 }
