@@ -26,6 +26,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	found    []string // the names of the tools that it found, if it was a search for some
 }
 
 // parse reads the arguments as the model wrote them. They are never guessed: what is
@@ -72,9 +73,14 @@ func (c *call) params() jsonText {
 
 // callAll runs the calls of a turn at the same time. Every call gets its ending
 // and its event, whatever happens to the others; the error is one that ends the run.
+// When a hook ends it, or the time for tools is over, the calls under way are given up.
 func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending, error) {
 	endings := make([]ending, len(calls))
-	errs := make([]error, len(calls)+1)
+	errs := make([]error, len(calls))
+	turn, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
+	l.budget.beginTurn(len(calls))
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		refusal := ""
@@ -83,34 +89,46 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 			refusal = "No tool can be called any more in this run."
 		case i >= maxCallsPerTurn:
 			refusal = fmt.Sprintf("Only %d calls can be made in one turn.", maxCallsPerTurn)
-		case !l.budget.takeCall():
-			refusal = "The run's budget of tool calls is used up."
 		}
 		wg.Go(func() {
 			defer recovered(&errs[i])
-			endings[i], errs[i] = l.callOne(ctx, c, refusal)
+			defer l.budget.passCall(i)
+			endings[i], errs[i] = l.callOne(turn, c, i, refusal)
+			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
+				end(abort)
+			}
 		})
 	}
 	wg.Wait()
-	errs[len(calls)] = l.budget.reportCalls(ctx, l.run.out)
 	if err := context.Cause(ctx); err != nil {
 		return endings, err
 	}
 	return endings, errors.Join(errs...)
 }
 
-// callOne takes one call to its tool_result or tool_error.
-func (l *loop) callOne(ctx context.Context, c *call, refusal string) (ending, error) {
+// callOne takes one call to its tool_result or tool_error. place is where it stands in
+// its turn.
+func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (ending, error) {
 	tool, known := l.tools[c.Tool]
-	end, err := l.agent.perform(ctx, invocation{
+	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
-		said: &sayings{run: l.run, call: c.Call}, loop: l,
-	})
-	switch {
-	case err != nil:
-		return ending{}, err
-	case end.failed != nil:
-		return end, l.run.out.Append(ctx, *end.failed)
+		said: &sayings{run: l.run, call: c.Call}, loop: l, place: place,
 	}
-	return end, l.run.out.Append(ctx, *end.worked)
+	if l.search != nil && c.Tool == l.search.tool.Name {
+		in.tool, in.known, in.own = l.search.tool, true, l.search.search
+	}
+	end, err := l.agent.perform(ctx, in)
+	if err != nil {
+		return ending{}, err
+	}
+	// Whatever became of the turn: what was opened is closed.
+	if ctx := context.WithoutCancel(ctx); end.failed != nil {
+		err = l.run.out.Append(ctx, *end.failed)
+	} else {
+		err = l.run.out.Append(ctx, *end.worked)
+	}
+	if err == nil && end.abort != nil {
+		err = end.abort
+	}
+	return end, err
 }

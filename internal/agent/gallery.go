@@ -17,6 +17,7 @@ const (
 // gallery is the pictures and sounds of a run's results that its model is shown.
 type gallery struct {
 	profile llm.Profile // of the model
+	budget  *budget     // of the run
 	turn    int         // shown in this turn
 	size    int         // shown in this run, in characters of base64
 }
@@ -39,6 +40,8 @@ func (g *gallery) take(m *mcp.Media) (_ *mcp.Media, refusal string) {
 		return nil, fmt.Sprintf("only %d can be shown in one turn", maxShownPerTurn)
 	case g.size+len(checked.Data) > maxShownPerRun:
 		return nil, "too much has been shown already"
+	case !g.budget.takeMedia(len(checked.Data)):
+		return nil, "the run's budget of result bytes is used up"
 	}
 	g.turn++
 	g.size += len(checked.Data)

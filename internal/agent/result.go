@@ -5,21 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"time"
 
 	"answerd/internal/event"
-	"answerd/internal/llm"
 	"answerd/internal/mcp"
-)
-
-// Bounds of what one result adds elsewhere. They count bytes of JSON.
-const (
-	maxForModel = 256 << 10 // to the conversation
-	maxInEvent  = 256 << 10 // to its event: payload, content and structured content together
-	maxInline   = 64 << 10  // characters of base64 of one block in an event
-	maxMetadata = 1 << 20   // of all calls of a run to its metadata
-	minMetadata = 1 << 10   // of one of them, whatever the others took
 )
 
 // Result is the whole result of a call of a run.
@@ -28,7 +16,7 @@ type Result struct {
 	Tool       string          `json:"tool"`
 	Server     string          `json:"server"`
 	IsError    bool            `json:"is_error"`
-	Payload    json.RawMessage `json:"payload,omitempty"` // not kept: it follows from the others
+	Payload    json.RawMessage `json:"payload"` // not kept: it follows from the others
 	Content    []jsonText      `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
@@ -87,113 +75,3 @@ func wholeOf(c event.Call, t *event.Truncated, r Result) (Result, error) {
 	r.CallID, r.Tool, r.Server = c.CallID, c.Tool, c.Server
 	return r, nil
 }
-
-// report is the ending of a call that worked. Within a run its event is bounded, and what
-// that leaves out is kept whole beside it; a direct call has nothing but its answer.
-func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result, took time.Duration) ending {
-	end := ending{result: res, worked: &event.ToolResult{Call: in.Call, Args: in.args, DurationMS: took.Milliseconds()}}
-	w := end.worked
-	if in.runID == "" {
-		w.Payload, w.Content, w.Structured = res.Payload(), res.Content, res.Structured
-		if w.Content == nil {
-			w.Content = []jsonText{} // structured content alone; readers expect a list
-		}
-		return end
-	}
-	end.where = in.where()
-	brief := res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline, Where: end.where})
-	if brief.Cut {
-		if !a.keep(ctx, in, res) {
-			end.where = ""
-			brief = res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline})
-		}
-		w.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.where}
-	}
-	w.Payload, w.Content, w.Structured = brief.Payload, brief.Content, brief.Structured
-	return end
-}
-
-// reportFailure is the ending of a call that failed. A tool's own report is kept whole
-// where its text in the event is not all of it.
-func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.CallError, took time.Duration) ending {
-	end := ending{failed: &event.ToolError{
-		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: took.Milliseconds(),
-	}}
-	if in.runID != "" {
-		end.where = in.where()
-	}
-	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
-	if in.runID != "" && in.reported != nil && (cut || !in.reported.IsText()) {
-		end.failed.Truncated = &event.Truncated{Bytes: in.reported.Size(), URL: end.where}
-		cut = !a.keep(ctx, in, in.reported)
-	}
-	if cut {
-		end.where = ""
-		text, _ = mcp.CutText(failed.Message, maxForModel, "")
-		end.failed.Truncated = &event.Truncated{Bytes: len(failed.Message)}
-	}
-	end.failed.Payload = text
-	return end
-}
-
-// keep keeps a result whole in the log of its run. Without it the run goes on: the
-// parts of the result that matter for it are in its events.
-func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool {
-	whole, err := json.Marshal(Result{CallID: in.CallID, Tool: in.Tool, Server: in.Server, IsError: res.IsError, Content: res.Content, Structured: res.Structured})
-	if err == nil {
-		err = a.Log.KeepResult(ctx, in.runID, in.CallID, whole)
-	}
-	if err != nil {
-		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", in.runID, "call_id", in.CallID, "bytes", res.Size(), "error", err)
-	}
-	return err == nil
-}
-
-// where is the path at which the whole result of a run's call can be read.
-func (in *invocation) where() string {
-	return "/runs/" + in.runID + "/results/" + url.PathEscape(in.CallID)
-}
-
-// message is the ending as the model is told of it.
-func (l *loop) message(c *call, end ending) llm.Message {
-	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
-	if end.failed != nil {
-		m.Text, m.Failed = string(errorObject(end.failed.Payload)), true
-		return m
-	}
-	text, media := l.shown.exhibit(c, end.result)
-	m.Text, _ = mcp.CutText(text, maxForModel, end.where)
-	m.Media = media
-	return m
-}
-
-// errorObject is a failure in the conversation and in the metadata.
-func errorObject(text string) jsonText {
-	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
-	return quoted
-}
-
-// record adds a call to the metadata (S2.8). What a run returns of its calls is bounded
-// as a whole; beyond that, each is there with its beginning.
-func (l *loop) record(c *call, end ending) {
-	params := c.params()
-	if len(params) > l.metadataLeft() {
-		text, _ := mcp.CutText(string(params), minMetadata, "")
-		params, _ = json.Marshal(map[string]string{"args_text": text})
-	}
-	l.metaSize += len(params)
-	var result jsonText
-	if end.failed != nil {
-		text, _ := mcp.CutText(end.failed.Payload, l.metadataLeft(), end.where)
-		result = errorObject(text)
-	} else {
-		result = mcp.CutValue(end.worked.Payload, l.metadataLeft(), end.where)
-	}
-	l.metaSize += len(result)
-	l.meta.ToolNames = append(l.meta.ToolNames, c.Tool)
-	l.meta.ToolParams = append(l.meta.ToolParams, params)
-	l.meta.ToolResults = append(l.meta.ToolResults, result)
-}
-
-// metadataLeft is how many bytes the next entry may have.
-func (l *loop) metadataLeft() int { return max(maxMetadata-l.metaSize, minMetadata) }

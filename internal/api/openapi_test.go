@@ -136,6 +136,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 		Context map[string]string `json:"context,omitempty"`
 	}](), component("ToolCall"))
 	d.sameShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), component("ToolResult"))
+	d.sameShape(t, "CallResult", reflect.TypeFor[agent.Result](), component("CallResult"))
 	d.sameShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), component("ServerStatus"))
 	states := make(map[string]bool)
 	for _, b := range bodies() {
@@ -244,7 +245,7 @@ func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 		"servers":     {[]string{`[]`}, []string{`"a"`, `[""]`, `[1]`}},
 		"tools":       {[]string{items(256, long(128))}, []string{items(257, `"a"`), `[` + long(129) + `]`}},
 		"max_turns":   {[]string{`1`, `2147483647`}, []string{`0`, `-1`, `1.5`, `2147483648`, `"1"`}},
-		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`}, []string{`1`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
+		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`, `{"input_tokens":1,"output_tokens":1,"result_bytes":1,"cost":0.001}`}, []string{`1`, `{"input_tokens":0}`, `{"output_tokens":1.5}`, `{"result_bytes":0}`, `{"cost":0}`, `{"cost":1e10}`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
 		"context":     {[]string{`{}`, pairs(32), `{"a":` + long(1024) + `}`, `{` + long(64) + `:""}`}, []string{pairs(33), `{"a":1}`, `{"":"v"}`, `{` + long(65) + `:""}`, `{"a":` + long(1025) + `}`}},
 		"prompt":      {[]string{`{"server":"a","name":"p"}`, `{"server":"a","name":"p","arguments":{"k":"v"}}`}, []string{`{}`, `null`, `{"server":"a"}`, `{"server":"","name":"p"}`, `{"server":"a","name":1}`, `{"server":"a","name":"p","x":1}`, `{"server":"a","name":"p","arguments":{"k":1}}`}},
 		"thread_id":   {[]string{long(128), `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},
@@ -310,6 +311,8 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "GET /runs/{run_id}", path: "/runs/run_none", status: 404},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events", status: 200},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events?after=999", status: 400},
+		{route: "GET /runs/{run_id}/results/{call_id}", path: "/runs/" + run.ID + "/results/call_1", status: 200},
+		{route: "GET /runs/{run_id}/results/{call_id}", path: "/runs/" + run.ID + "/results/call_2", status: 404},
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none","action":"cancel"}`, status: 404},
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none"}`, status: 400},
 		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},

@@ -69,6 +69,10 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 	return h.read(w, r, id, pos)
 }
 
+func noResult() error {
+	return newProblem("not_found", "The run has no call of this id that has ended.")
+}
+
 // result is GET /runs/{run_id}/results/{call_id}: the whole result of one call.
 func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
@@ -83,10 +87,13 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.RawPath != "" {
 		var err error
 		if call, err = url.PathUnescape(call); err != nil {
-			return event.ErrNotFound
+			return noResult()
 		}
 	}
 	res, err := h.Agent.Result(r.Context(), id, call)
+	if errors.Is(err, event.ErrNotFound) {
+		return noResult()
+	}
 	if err != nil {
 		return err
 	}

@@ -22,22 +22,58 @@ type block struct {
 		Blob string  `json:"blob"`
 	} `json:"resource"`
 
-	raw json.RawMessage
+	raw      json.RawMessage
+	textJSON json.RawMessage // Text as it was written
 }
 
 // parsed is Content, looked into once.
 func (r *Result) parsed() []block {
-	if len(r.blocks) == len(r.Content) {
-		return r.blocks
-	}
-	r.blocks = make([]block, len(r.Content))
-	for i, raw := range r.Content {
-		if json.Unmarshal(raw, &r.blocks[i]) != nil {
-			r.blocks[i] = block{}
+	if len(r.blocks) != len(r.Content) {
+		r.blocks = make([]block, len(r.Content))
+		for i, raw := range r.Content {
+			r.blocks[i] = parseBlock(raw)
 		}
-		r.blocks[i].raw = raw
 	}
 	return r.blocks
+}
+
+// parseBlock reads a block that is a valid object. Texts, pictures and sounds may be
+// large; all other blocks are read the plain way.
+func parseBlock(raw json.RawMessage) block {
+	var kind, text, mimeType, data json.RawMessage
+	for name, value := range members(raw) {
+		switch name {
+		case "type":
+			kind = value
+		case "text":
+			text = value
+		case "mimeType":
+			mimeType = value
+		case "data":
+			data = value
+		}
+	}
+	b := block{raw: raw}
+	read := true
+	switch string(kind) {
+	case `"text"`:
+		b.Type, b.textJSON = "text", text
+		if b.Text, read = textOf(text); b.Text == "" {
+			b.textJSON = json.RawMessage(`""`)
+		}
+	case `"image"`, `"audio"`:
+		var ok bool
+		b.Type = string(kind[1 : len(kind)-1])
+		b.MIME, ok = textOf(mimeType)
+		b.Data, read = textOf(data)
+		read = read && ok
+	default:
+		read = json.Unmarshal(raw, &b) == nil
+	}
+	if !read {
+		return block{raw: raw}
+	}
+	return b
 }
 
 // render is the block for a reader of text.

@@ -43,8 +43,12 @@ func (r *Result) Brief(o BriefOptions) Brief {
 	case r.Structured != nil:
 		b.Payload = CutValue(r.Structured, o.Max/3, o.Where)
 	case ok:
-		text, cut := CutText(text, share, o.Where)
-		b.Payload, b.Cut = quote(text), b.Cut || cut
+		if !b.Cut {
+			b.Payload = r.Payload()
+			break
+		}
+		text, _ = CutText(text, share, o.Where)
+		b.Payload = quote(text)
 	default:
 		b.Payload = array(b.Content)
 	}
@@ -152,7 +156,7 @@ func fits(text string, limit int) int {
 			var r rune
 			r, n = utf8.DecodeRuneInString(text[i:])
 			cost = n
-			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError {
+			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError && n == 1 {
 				cost = len(`\u2028`)
 			}
 		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':

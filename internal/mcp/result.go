@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"reflect"
 	"strings"
+	"unicode/utf8"
 )
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
 type Result struct {
-	Content    []json.RawMessage // each an MCP content block, as received
+	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
 
@@ -20,33 +19,64 @@ type Result struct {
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
 // the SDK's types: those turn large integers into floats, and refuse content types
-// that they don't know.
+// that they don't know. The result shares these bytes, which are nobody else's.
 func decodeResult(raw json.RawMessage) (*Result, *failure) {
-	var w struct {
-		Content    []json.RawMessage `json:"content"`
-		Structured json.RawMessage   `json:"structuredContent"`
-		IsError    bool              `json:"isError"`
-		ResultType string            `json:"resultType"`
-	}
 	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
-	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
-	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, badReply("its result does not decode", err)
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	if f := checkType(w.ResultType); f != nil {
+	raw = bytes.TrimSpace(raw)
+	if !json.Valid(raw) || raw[0] != '{' {
+		return nil, badReply("its result is no JSON object", nil)
+	}
+	var w struct{ content, structured, isError, resultType json.RawMessage }
+	for name, value := range members(raw) {
+		switch name {
+		case "content":
+			w.content = value
+		case "structuredContent":
+			w.structured = value
+		case "isError":
+			w.isError = value
+		case "resultType":
+			w.resultType = value
+		}
+	}
+	resultType, ok := textOf(w.resultType)
+	if !ok {
+		return nil, badReply("its resultType is no text", nil)
+	}
+	if f := checkType(resultType); f != nil {
 		return nil, f
 	}
-	for _, c := range w.Content {
-		if len(c) == 0 || c[0] != '{' {
+	r := &Result{}
+	if w.isError != nil && json.Unmarshal(w.isError, &r.IsError) != nil {
+		return nil, badReply("its isError is neither true nor false", nil)
+	}
+	// null is how some servers write "none"; other falsy values are values (S2.7).
+	if string(w.structured) != "null" {
+		r.Structured = w.structured
+	}
+	if w.content == nil || string(w.content) == "null" {
+		return r, nil
+	}
+	var f *failure
+	r.Content, f = decodeContent(w.content)
+	return r, f
+}
+
+// decodeContent is the blocks of a list of content.
+func decodeContent(raw json.RawMessage) ([]json.RawMessage, *failure) {
+	if raw[0] != '[' {
+		return nil, badReply("its content is no list", nil)
+	}
+	blocks := elements(raw)
+	for _, b := range blocks {
+		if b[0] != '{' {
 			return nil, badReply("a content block is not an object", nil)
 		}
 	}
-	r := &Result{Content: w.Content, IsError: w.IsError}
-	// null is how some servers write "none"; other falsy values are values (S2.7).
-	if s := bytes.TrimSpace(w.Structured); len(s) > 0 && string(s) != "null" {
-		r.Structured = s
-	}
-	return r, nil
+	return blocks, nil
 }
 
 // checkType refuses results that are none yet. The SDK hands some of them out as empty
@@ -59,88 +89,14 @@ func checkType(resultType string) *failure {
 	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }
 
-// Piece is one content block for a model.
-type Piece struct {
-	// Text is the block for a reader of text: its text, or a placeholder with type and
-	// size. The text of an embedded resource follows its placeholder.
-	Text string
-	// Media is the picture or sound that the placeholder stands for; nil for all else.
-	Media *Media
-}
-
-// Pieces are the result for a model, in order: the content blocks, and the structured
-// content where no text says the same. It is never empty: "(no content)" says that
-// there is nothing (S0.4, S1.6).
-func (r *Result) Pieces() []Piece {
-	pieces := make([]Piece, 0, len(r.Content)+1)
-	said := r.Structured == nil
-	for _, b := range r.parsed() {
-		pieces = append(pieces, Piece{Text: b.render(), Media: b.media()})
-		said = said || b.Type == "text" && sameValue(b.Text, r.Structured)
-	}
-	switch {
-	case said:
-	case len(pieces) == 0:
-		pieces = append(pieces, Piece{Text: string(r.Structured)})
-	default:
-		pieces = append(pieces, Piece{Text: "Structured content: " + string(r.Structured)})
-	}
-	if len(pieces) == 0 {
-		pieces = append(pieces, Piece{Text: "(no content)"})
-	}
-	return pieces
-}
-
-// Text is the pieces for a reader of text, joined by newlines.
-func (r *Result) Text() string {
-	pieces := r.Pieces()
-	parts := make([]string, len(pieces))
-	for i, p := range pieces {
-		parts[i] = p.Text
-	}
-	return strings.Join(parts, "\n")
-}
-
-// sameValue reports whether text is the structured content again, as servers send it
-// for clients that know no other. Some SDKs wrap what is no object as {"result": …}.
-func sameValue(text string, structured json.RawMessage) bool {
-	if text == string(structured) {
-		return true
-	}
-	value, err := decodeValue(structured)
-	if err != nil {
-		return false
-	}
-	wrapped, isWrapped := any(nil), false
-	if object, ok := value.(map[string]any); ok && len(object) == 1 {
-		wrapped, isWrapped = object["result"]
-		if isWrapped && wrapped == any(text) {
-			return true
-		}
-	}
-	said, err := decodeValue([]byte(text))
-	return err == nil && (reflect.DeepEqual(said, value) || isWrapped && reflect.DeepEqual(said, wrapped))
-}
-
-// decodeValue keeps numbers as they are written.
-func decodeValue(raw []byte) (v any, err error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	if err := dec.Decode(&v); err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("more than one value")
-	}
-	return v, nil
-}
-
 // Payload is the result for a program: the structured content if there is any, else
 // the text as a JSON string if every part is text, else the content (S2.7).
 func (r *Result) Payload() json.RawMessage {
 	switch text, ok := r.onlyText(); {
 	case r.Structured != nil:
 		return r.Structured
+	case ok && len(r.Content) == 1:
+		return r.blocks[0].textJSON
 	case ok:
 		return quote(text)
 	}
