@@ -32,6 +32,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "api/native"}, outside: []string{"github.com/go-chi/chi/v5"}},
 	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
 	"answerd/internal/importtest":      {},
+	"answerd/internal/api/scenario":    {ours: []string{"event"}},
+	"answerd/internal/api/aisdk":       {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/agui":        {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/cmd/server": {
 		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
