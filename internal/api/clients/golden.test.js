@@ -25,6 +25,8 @@ const ends = {
   "two-questions": ["Done.", ["book:output-available", "delete:output-available", "elicitation:output-available"]],
   "elicitation": ["Not booked.", ["book:output-error", "elicitation:output-available"]],
   "client-tool": ["Let me look.|It is 3 <b>\u2028\n\"three\"</b> …", ["tool-locate:output-available", "add:output-available"]],
+  "client-tool-approval": ["It is 3 <b>\u2028\n\"three\"</b> …", ["tool-locate:output-available", "delete:output-available"]],
+  "late-text": ["I have called.|I wait.|No.", ["add:output-available"]],
   "model-failure": ["It is", ["add:output-error"]],
   "cancel": ["Wait.", ["wait:output-error"]],
   "cancel-asked": ["", ["book:output-error", "elicitation:output-available"]],
@@ -34,11 +36,12 @@ const ends = {
 for (const [major, sdk] of Object.entries(versions)) {
   for (const scenario of scenarios) {
     // Version 5 has no approvals: a chunk of theirs ends its stream.
-    if (major === "5" && ["approval-yes", "approval-no", "two-questions"].includes(scenario)) continue;
+    if (major === "5" && ["approval-yes", "approval-no", "client-tool-approval", "two-questions"].includes(scenario)) continue;
+    const locates = scenario.startsWith("client-tool");
     test(`ai ${major}: ${scenario}`, async (t) => {
       const { replay, ...golden } = streams(scenario, "aisdk.golden");
       const bodies = Object.values(golden);
-      if (scenario === "client-tool") bodies.push(streams("plain", "aisdk.golden")["stream 1"]);
+      if (locates) bodies.push(streams("plain", "aisdk.golden")["stream 1"]);
       const chat = newChat(sdk, {
         api: await serve(t, bodies),
         onToolCall: (chat, call) => call.toolName === "locate" && chat.addToolOutput({ tool: "locate", toolCallId: call.toolCallId, output: { city: "Rome" } }),
@@ -62,7 +65,7 @@ for (const [major, sdk] of Object.entries(versions)) {
         assert.match(chat.error.message, /cut off/);
         assert.deepEqual(chat.lastMessage.metadata.error, { code: "upstream_truncated", retryable: true });
       }
-      const told = { "client-tool": ["locate"], "elicitation": ["elicitation"], "cancel-asked": ["elicitation"], "two-questions": ["elicitation"] };
+      const told = { "client-tool": ["locate"], "client-tool-approval": ["locate"], "elicitation": ["elicitation"], "cancel-asked": ["elicitation"], "two-questions": ["elicitation"] };
       assert.deepEqual(chat.calls, told[scenario] ?? [], "calls that the page is told of");
     });
     test(`ai ${major}: ${scenario}, replayed`, async (t) => {
@@ -71,8 +74,8 @@ for (const [major, sdk] of Object.entries(versions)) {
       await chat.resumeStream();
       const [text, tools] = ends[scenario];
       assert.equal(chat.lastMessage.id, "msg_1");
-      assert.equal(textOf(chat), scenario === "client-tool" ? "Let me look." : text);
-      assert.deepEqual(toolsOf(chat), scenario === "client-tool" ? ["tool-locate:input-available", "add:output-available"] : tools);
+      assert.equal(textOf(chat), { "client-tool": "Let me look.", "client-tool-approval": "" }[scenario] ?? text);
+      assert.deepEqual(toolsOf(chat), locates ? tools.map((tool) => tool.replace(/^(tool-locate:).*/, "$1input-available")) : tools);
       assert.equal(chat.posts.length, 0);
     });
   }
