@@ -15,7 +15,6 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Executor == event.Client {
 			enc.pending = append(enc.pending, b.CallID)
 		}
-		enc.messages = max(enc.messages, 1) // the client makes the message, if there is none
 		enc.emit("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessage()})
 	case event.ToolCallArgs:
 		enc.args[b.CallID] = true

@@ -20,7 +20,7 @@ type Encoder struct {
 	step     int
 	message  string // the open text message
 	thinking string // the open reasoning message
-	messages int    // messages in this step: texts, and one that calls belong to
+	messages int    // text messages in this step
 
 	args    map[string]bool // calls whose arguments were streamed
 	pending []string        // calls that the client is to execute

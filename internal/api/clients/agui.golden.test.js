@@ -23,7 +23,7 @@ const ends = {
   "elicitation": ["assistant:  book({})", "tool: Error: Nobody signed in.", "assistant: Not booked."],
   "client-tool": ['assistant: Let me look. locate({"exact":true}) add({"a":1,"b":2})', 'tool: {"sum":3}'],
   "client-tool-approval": ['assistant:  locate({}) delete({"path":"a"})', "tool: gone"],
-  "late-text": ["assistant:  add({})", "assistant: I have called.", "assistant: I wait.", "tool: false", "assistant: No."],
+  "late-text": ["assistant: I have called. add({})", "tool: false", "assistant: I wait.", "assistant: No."],
   "model-failure": ['assistant: It is add({"a":)', "tool: Error: The run ended before this call did."],
   "cancel": ["assistant: Wait. wait({})", "tool: Error: The run ended before this call did."],
   "cancel-asked": ["assistant:  book({})", "tool: Error: The run ended before this call did."],
