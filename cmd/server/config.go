@@ -29,6 +29,9 @@ type config struct {
 	// Hosts, without port, that requests may be addressed to. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
 
+	// Address under which browsers reach answerd, without a path: they come back to {PUBLIC_URL}/oauth/callback from the authorization servers of MCP servers. Unset: http:// and ADDR, for a loopback address.
+	PublicURL string `env:"PUBLIC_URL"`
+
 	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, else OpenAI's own.
 	LLMBaseURL string `env:"LLM_BASE_URL"`
 	// Its key. Unset: OPENAI_API_KEY.
@@ -48,6 +51,8 @@ type config struct {
 
 	// One MCP server (streamable HTTP), named default.
 	MCPURL string `env:"MCP_URL"`
+	// Which calls of its tools a person must approve: never, destructive or always.
+	MCPApproval string `env:"MCP_APPROVAL" envDefault:"never"`
 	// An mcp.json with any number of servers; may be set beside MCP_URL. Read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
 	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
@@ -79,6 +84,8 @@ type config struct {
 	BudgetResultBytes byteSize `env:"BUDGET_RESULT_BYTES"`
 	// Money that one run may cost, in the currency of the models' prices; models without a price are refused then.
 	BudgetCost float64 `env:"BUDGET_COST"`
+	// How long a run waits for a person: for an approval, or for what an MCP server asks.
+	InputTimeout time.Duration `env:"INPUT_TIMEOUT" envDefault:"15m"`
 	// Name of the user in the system prompt.
 	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
 	// IANA time zone of the dates in the system prompt.
@@ -152,6 +159,8 @@ type config struct {
 	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
+	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
+	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
 	models []llm.Profile       // of MODELS_FILE
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
@@ -309,6 +318,8 @@ func (c *config) check(modelSet bool) error {
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
 		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
+		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
+		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
 		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
@@ -365,6 +376,9 @@ func (c *config) checkAddr() error {
 	if !loopback(host) && c.AuthIssuer == "" && !c.AuthAllowAnonymous {
 		return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 	}
+	if err := c.checkPublicURL(host); err != nil {
+		return err
+	}
 	if len(c.AllowedHosts) > 0 {
 		return nil
 	}
@@ -374,7 +388,34 @@ func (c *config) checkAddr() error {
 	case host != "" && (ip == nil || !ip.IsUnspecified()):
 		c.AllowedHosts = []string{strings.ToLower(host)}
 	}
+	if u, err := url.Parse(c.PublicURL); err == nil && u.Host != "" && len(c.AllowedHosts) > 0 && !slices.Contains(c.AllowedHosts, u.Hostname()) {
+		c.AllowedHosts = append(c.AllowedHosts, strings.ToLower(u.Hostname()))
+	}
 	return nil
+}
+
+// checkPublicURL checks it, or finds what it is where ADDR, of that host, says it.
+func (c *config) checkPublicURL(host string) error {
+	if _, port, _ := net.SplitHostPort(c.Addr); c.PublicURL == "" && loopback(host) && port != "0" {
+		c.PublicURL = "http://" + c.Addr
+	}
+	if c.PublicURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+// redirectURL is where browsers come back to; "" where nobody knows.
+func (c *config) redirectURL() string {
+	if c.PublicURL == "" {
+		return ""
+	}
+	return c.PublicURL + "/oauth/callback"
 }
 
 func (c *config) atOpenAI() bool {

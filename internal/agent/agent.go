@@ -54,7 +54,9 @@ type Options struct {
 	MaxTurns   int           // model turns with tools; 0 means 10
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512
 	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 5 min
+	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	// AuditArguments puts the arguments of every call into its line in the log.
+	AuditArguments bool
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -111,7 +113,7 @@ func New(o Options) (*Agent, error) {
 		o.MaxRuns = 512
 	}
 	if o.AnswerTime <= 0 {
-		o.AnswerTime = 5 * time.Minute
+		o.AnswerTime = 15 * time.Minute
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -148,6 +150,9 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err
 	}
+	if err := a.checkForced(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if id, err := a.keys.find(owner, r); id != "" || err != nil {
@@ -163,13 +168,13 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	rec := event.Run{
 		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background,
+		Created: time.Now(), Background: r.Background, Request: r.Record,
 	}
 	if err := a.Log.Create(ctx, rec); err != nil {
 		return event.Run{}, fmt.Errorf("create a run: %w", err)
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	start := event.Start{Question: r.Question, Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
+	start := event.Start{Question: r.asked(), Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
 	if err := ru.out.Append(ctx, start); err != nil {
 		ru.cancel(err)
 		return event.Run{}, fmt.Errorf("start a run: %w", err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net/url"
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -22,13 +21,15 @@ const (
 // report is the ending of a call that worked. Within a run its event is bounded, and what
 // that leaves out is kept whole beside it; a direct call has nothing but its answer.
 func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) ending {
-	end := ending{result: res, worked: &event.ToolResult{Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds()}}
+	end := ending{result: res, worked: &event.ToolResult{
+		Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
+	}}
 	w := end.worked
 	if in.runID == "" {
 		w.Payload, w.Content, w.Structured = res.Payload(), contentOf(res), res.Structured
 		return end
 	}
-	end.where = in.where()
+	end.where = placeOf(in.runID, in.CallID)
 	brief := res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline, Where: end.where})
 	if brief.Cut {
 		if !a.keep(ctx, in, res) {
@@ -45,14 +46,14 @@ func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) end
 // where its text in the event is not all of it.
 func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.CallError) ending {
 	end := ending{abort: in.abort, failed: &event.ToolError{
-		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
+		Call: in.Call, Args: in.args, ArgsText: in.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: in.took.Milliseconds(),
 	}}
 	if in.runID != "" {
-		end.where = in.where()
+		end.where = placeOf(in.runID, in.CallID)
 	}
 	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
 	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
-	own := in.reported != nil && failed.Kind == mcp.Execution && a.Hooks == nil
+	own := in.reported != nil && a.Hooks == nil
 	if in.runID != "" && own && (cut || !in.reported.IsText()) {
 		end.failed.Truncated = &event.Truncated{Bytes: in.reported.Size(), URL: end.where}
 		cut = !a.keep(ctx, in, in.reported)
@@ -102,9 +103,4 @@ type keptHead struct {
 	Tool    string `json:"tool"`
 	Server  string `json:"server"`
 	IsError bool   `json:"is_error"`
-}
-
-// where is the path at which the whole result of a run's call can be read.
-func (in *invocation) where() string {
-	return "/runs/" + in.runID + "/results/" + url.PathEscape(in.CallID)
 }

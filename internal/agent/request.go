@@ -44,9 +44,13 @@ type Request struct {
 	ThreadID   string
 	Metadata   map[string]string
 	Background bool
-	// Interactive says that somebody reads the events while the run goes on, and can
-	// answer what MCP servers ask. Without it the answer is no, at once.
+	// Interactive says that somebody can answer while the run goes on: calls that need
+	// approval, and what MCP servers ask. Without it the answer is no, at once.
 	Interactive bool
+	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
+	FormsDeclined bool
+	// Record is what the face that starts the run needs again; it is kept with the run.
+	Record []byte
 
 	// IdempotencyKey, if set, makes a second request with the same key and
 	// Fingerprint attach to the first one's run.
@@ -94,6 +98,9 @@ func (a *Agent) check(r *Request) error {
 	}
 	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
+	}
+	if err := r.checkQuestion(); err != nil {
+		return err
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")

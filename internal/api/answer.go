@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
@@ -16,17 +17,18 @@ import (
 // maxKey bounds an Idempotency-Key, in bytes.
 const maxKey = 255
 
-// answer is POST /answer: the whole run in one response.
+// answer is POST /answer: the whole run in one response, or, where it comes to wait for a
+// person, that it does.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
 		return err
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
-	// Who waits for the answer reads no events on the way.
-	req.Interactive = req.Background
+	req.Interactive = true
+	asked := time.Now()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
@@ -36,30 +38,38 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
 		return nil
 	}
-	run, err = h.await(r.Context(), run.ID)
+	wait, preferred := preferredWait(r)
+	patience, stop := context.WithDeadline(context.WithoutCancel(r.Context()), asked.Add(wait))
+	defer stop()
+	run, err = h.await(r.Context(), run.ID, patience.Done(), nil)
 	if err != nil {
 		return err
 	}
+	if preferred != "" {
+		w.Header().Set("Preference-Applied", preferred)
+	}
 	switch end := run.Last.Body.(type) {
+	case event.Suspended:
+		w.Header().Set("Location", "/runs/"+run.ID)
+		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		return nil
 	case event.FinalAnswer:
 		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
 		return nil
-	case event.RunError:
-		return runProblem(run, end)
-	default:
-		p := newProblem("conflict", "The run was cancelled.")
-		p.Instance = "/runs/" + run.ID
-		return p
 	}
+	return endProblem(run)
 }
 
-// await reads a run to its end. A caller that leaves takes the run along.
-func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
+// await reads a run to its end, or, when patience is over, to where it waits for a
+// person, and shows each of its events to see, unless that is nil. A caller that leaves
+// takes the run along; one that is told of the wait does not.
+func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
+	var over <-chan struct{} // patience, while the run waits for a person
 	for pos := int64(0); ; {
 		page, err := h.Log.After(id, pos)
 		if errors.Is(err, event.ErrGone) {
-			// A long run gave up its past. Only its end is of interest here.
+			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(id)
 			if err != nil {
 				watch.Release()
@@ -72,16 +82,32 @@ func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
 			watch.Release()
 			return event.Run{}, err
 		}
+		for _, e := range page.Events {
+			if see != nil {
+				see(e)
+			}
+		}
 		if page.Ended {
 			watch.Release()
 			return h.Log.Run(id)
 		}
 		if n := len(page.Events); n > 0 {
-			pos = page.Events[n-1].Seq
+			last := page.Events[n-1]
+			pos, over = last.Seq, nil
+			if _, waits := last.Body.(event.Suspended); waits {
+				over = patience
+			}
 			continue
 		}
 		select {
 		case <-page.More:
+		case <-over:
+			run, err := h.Log.Run(id)
+			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
+				watch.Detach()
+				return run, err
+			}
+			over = nil // somebody has just answered
 		case <-ctx.Done():
 			watch.Abandon()
 			return event.Run{}, errGone
@@ -104,7 +130,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
 		}
 		return h.resume(w, r, id)
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -136,7 +162,7 @@ func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.
 	if err != nil {
 		return err
 	}
-	h.follow(w, r, run.ID, 0)
+	h.follow(w, r, run.ID, 0, nativeFormat)
 	return nil
 }
 
@@ -163,17 +189,17 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	h.follow(w, r, run, pos)
+	h.follow(w, r, run, pos, nativeFormat)
 	return nil
 }
 
-// decode reads a question and what its headers add.
-func (h *Handler) decode(r *http.Request) (agent.Request, error) {
+// decode reads a question and what its headers add, by one face's decode.
+func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
 	body, err := h.body(r)
 	if err != nil {
 		return agent.Request{}, err
 	}
-	req, err := native.Decode(body)
+	req, err := decode(body)
 	if err != nil {
 		return agent.Request{}, err
 	}

@@ -64,6 +64,7 @@ type Handler struct {
 	Options
 	http.Handler
 	unready atomic.Bool
+	started time.Time
 }
 
 // New returns the API with its routes.
@@ -80,7 +81,7 @@ func New(o Options) *Handler {
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
 	}
-	h := &Handler{Options: o}
+	h := &Handler{Options: o, started: time.Now()}
 	h.Handler = h.routes()
 	return h
 }
@@ -104,6 +105,8 @@ func (h *Handler) routes() http.Handler {
 	look("/healthz", h.handle(h.health))
 	look("/readyz", h.handle(h.ready))
 	look("/openapi.yaml", h.handle(h.openAPI))
+	// Once only, and by a browser that another site sends: no HEAD, no token, any origin.
+	r.Get("/oauth/callback", h.authorized)
 	if h.Metrics != nil {
 		look("/metrics", h.Metrics)
 	}
@@ -113,6 +116,11 @@ func (h *Handler) routes() http.Handler {
 	}
 	r.Group(func(r chi.Router) {
 		r.Use(h.sameOrigin, h.authenticate)
+		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
+		r.Get("/v1/models", h.handle(h.models))
+		r.Post("/v1/responses", h.handle(h.createResponse))
+		r.Get("/v1/responses/{response_id}", h.handle(h.response))
+		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
 		r.Post("/answer", h.handle(h.answer))
 		r.Post("/answer/stream", h.handle(h.stream))
 		r.Get("/answer/stream", h.handle(h.streamQuery))

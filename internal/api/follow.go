@@ -1,10 +1,12 @@
 package api
 
 import (
+	"maps"
 	"net/http"
 	"time"
 
 	"answerd/internal/api/native"
+	"answerd/internal/event"
 	"answerd/internal/sse"
 )
 
@@ -27,13 +29,36 @@ type stream struct {
 	buf []byte
 }
 
+// format is how the events of a run are told to one reader.
+type format struct {
+	header http.Header // besides that of every stream
+	append func(buf []byte, e event.Event) []byte
+	// ended reports whether the format has come to its own end. It is nil for one that
+	// ends with the run, or where that comes to wait for a person.
+	ended func() bool
+}
+
+// nativeFormat is the only one without a state: it can begin anywhere in a run.
+var nativeFormat = format{append: func(buf []byte, e event.Event) []byte { return native.Frame(e).AppendTo(buf) }}
+
+// framesOf is the format of a face's encoder. The stream must begin with the run.
+func framesOf(encode func(event.Event) []sse.Frame) format {
+	return format{append: func(buf []byte, e event.Event) []byte {
+		for _, f := range encode(e) {
+			buf = f.AppendTo(buf)
+		}
+		return buf
+	}}
+}
+
 // follow writes the events of a run after pos as Server-Sent Events until the run
-// ends or the reader leaves. It is the only stream loop there is: every end of a
-// stream stands in its one select. The run is known to exist and pos to be kept.
+// ends, comes to wait for a person, or the reader leaves. It is the only stream loop
+// there is: every end of a stream stands in its one select. The run is known to exist and
+// pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
 // event knows that there is more.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64) {
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) {
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos}
@@ -41,6 +66,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store, no-transform")
 	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	maps.Copy(header, f.header)
 	w.WriteHeader(http.StatusOK)
 	if !s.flush() {
 		return
@@ -55,13 +81,13 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			panic(http.ErrAbortHandler)
 		}
 		for _, e := range page.Events {
-			s.buf = native.Frame(e).AppendTo(s.buf)
+			s.buf = f.append(s.buf, e)
 			s.pos = e.Seq
 			if len(s.buf) >= maxWrite && !s.flush() {
 				return
 			}
 		}
-		if !s.flush() || page.Ended {
+		if !s.flush() || page.Ended || f.over(page) {
 			return
 		}
 		if len(page.Events) > 0 {
@@ -81,6 +107,24 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			return
 		}
 	}
+}
+
+// over reports whether the stream ends with what was just read, before the run does.
+func (f format) over(p event.Page) bool {
+	if f.ended != nil {
+		return f.ended()
+	}
+	return suspends(p)
+}
+
+// suspends reports whether the newest event of the run is in the page and says that the
+// run waits for a person. A reader who comes back to that very position stays.
+func suspends(p event.Page) bool {
+	if len(p.Events) == 0 {
+		return false
+	}
+	_, ok := p.Events[len(p.Events)-1].Body.(event.Suspended)
+	return ok
 }
 
 // flush writes what was gathered. false means that the reader is gone.

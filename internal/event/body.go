@@ -128,7 +128,8 @@ type (
 		InterruptID string          `json:"interrupt_id"`
 		Args        json.RawMessage `json:"args"`
 		Message     string          `json:"message"`
-		ExpiresAt   int64           `json:"expires_at"` // milliseconds since the Unix epoch
+		ToolVersion string          `json:"tool_version"` // SHA-256 of the definition that is agreed to
+		ExpiresAt   int64           `json:"expires_at"`   // milliseconds since the Unix epoch
 	}
 	// ApprovalResolved says what the person decided.
 	ApprovalResolved struct {
@@ -168,7 +169,13 @@ type (
 		Logger string          `json:"logger,omitempty"`
 		Data   json.RawMessage `json:"data"`
 	}
-	// ToolResult ends a call that worked.
+	// FieldError is what is wrong with one field; Pointer is RFC 6901's.
+	FieldError struct {
+		Pointer string `json:"pointer"`
+		Detail  string `json:"detail"`
+	}
+	// ToolResult ends a call that worked. SchemaViolations is how the structured content
+	// differs from the tool's own output schema, which doesn't keep it from anybody.
 	ToolResult struct {
 		Call
 		Args       json.RawMessage   `json:"args"`
@@ -177,14 +184,18 @@ type (
 		Structured json.RawMessage   `json:"structured,omitempty"`
 		Truncated  *Truncated        `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64             `json:"duration_ms"`
+
+		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
 	}
-	// ToolError ends a call that failed, or never ran.
+	// ToolError ends a call that failed, or never ran. Errors is, of invalid_arguments,
+	// what is wrong with which field of Args, where that is known.
 	ToolError struct {
 		Call
 		Args       json.RawMessage `json:"args,omitempty"`
 		ArgsText   string          `json:"args_text,omitempty"`
 		Payload    string          `json:"payload"` // what the model is told
 		Kind       string          `json:"kind"`
+		Errors     []FieldError    `json:"errors,omitempty"`
 		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64           `json:"duration_ms"`
 	}
@@ -196,7 +207,7 @@ type (
 		Used  float64 `json:"used"`
 		Max   float64 `json:"max"`
 	}
-	// Suspended ends a stretch of the stream: the run waits for a person.
+	// Suspended ends a stretch of the stream: all that goes on waits for a person.
 	Suspended struct {
 		Interrupts []Interrupt `json:"interrupts"`
 	}
@@ -226,10 +237,4 @@ type (
 type Truncated struct {
 	Bytes int    `json:"bytes"`         // of the whole: content and structured content
 	URL   string `json:"url,omitempty"` // where the whole is, as an absolute path; "" if it is not kept
-}
-
-// Interrupt is one thing that a suspended run waits for.
-type Interrupt struct {
-	ID   string `json:"id"`
-	Kind string `json:"kind"`
 }

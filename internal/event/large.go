@@ -29,7 +29,20 @@ func (r ToolResult) appendFields(b []byte) []byte {
 		}
 		b = append(b, '}')
 	}
-	return strconv.AppendInt(append(b, `,"duration_ms":`...), r.DurationMS, 10)
+	b = strconv.AppendInt(append(b, `,"duration_ms":`...), r.DurationMS, 10)
+	for i, v := range r.SchemaViolations {
+		if i == 0 {
+			b = append(b, `,"schema_violations":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = append(appendMember(append(b, '{'), "pointer", v.Pointer), ',')
+		b = append(appendMember(b, "detail", v.Detail), '}')
+	}
+	if len(r.SchemaViolations) > 0 {
+		b = append(b, ']')
+	}
+	return b
 }
 
 // appendCall is no method of Call: the bodies that embed it would have it too.

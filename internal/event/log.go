@@ -42,6 +42,9 @@ type Run struct {
 	Owner      Owner
 	Created    time.Time
 	Background bool // goes on when nobody reads it
+	// Request is what whoever started the run needs of its request again, at most some
+	// 300 KiB; nil for nothing. It is kept as long as the events, and not changed.
+	Request []byte
 	// Last is the newest event; its Seq is 0 while there is none. The status of a
 	// run is what its last event says.
 	Last Event

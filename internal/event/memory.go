@@ -76,7 +76,8 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	m.runs[r.ID] = &memoryRun{run: r, first: 1}
+	m.runs[r.ID] = &memoryRun{run: r, first: 1, bytes: int64(len(r.Request))}
+	m.bytes.Add(int64(len(r.Request)))
 	return nil
 }
 
@@ -185,7 +186,7 @@ func (m *Memory) buryLocked() {
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
 	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
-	r.run.Last = Event{}
+	r.run.Last, r.run.Request = Event{}, nil
 	id := r.run.ID
 	r.mu.Unlock()
 	m.gone = append(m.gone, id)
@@ -232,7 +233,7 @@ func (m *Memory) Run(id string) (Run, error) {
 	defer r.mu.Unlock()
 	if m.expired(r) {
 		gone := r.run
-		gone.Last = Event{}
+		gone.Last, gone.Request = Event{}, nil
 		return gone, ErrGone
 	}
 	return r.run, nil

@@ -27,6 +27,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"strings"
 )
 
 // Model answers one request with a stream of parts.
@@ -40,7 +41,9 @@ type Request struct {
 	Messages   []Message
 	Tools      []Tool
 	ToolChoice ToolChoice // "" is Auto
+	MustCall   string     // with Required: the tool to call; "" is any
 	MaxTokens  int64      // of the answer; 0 leaves it to the provider
+	Sampling   Sampling
 }
 
 // Role is who speaks in a Message.
@@ -78,6 +81,9 @@ type Media struct {
 	// endpoint fetches itself.
 	URL string
 }
+
+// IsImage reports whether it is a picture, or else a sound.
+func (m Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }
 
 // Tool is what the model may call.
 type Tool struct {

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,9 +21,27 @@ type wireRequest struct {
 	Messages      []wireMessage `json:"messages"`
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
-	ToolChoice    ToolChoice    `json:"tool_choice,omitempty"`
+	ToolChoice    any           `json:"tool_choice,omitempty"` // a ToolChoice or a wireChoice
 	// The name that replaced max_tokens, which newer models of OpenAI refuse.
 	MaxTokens int64 `json:"max_completion_tokens,omitempty"`
+	Sampling
+}
+
+// wireChoice names the one tool that must be called.
+type wireChoice struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name string `json:"name"`
+	} `json:"function"`
+}
+
+func wireToolChoice(r Request) any {
+	if r.ToolChoice == Required && r.MustCall != "" {
+		c := wireChoice{Type: "function"}
+		c.Function.Name = r.MustCall
+		return c
+	}
+	return cmp.Or(r.ToolChoice, Auto)
 }
 
 // streamOptions asks for the usage chunk, which endpoints leave out otherwise.
@@ -63,14 +82,12 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 		Stream:        true,
 		StreamOptions: streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
+		Sampling:      r.Sampling,
 	}
 	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
 	if len(r.Tools) > 0 {
-		head.ToolChoice = r.ToolChoice
-		if head.ToolChoice == "" {
-			head.ToolChoice = Auto
-		}
+		head.ToolChoice = wireToolChoice(r)
 		var err error
 		if tools, err = cache.render(r.Tools); err != nil {
 			return nil, err
@@ -154,6 +171,7 @@ func wireArguments(raw string) string {
 type toolCache struct {
 	blocks [8]atomic.Pointer[toolBlock]
 	next   atomic.Uint32 // which is replaced next
+	texts  toolTexts
 }
 
 // find returns the block of tools, nil if it is not kept.
@@ -194,20 +212,14 @@ func (c *toolCache) render(tools []Tool) ([]byte, error) {
 	if kept := c.find(tools); kept != nil {
 		return kept.json, nil
 	}
-	list := make([]wireTool, len(tools))
+	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
-		list[i] = wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: t.Schema}}
-		if len(t.Schema) == 0 {
-			list[i].Function.Parameters = noParameters
+		var err error
+		if texts[i], err = c.texts.of(t); err != nil {
+			return nil, err
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(list); err != nil {
-		return nil, fmt.Errorf("encode the tools: %w", err)
-	}
-	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
+	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
 	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }

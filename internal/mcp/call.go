@@ -19,6 +19,10 @@ import (
 type Call struct {
 	Tool string          // Tool.Name
 	Args json.RawMessage // a JSON object; empty means {}
+	// Check refuses, as InvalidArguments, arguments that do not fit the tool as it is
+	// listed when the call is sent (S3.8). That may be long after CheckArgs: a call waits
+	// for persons and in the queue.
+	Check bool
 	// Context goes to the server with this call: as query parameters over HTTP, and
 	// in _meta (seed 000). At most 64 entries and 8 KiB.
 	Context map[string]string
@@ -28,6 +32,9 @@ type Call struct {
 	// Principal is on whose behalf the call is made. Servers of AuthExchange need its
 	// Token; others don't look at it.
 	Principal auth.Identity
+	// Approved is the Version of the tool that a person agreed to have called with these
+	// Args. A tool that NeedsApproval is not called without, nor if it is another by now.
+	Approved string
 	// Progress, if set, receives the server's progress notifications for this call,
 	// one at a time, and never after Call has returned. What came before the result
 	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
@@ -106,7 +113,7 @@ func (f *failure) of(tool, server string) *CallError {
 	if f.kind == UnknownOutcome {
 		message += "; the call may or may not have been carried out"
 	}
-	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Err: f}
+	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Fields: f.fields, Err: f}
 }
 
 // check refuses, without asking the server, what cannot be sent.
@@ -129,10 +136,10 @@ func check(call *Call) *failure {
 	return nil
 }
 
-// call waits for a permit and sends the call: a second time only if the first
+// admitted waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
@@ -178,7 +185,10 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 	sends := 0
 	var last *failure
 	for try := 1; ; try++ {
-		b, f := s.bound(ctx, call.Tool, deadline)
+		b, f := s.bound(ctx, call, deadline)
+		if f == nil && call.Check {
+			f = b.refits(call.Args)
+		}
 		switch {
 		case f != nil && last != nil && last.kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
@@ -209,16 +219,16 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 	if f != nil {
 		return ways{}, nil, f
 	}
-	return ways{t.pool, s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
+	return ways{t.pool, s.callers.of(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
 // called: now, not when the call began to wait (S3.8, F22).
-func (s *server) bound(ctx context.Context, name string, deadline time.Time) (binding, *failure) {
+func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (binding, *failure) {
 	if f := s.verify(ctx, deadline); f != nil {
 		return binding{}, f
 	}
-	b, ok := s.c.names.find(name)
+	b, ok := s.c.names.find(call.Tool)
 	switch {
 	case !ok:
 		return b, &failure{kind: UnknownTool, public: "the tool is no longer there", notRun: true}
@@ -227,7 +237,7 @@ func (s *server) bound(ctx context.Context, name string, deadline time.Time) (bi
 	case b.disabled != "":
 		return b, &failure{kind: Denied, public: b.disabled, notRun: true}
 	}
-	return b, nil
+	return b, b.unapproved(call)
 }
 
 // ended is a call that its caller gave up before it was sent.
@@ -261,7 +271,7 @@ func matches(globs []string, names ...string) bool {
 // not the server's.
 type ways struct {
 	pool   *pool
-	tokens auth.TokenSource
+	tokens sender
 }
 
 // send sends the call once, on the current session, and reports whether the server
@@ -302,6 +312,10 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 		}
 		var res *Result
 		if res, f = decode(raw); f == nil {
+			if res.Violations = b.violations(res); res.Violations != nil {
+				// What is wrong quotes the result, which is not for the log.
+				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
+			}
 			return res, true, nil
 		}
 	}

@@ -38,6 +38,7 @@ type CallError struct {
 	Tool    string
 	Server  string
 	Message string
+	Fields  []ContentField // of InvalidArguments, where we found them: all that is wrong
 	Err     error
 }
 
@@ -58,7 +59,8 @@ type failure struct {
 	public string // fit for the caller: no session ids, no upstream bodies
 	notRun bool   // the server provably did not carry the request out
 	lost   bool   // because the session is gone
-	err    error  // the cause, for the log; may be nil
+	fields []ContentField
+	err    error // the cause, for the log; may be nil
 }
 
 func (f *failure) Error() string {

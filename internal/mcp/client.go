@@ -26,7 +26,8 @@
 // or to a child process, which is one connection for all calls, a link does. An
 // exchange is what guard or link learn about one request on its way. What a server says
 // besides its answer, and what it asks, is the exchange's that it belongs to: notes go
-// to the call's queue, requests to the call's talk.
+// to the call's queue, requests to the call's talk. A sender puts a token on what goes
+// out over HTTP; package oauth has those of authorization servers.
 package mcp
 
 import (
@@ -63,9 +64,14 @@ type Options struct {
 	StartWait time.Duration
 	// Version is what servers are told about this client; "": "dev".
 	Version string
+	// RedirectURL is where browsers come back to, for servers of AuthAuthorizationCode
+	// that name none of their own: whoever gets the request there calls Client.Callback.
+	RedirectURL string
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
+
+	grants *grants // of all servers; New sets it
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -102,6 +108,9 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 	if err := checkServers(servers, o.Service != nil); err != nil {
 		return nil, err
 	}
+	if err := checkRedirects(servers, o.RedirectURL); err != nil {
+		return nil, err
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -117,6 +126,7 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 	if o.Version == "" {
 		o.Version = "dev"
 	}
+	o.grants = &grants{all: map[grantKey]*sharedGrant{}}
 	c := &Client{
 		opts:  o,
 		log:   o.Logger,
@@ -213,7 +223,7 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 func (c *Client) uncalled(who auth.Identity) []*callers {
 	var out []*callers
 	for _, s := range c.all() {
-		if s.callers != nil && !who.Token.IsZero() && s.callers.wanted() {
+		if s.callers != nil && s.callers.takes(who) && s.callers.wanted() {
 			out = append(out, s.callers)
 		}
 	}

@@ -39,7 +39,7 @@ type ServerConfig struct {
 	Query       map[string]string      // added to the URL
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
-	Grant       TokenGrant             // of AuthClientCredentials and AuthExchange
+	Grant       TokenGrant             // of every AuthType with an authorization server
 
 	// Command is a child process, with the next three. It is found with our own PATH
 	// and started without a shell; a relative path starts in WorkDir.
@@ -52,6 +52,10 @@ type ServerConfig struct {
 	Hidden     bool   // callable by name, but not offered to the model
 	AllowTools []string
 	DenyTools  []string // wins over AllowTools
+	// Approval and ApproveTools say to which calls a person must agree, each time: both
+	// together, so that neither takes anything away from the other.
+	Approval     Approval
+	ApproveTools []string
 	// IdempotentTools are the globs of tools that may be called again when the
 	// outcome of a call is unknown.
 	IdempotentTools []string
@@ -114,6 +118,16 @@ func checkServers(servers []ServerConfig, service bool) error {
 	return nil
 }
 
+// checkRedirects says which server lacks an address for browsers to come back to.
+func checkRedirects(servers []ServerConfig, redirect string) error {
+	for _, s := range servers {
+		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && redirect == "" {
+			return fmt.Errorf("MCP server %q, auth.redirectUrl: is missing, since PUBLIC_URL is not set either", s.Name)
+		}
+	}
+	return nil
+}
+
 // check is what is wrong with a server's configuration, nil if nothing.
 func (s *ServerConfig) check(service bool) *fieldError {
 	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, unprintable) {
@@ -122,12 +136,15 @@ func (s *ServerConfig) check(service bool) *fieldError {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"idempotentTools", s.IdempotentTools}} {
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
 				return wrong(list.field, "%.80q is no pattern", g)
 			}
 		}
+	}
+	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
+		return wrong("approval", "must be never, destructive or always")
 	}
 	switch {
 	case s.Timeout < 0 || s.Timeout > maxTimeout:

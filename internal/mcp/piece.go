@@ -38,7 +38,10 @@ func (r *Result) Pieces() []Piece {
 	}
 	// Some endpoints refuse a result without text.
 	if !slices.ContainsFunc(pieces, func(p Piece) bool { return p.Text != "" }) {
-		return []Piece{{Text: "(no content)"}}
+		pieces = []Piece{{Text: "(no content)"}}
+	}
+	if r.Violations != nil {
+		pieces = append(pieces, Piece{Text: "[This result does not fit the tool's own output schema:" + bulleted(r.Violations) + "]"})
 	}
 	return pieces
 }

@@ -13,6 +13,10 @@ type Result struct {
 	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
+	// Violations is how the structured content differs from the tool's own output
+	// schema; one of more than 1 MiB is not checked. The result is delivered all the same,
+	// and Text says so.
+	Violations []ContentField
 
 	blocks []block // Content once it was looked into
 }

@@ -91,9 +91,12 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed,
 		gone: func(f *failure) { s.down(f) },
 	}
-	if s.dialer.exchange != nil {
-		s.callers = newCallers(s, s.dialer.exchange)
+	if s.dialer.behalf != nil {
+		s.callers = newCallers(s, *s.dialer.behalf)
 		s.reason = awaitCaller
+		if s.callers.consents != nil {
+			s.reason = awaitConsent
+		}
 	}
 	return s
 }

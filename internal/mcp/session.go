@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"answerd/internal/auth"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -28,7 +26,7 @@ type session struct {
 	// request of ours. It must not wait: it runs where messages are read.
 	changed func(method string)
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
-	tokens auth.TokenSource
+	tokens sender
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
@@ -63,7 +61,7 @@ type pool struct {
 	gone    func(*failure) // called when a session is lost
 	changed func(string)   // session.changed
 	// tokens are of the principal whose sessions these are; nil: the server's.
-	tokens auth.TokenSource
+	tokens sender
 
 	mu     sync.Mutex // protects what follows
 	cur    *session   // nil until needed and after drop

@@ -7,8 +7,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Gift is the call of the tool "give" that has result as its answer, byte for byte: as
-// no library would let a server write it, if need be.
+// Gift makes result the answer of the tool "give" to the arguments that it returns. It is
+// sent byte for byte, also where no library would write it so.
 func (s *ToolServer) Gift(name, result string) (args string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

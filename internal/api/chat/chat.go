@@ -18,7 +18,10 @@
 // with the next request.
 package chat
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Header is what every chunk and completion begins with.
 type Header struct {
@@ -40,4 +43,4 @@ type Invalid struct {
 	Message string // for the caller
 }
 
-func (e *Invalid) Error() string { return e.Param + ": " + e.Message }
+func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Message, ": ") }

@@ -12,6 +12,7 @@ type Collector struct {
 	reasoning strings.Builder
 	calls     []call
 	end       event.FinalAnswer
+	acted     bool
 }
 
 // NewCollector returns a collector that has seen no event.
@@ -22,6 +23,7 @@ func (c *Collector) Add(e event.Event) {
 	c.reasoning.WriteString(thought(e.Body))
 	switch b := e.Body.(type) {
 	case event.ToolCall:
+		c.acted = c.acted || b.Executor != event.Client
 		if b.Executor == event.Client {
 			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, arguments(b)}})
 		}
@@ -29,6 +31,9 @@ func (c *Collector) Add(e event.Event) {
 		c.end = b
 	}
 }
+
+// Acted reports whether the run made calls, so that to repeat it would make them twice.
+func (c *Collector) Acted() bool { return c.acted }
 
 // Completion is the body of the response, once the run has its final answer. Its
 // content is that answer: what was said on the way to it only streams.

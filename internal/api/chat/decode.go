@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -75,6 +77,9 @@ func (s *stopList) UnmarshalJSON(data []byte) error {
 // Decode reads a request. The error is an *Invalid.
 func Decode(data []byte) (Request, error) {
 	var in body
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
 	if err := json.Unmarshal(data, &in); err != nil {
 		return Request{}, misread(err)
 	}
@@ -123,6 +128,8 @@ func (q *Request) takeTools(in body) error {
 			return &Invalid{at + ".type", "must be function"}
 		case !toolName(t.Function.Name):
 			return &Invalid{at + ".function.name", "must be 1 to 64 letters, digits, _ or -"}
+		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Function.Name }):
+			return &Invalid{at + ".function.name", "given twice"}
 		case t.Function.Parameters == nil || string(t.Function.Parameters) == "null":
 			t.Function.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
 		case t.Function.Parameters[0] != '{':

@@ -54,7 +54,10 @@ func (q *Request) takeMessages(in []inMessage) error {
 			continue
 		case "user":
 		case "assistant":
-			for _, c := range m.ToolCalls {
+			for j, c := range m.ToolCalls {
+				if c.ID == "" || c.Function.Name == "" {
+					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", at, j), "must have an id and a function with a name"}
+				}
 				out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 			}
 		case "tool":

@@ -1,7 +1,9 @@
 package responses
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 
 	"answerd/internal/event"
 )
@@ -20,24 +22,34 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	case event.ToolCall:
 		enc.callWritten(enc.calls[b.CallID], b)
 	case event.ApprovalRequired:
-		item := approvalItem{ID: b.InterruptID, Type: "mcp_approval_request", ServerLabel: b.Server, Name: b.Tool, Arguments: string(b.Args)}
-		enc.requests[b.CallID] = b.InterruptID
-		enc.done(enc.add(item), item)
+		enc.asked = append(enc.asked, b)
+	case event.ApprovalResolved:
+		enc.asked = slices.DeleteFunc(enc.asked, func(a event.ApprovalRequired) bool { return a.InterruptID == b.InterruptID })
 	case event.ToolResult:
-		enc.callEnd(b.Call, "completed", plain(b.Payload), nil)
+		enc.callEnd(b.Call, b.Args, "completed", plain(b.Payload), nil)
 	case event.ToolError:
-		enc.callEnd(b.Call, "failed", nil, callError(b.Kind, b.Payload))
+		enc.callEnd(b.Call, b.Args, "failed", nil, callError(b.Kind, b.Payload))
+	}
+}
+
+// ask adds an item for every approval that the run waits for. Only when it does: one that
+// is denied at once, because nobody can be asked, is nothing that a client could answer.
+func (enc *Encoder) ask() {
+	for _, b := range enc.asked {
+		item := approvalItem{ID: itemID("mcpr", enc.head.ID, b.InterruptID), Type: "mcp_approval_request", ServerLabel: label(b.Server), Name: b.Tool, Arguments: string(b.Args)}
+		enc.requests[b.CallID] = item.ID
+		enc.done(enc.add(item), item)
 	}
 }
 
 // announce adds the item of a call.
 func (enc *Encoder) announce(c *openCall, call event.Call, by event.Executor) {
 	if by == event.Client {
-		c.function = &open[functionItem]{item: functionItem{ID: "fc_" + call.CallID, Type: "function_call", Status: "in_progress", CallID: call.CallID, Name: call.Tool}}
+		c.function = &open[functionItem]{item: functionItem{ID: itemID("fc", enc.head.ID, call.CallID), Type: "function_call", Status: "in_progress", CallID: call.CallID, Name: call.Tool}}
 		c.function.index = enc.add(c.function.item)
 		return
 	}
-	c.mcp = &open[mcpCallItem]{item: mcpCallItem{ID: "mcp_" + call.CallID, Type: "mcp_call", Status: "in_progress", ServerLabel: call.Server, Name: call.Tool}}
+	c.mcp = &open[mcpCallItem]{item: mcpCallItem{ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress", ServerLabel: label(call.Server), Name: call.Tool}}
 	if id, ok := enc.requests[call.CallID]; ok {
 		c.mcp.item.Approval = &id
 	}
@@ -46,7 +58,6 @@ func (enc *Encoder) announce(c *openCall, call event.Call, by event.Executor) {
 }
 
 func (enc *Encoder) argsDelta(c *openCall, delta string) {
-	c.args += delta
 	switch {
 	case c.function != nil:
 		enc.emit("response.function_call_arguments.delta", at(c.function.item.ID, c.function.index, "delta", delta))
@@ -58,6 +69,7 @@ func (enc *Encoder) argsDelta(c *openCall, delta string) {
 // callWritten is a call whose arguments are complete, which is all there is of one that
 // the caller executes.
 func (enc *Encoder) callWritten(c *openCall, b event.ToolCall) {
+	c.written = true
 	if c.args = b.ArgsText; b.Args != nil {
 		c.args = string(b.Args)
 	}
@@ -73,10 +85,14 @@ func (enc *Encoder) callWritten(c *openCall, b event.ToolCall) {
 	}
 }
 
-// callEnd is the end of a call that we executed, or refused to.
-func (enc *Encoder) callEnd(call event.Call, status string, output *string, failure any) {
+// callEnd is the end of a call that we executed, or refused to. args are those that it was
+// made with, which a person may have changed.
+func (enc *Encoder) callEnd(call event.Call, args json.RawMessage, status string, output *string, failure any) {
 	c := enc.calls[call.CallID]
 	if c.mcp == nil { // it was held until now
+		if args != nil {
+			c.args = string(args)
+		}
 		enc.announce(c, call, "")
 		c.mcp.item.Arguments = c.args
 		enc.emit("response.mcp_call_arguments.done", at(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
@@ -86,6 +102,9 @@ func (enc *Encoder) callEnd(call event.Call, status string, output *string, fail
 	enc.emit("response.mcp_call."+status, at(o.item.ID, o.index))
 	enc.done(o.index, o.item)
 }
+
+// label is what stands for a server: its name, or ours for the tools that no server has.
+func label(server string) string { return cmp.Or(server, "answerd") }
 
 // plain is a payload as text: a string as it is, anything else as its JSON.
 func plain(payload json.RawMessage) *string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -15,16 +16,24 @@ const (
 	maxItems = 1024
 	maxTools = 128
 	maxMedia = 32
+
+	maxPairs    = 32
+	maxPairKey  = 64
+	maxPairText = 1024
 )
+
+// withoutTools follows a model's id in the id of the same model without tools.
+const withoutTools = ":no-tools"
 
 // Request is a decoded body.
 type Request struct {
 	agent.Request
+	Model    string // as named, for the answer
 	Stream   bool
 	Previous string // previous_response_id; "" if none
 	Echo     Echo
-	// Approvals are the answers to approval requests of the previous response. A request
-	// has those or a question, not both.
+	// Approvals, if there are any, are what the request is: answers to what an earlier
+	// response asked, whose run goes on with them.
 	Approvals []Approval
 	Listed    []string // the MCP servers that the request names
 	// Options is the member "answerd", where the native fields that this format lacks
@@ -32,11 +41,15 @@ type Request struct {
 	Options json.RawMessage
 }
 
+// Stored reports whether the response can be asked for again, and gone on from.
+func (q *Request) Stored() bool { return q.Echo.Store == nil || *q.Echo.Store }
+
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
-	ID      string
-	Approve bool
-	Reason  string
+	Run       string
+	Interrupt string // its id in the run
+	Approve   bool
+	Reason    string
 }
 
 // body is what is read of a request, besides what the response repeats of it. Members
@@ -55,6 +68,9 @@ type body struct {
 // Decode reads a request. The error is an *Invalid.
 func Decode(data []byte) (Request, error) {
 	var in body
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
 	if err := json.Unmarshal(data, &in); err != nil {
 		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 			return Request{}, &Invalid{t.Field, "must not be a " + t.Value}
@@ -67,13 +83,16 @@ func Decode(data []byte) (Request, error) {
 		}
 	}
 	q := Request{Stream: in.Stream, Previous: in.Previous, Echo: in.Echo, Options: in.Answerd}
-	q.Model, q.Instructions, q.Metadata, q.Background = in.Model, in.Instructions, in.Metadata, in.Background
-	q.ToolChoice = agent.ToolAuto
+	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
+	q.Model, q.ToolChoice = in.Model, agent.ToolAuto
 	q.Sampling = agent.Sampling{Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty}
 	for _, step := range []func(body) error{q.takeLimits, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
 		if err := step(in); err != nil {
 			return q, err
 		}
+	}
+	if strings.HasSuffix(in.Model, withoutTools) {
+		q.ToolChoice = agent.ToolNone
 	}
 	return q, nil
 }
@@ -83,6 +102,17 @@ func (q *Request) takeLimits(in body) error {
 		if v != nil && *v < 1 {
 			return &Invalid{name, "must be positive"}
 		}
+	}
+	if len(in.Metadata) > maxPairs {
+		return &Invalid{"metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
+	}
+	for name, v := range in.Metadata {
+		if name == "" || len(name) > maxPairKey || len(v) > maxPairText {
+			return &Invalid{"metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairKey)}
+		}
+	}
+	if q.Background && !q.Stored() {
+		return &Invalid{"background", "needs store"}
 	}
 	if in.MaxOutputTokens != nil {
 		q.MaxTokens = *in.MaxOutputTokens
@@ -135,6 +165,14 @@ type inTool struct {
 	ServerLabel string          `json:"server_label"`
 	ServerURL   string          `json:"server_url"`
 	Allowed     json.RawMessage `json:"allowed_tools"`
+	Approval    json.RawMessage `json:"require_approval"`
+}
+
+// asked reports whether the request wants to be asked before calls. Which calls need
+// that, the operator says; to ignore such a wish would be worse than to refuse it.
+func (t *inTool) asked() bool {
+	var filter struct{ Always json.RawMessage }
+	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
 }
 
 // takeTools reads the caller's functions, and which of the service's MCP servers he
@@ -152,14 +190,19 @@ func (q *Request) takeTools(in body) error {
 		switch {
 		case t.Type == "mcp" && t.ServerURL != "":
 			return &Invalid{at + ".server_url", "is not accepted: name one of the service's MCP servers in server_label"}
+		case t.Type == "mcp" && t.asked():
+			return &Invalid{at + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
 		case t.Type == "mcp":
 			if err := q.takeServer(at, t); err != nil {
 				return err
 			}
+			q.Echo.Tools[i] = t.echo()
 		case t.Type != "function":
 			return &Invalid{at + ".type", "must be function or mcp"}
 		case !toolName(t.Name):
 			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
+		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
+			return &Invalid{at + ".name", "given twice"}
 		default:
 			if t.Parameters == nil || string(t.Parameters) == "null" {
 				t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
@@ -171,6 +214,17 @@ func (q *Request) takeTools(in body) error {
 		}
 	}
 	return nil
+}
+
+// echo is what a response says of an MCP server that its request named, without what else
+// there may have been, such as tokens.
+func (t *inTool) echo() json.RawMessage {
+	data, _ := json.Marshal(struct {
+		Type    string          `json:"type"`
+		Label   string          `json:"server_label"`
+		Allowed json.RawMessage `json:"allowed_tools,omitempty"`
+	}{t.Type, t.ServerLabel, t.Allowed}) // what was read is written
+	return data
 }
 
 func (q *Request) takeServer(at string, t inTool) error {

@@ -2,6 +2,9 @@ package responses
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 
 	"answerd/internal/event"
 	"answerd/internal/sse"
@@ -18,20 +21,26 @@ type Encoder struct {
 	text      *open[messageItem]
 	reasoning *open[reasoningItem]
 	calls     map[string]*openCall
-	requests  map[string]string // approval requests by call id
+	asked     []event.ApprovalRequired // that nobody has answered
+	requests  map[string]string        // the items of approval requests, by call id
+	spent     event.Usage              // by the run
+	before    event.Usage              // of that, by earlier responses
+	ended     bool
 }
 
 // open is an item that is not done yet, and its place in the output.
 type open[T any] struct {
 	item  T
 	index int
+	said  strings.Builder // its text so far
 }
 
 // openCall is a tool call on its way: one of the first two is set once it was announced.
 type openCall struct {
 	mcp      *open[mcpCallItem]
 	function *open[functionItem]
-	held     bool // a person must agree first: it is announced when it runs
+	held     bool // a person must agree first: it is announced when it ends
+	written  bool // its arguments are complete
 	args     string
 }
 
@@ -41,10 +50,30 @@ func NewEncoder(h Header) *Encoder {
 }
 
 // Response is the response as it stands after the last event.
-func (enc *Encoder) Response() any { return enc.resp }
+func (enc *Encoder) Response() any {
+	now := *enc.resp
+	now.Output = slices.Clone(now.Output)
+	if o := enc.text; o != nil {
+		item := o.item
+		item.Content = []textPart{outputText(o.said.String())}
+		now.Output[o.index] = item
+	}
+	if o := enc.reasoning; o != nil {
+		item := o.item
+		item.Summary = []summaryPart{{Type: "summary_text", Text: o.said.String()}}
+		now.Output[o.index] = item
+	}
+	return &now
+}
+
+// Ended reports whether the response has come to its end, which the run's may follow.
+func (enc *Encoder) Ended() bool { return enc.ended }
 
 // Encode returns the frames that e adds to the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
+	if enc.ended {
+		return nil
+	}
 	if e.Seq == enc.head.After+1 {
 		enc.begin()
 	} else {
@@ -59,11 +88,11 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 
 // begin begins the response, forgetting what an earlier one of the run said.
 func (enc *Encoder) begin() {
-	enc.resp, enc.seq, enc.frames = newResponse(enc.head), 0, nil
+	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
 	enc.emit("response.created", enc.snapshot())
 	enc.emit("response.in_progress", enc.snapshot())
 	for _, l := range enc.head.Lists {
-		item := listItem{ID: "mcpl_" + l.Server, Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
+		item := listItem{ID: itemID("mcpl", enc.head.ID, l.Server), Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
 		i := enc.add(item)
 		enc.emit("response.mcp_list_tools.in_progress", at(item.ID, i))
 		enc.emit("response.mcp_list_tools.completed", at(item.ID, i))
@@ -77,20 +106,27 @@ func (enc *Encoder) encode(e event.Event) {
 	case event.TextStart:
 		enc.textStart(b)
 	case event.TextDelta:
-		enc.text.item.Content[0].Text += b.Delta
+		enc.text.said.WriteString(b.Delta)
 		enc.emit("response.output_text.delta", at(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
 	case event.TextEnd:
 		enc.textEnd()
 	case event.ReasoningStart:
 		enc.reasoningStart(b)
 	case event.ReasoningDelta:
-		enc.reasoning.item.Summary[0].Text += b.Delta
+		enc.reasoning.said.WriteString(b.Delta)
 		enc.emit("response.reasoning_summary_text.delta", at(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
 	case event.ReasoningEnd:
 		enc.reasoningEnd()
+	case event.StepEnd:
+		if u := b.Usage; u != nil {
+			enc.spent.InputTokens += u.InputTokens
+			enc.spent.OutputTokens += u.OutputTokens
+			enc.spent.TotalTokens += u.TotalTokens
+		}
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
+		enc.ask()
 		enc.end("completed", e)
 	case event.FinalAnswer:
 		enc.finalAnswer(b, e)
@@ -122,6 +158,9 @@ func (enc *Encoder) snapshot() fields { return fields{"response": enc.resp} }
 func (enc *Encoder) emit(kind string, f fields) {
 	f["type"], f["sequence_number"] = kind, enc.seq
 	enc.seq++
+	if enc.seq <= enc.head.Skip {
+		return
+	}
 	data, _ := json.Marshal(f) // nothing in it can fail
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
@@ -141,17 +180,17 @@ func (enc *Encoder) done(index int, item any) {
 }
 
 func (enc *Encoder) textStart(b event.TextStart) {
-	o := &open[messageItem]{item: messageItem{ID: "msg_" + b.PartID, Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
+	o := &open[messageItem]{item: messageItem{ID: itemID("msg", enc.head.ID, b.PartID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
 	o.index = enc.add(o.item)
-	o.item.Content = []textPart{outputText("")}
 	enc.text = o
-	enc.emit("response.content_part.added", at(o.item.ID, o.index, "content_index", 0, "part", o.item.Content[0]))
+	enc.emit("response.content_part.added", at(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
 }
 
 func (enc *Encoder) textEnd() {
 	o := enc.text
 	enc.text = nil
-	part := o.item.Content[0]
+	part := outputText(o.said.String())
+	o.item.Content = []textPart{part}
 	enc.emit("response.output_text.done", at(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
 	enc.emit("response.content_part.done", at(o.item.ID, o.index, "content_index", 0, "part", part))
 	o.item.Status = "completed"
@@ -159,17 +198,17 @@ func (enc *Encoder) textEnd() {
 }
 
 func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
-	o := &open[reasoningItem]{item: reasoningItem{ID: "rs_" + b.PartID, Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
+	o := &open[reasoningItem]{item: reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
 	o.index = enc.add(o.item)
-	o.item.Summary = []summaryPart{{Type: "summary_text"}}
 	enc.reasoning = o
-	enc.emit("response.reasoning_summary_part.added", at(o.item.ID, o.index, "summary_index", 0, "part", o.item.Summary[0]))
+	enc.emit("response.reasoning_summary_part.added", at(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
 }
 
 func (enc *Encoder) reasoningEnd() {
 	o := enc.reasoning
 	enc.reasoning = nil
-	part := o.item.Summary[0]
+	part := summaryPart{Type: "summary_text", Text: o.said.String()}
+	o.item.Summary = []summaryPart{part}
 	enc.emit("response.reasoning_summary_text.done", at(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
 	enc.emit("response.reasoning_summary_part.done", at(o.item.ID, o.index, "summary_index", 0, "part", part))
 	o.item.Status = "completed"
@@ -179,23 +218,36 @@ func (enc *Encoder) reasoningEnd() {
 // stepReset closes what the step had begun, as incomplete: an item that was announced
 // cannot be taken back.
 func (enc *Encoder) stepReset() {
-	if enc.text != nil {
-		o := enc.text
+	if o := enc.text; o != nil {
 		enc.text = nil
-		o.item.Status = "incomplete"
+		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.said.String())}
 		enc.done(o.index, o.item)
 	}
-	if enc.reasoning != nil {
-		o := enc.reasoning
+	if o := enc.reasoning; o != nil {
 		enc.reasoning = nil
-		o.item.Status = "incomplete"
+		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.said.String()}}
 		enc.done(o.index, o.item)
+	}
+	// In an order of its own: the stream must be the same however often it is read.
+	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
+		c := enc.calls[id]
+		if c.written {
+			continue
+		}
+		delete(enc.calls, id)
+		if o := c.mcp; o != nil {
+			o.item.Status = "incomplete"
+			enc.done(o.index, o.item)
+		}
+		if o := c.function; o != nil {
+			o.item.Status = "incomplete"
+			enc.done(o.index, o.item)
+		}
 	}
 }
 
 func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
-	u := b.Metadata.Usage
-	enc.resp.Usage = &usage{InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, TotalTokens: u.TotalTokens}
+	enc.spent = b.Metadata.Usage
 	switch b.FinishReason {
 	case "length", "max_turns", "budget_exceeded":
 		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}
@@ -211,7 +263,12 @@ func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 // end is the terminal event. There is none for cancelled, so clients get the one that
 // says incomplete, with the status in the response.
 func (enc *Encoder) end(status string, e event.Event) {
-	enc.resp.Status = status
+	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
+	enc.resp.Usage = &usage{
+		InputTokens:  enc.spent.InputTokens - enc.before.InputTokens,
+		OutputTokens: enc.spent.OutputTokens - enc.before.OutputTokens,
+		TotalTokens:  enc.spent.TotalTokens - enc.before.TotalTokens,
+	}
 	kind := "response." + status
 	if status == "completed" {
 		completed := e.Time / 1000

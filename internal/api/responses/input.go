@@ -10,6 +10,7 @@ import (
 
 // inItem is an item of the input. Clients leave out the type of messages.
 type inItem struct {
+	ID      string          `json:"id"`
 	Type    string          `json:"type"`
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"`
@@ -56,18 +57,18 @@ func (q *Request) takeInput(in body) error {
 }
 
 func (q *Request) takeItem(at string, item inItem) error {
+	if item.Type != "mcp_approval_response" {
+		// Clients that send the whole conversation send what was answered long ago, too.
+		q.Approvals = nil
+	}
 	switch item.Type {
 	case "", "message":
 		return q.takeMessage(at, item)
 	case "function_call":
-		call := agent.ClientCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments}
-		// Calls of one turn are items of their own, and belong to one message.
-		if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
-			call.Index = len(q.History[n].Calls)
-			q.History[n].Calls = append(q.History[n].Calls, call)
-			return nil
+		if item.CallID == "" || item.Name == "" {
+			return &Invalid{at, "must have a call_id and a name"}
 		}
-		q.History = append(q.History, agent.Message{Role: "assistant", Calls: []agent.ClientCall{call}})
+		q.addCall(agent.ClientCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments})
 	case "function_call_output":
 		if item.CallID == "" {
 			return &Invalid{at + ".call_id", "is required"}
@@ -78,10 +79,9 @@ func (q *Request) takeItem(at string, item inItem) error {
 		}
 		q.History = append(q.History, agent.Message{Role: "tool", CallID: item.CallID, Content: text, Media: media})
 	case "mcp_approval_response":
-		if item.ApprovalID == "" {
-			return &Invalid{at + ".approval_request_id", "is required"}
-		}
-		q.Approvals = append(q.Approvals, Approval{item.ApprovalID, item.Approve, item.Reason})
+		return q.takeApproval(at, item)
+	case "item_reference":
+		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
 	case "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request":
 		// What the service itself said before: it is in the run, or of no use to the model.
 	default:
@@ -106,15 +106,23 @@ func (q *Request) takeMessage(at string, item inItem) error {
 	return nil
 }
 
+func (q *Request) takeApproval(at string, item inItem) error {
+	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
+	switch {
+	case !ok || kind != "mcpr":
+		return &Invalid{at + ".approval_request_id", "is not the id of an approval request"}
+	case len(q.Approvals) > 0 && q.Approvals[0].Run != run:
+		return &Invalid{at + ".approval_request_id", "belongs to another response than the one before it"}
+	}
+	q.Approvals = append(q.Approvals, Approval{run, interrupt, item.Approve, item.Reason})
+	return nil
+}
+
 // takeQuestion takes the user's last message out of the history. After outputs of the
 // caller's functions there is none: the run goes on with those.
 func (q *Request) takeQuestion() error {
 	last := len(q.History) - 1
 	switch {
-	case len(q.Approvals) > 0 && last >= 0:
-		return &Invalid{"input", "approval responses stand alone"}
-	case len(q.Approvals) > 0 && q.Previous == "":
-		return &Invalid{"previous_response_id", "is required with approval responses"}
 	case len(q.Approvals) > 0:
 		return nil
 	case last < 0:

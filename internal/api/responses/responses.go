@@ -18,6 +18,7 @@ package responses
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,8 @@ type Header struct {
 	// After is the event at which the response before this one ended, in the same run;
 	// 0 for the first. The encoder sees the events up to it and says nothing of them.
 	After int64
+	// Skip is how many events of the stream are not sent: whoever reads has them.
+	Skip int
 }
 
 // List is an MCP server's tools, for an mcp_list_tools item.
@@ -65,4 +68,4 @@ type Invalid struct {
 	Message string // for the caller
 }
 
-func (e *Invalid) Error() string { return e.Param + ": " + e.Message }
+func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Message, ": ") }
