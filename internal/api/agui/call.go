@@ -29,7 +29,13 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 		enc.emit("TOOL_CALL_END", fields{"toolCallId": b.CallID})
 	case event.ToolProgress:
-		content := fields{"tool": b.Tool, "server": b.Server, "toolCallId": b.CallID, "progress": b.Progress, "total": b.Total, "message": b.Message}
+		content := fields{"tool": b.Tool, "server": b.Server, "toolCallId": b.CallID, "progress": b.Progress}
+		if b.Total != 0 {
+			content["total"] = b.Total
+		}
+		if b.Message != "" {
+			content["message"] = b.Message
+		}
 		enc.emit("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.Key + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
 	case event.LogMessage:
 		enc.emit("CUSTOM", fields{"name": "log", "value": b})

@@ -9,16 +9,18 @@ import (
 )
 
 // Encoder turns the events of one run into the events of one AG-UI run. It must see all
-// of them, from the first of the run on.
+// of them, from the first of the run on; only a suspended event that others follow it
+// must not see, because nothing may follow the end of an AG-UI run.
 type Encoder struct {
 	head   Header
-	frames []sse.Frame // of the event that is being encoded
+	seq    int64       // of the event that is being encoded
 	time   int64       // of it, in milliseconds
+	frames []sse.Frame // of it
 
 	step     int
 	message  string // the open text message
 	thinking string // the open reasoning message
-	messages int    // text and reasoning messages in this step
+	messages int    // text messages in this step
 
 	args    map[string]bool // calls whose arguments were streamed
 	pending []string        // calls that the client is to execute
@@ -38,6 +40,9 @@ func NewEncoder(h Header) *Encoder { return &Encoder{head: h, args: make(map[str
 type fields = map[string]any
 
 func (enc *Encoder) emit(kind string, f fields) {
+	if enc.seq <= enc.head.After {
+		return
+	}
 	f["type"], f["timestamp"] = kind, enc.time
 	data, _ := json.Marshal(f) // nothing in it can fail
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
@@ -45,7 +50,7 @@ func (enc *Encoder) emit(kind string, f fields) {
 
 // Encode returns the frames that e adds to the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
-	enc.frames, enc.time = nil, e.Time
+	enc.seq, enc.time, enc.frames = e.Seq, e.Time, nil
 	if e.Seq == enc.head.After+1 {
 		started := enc.run(nil)
 		if enc.head.V1 {
@@ -54,9 +59,6 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		enc.emit("RUN_STARTED", started)
 	}
 	enc.encode(e.Body)
-	if e.Seq <= enc.head.After {
-		return nil
-	}
 	return enc.frames
 }
 

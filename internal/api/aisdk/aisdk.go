@@ -15,6 +15,8 @@
 // stream; those of approvals, which version 5 lacks, come only when a person must agree.
 package aisdk
 
+import "encoding/json"
+
 // Header is what a stream says about its message.
 type Header struct {
 	MessageID string // of the message that the stream makes or goes on with
@@ -23,6 +25,9 @@ type Header struct {
 	// After is the event at which the stream before this one ended, in the same run; 0
 	// for the first. The encoder sees the events up to it and says nothing of them.
 	After int64
+	// Outputs are the outputs of the tool Elicitation that the page posted to get this
+	// stream, by interrupt; the run's events do not repeat them.
+	Outputs map[string]json.RawMessage
 }
 
 // Elicitation is the name of the client tool by which servers ask the person.

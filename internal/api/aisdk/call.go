@@ -1,43 +1,38 @@
 package aisdk
 
-import (
-	"encoding/json"
-
-	"answerd/internal/event"
-)
+import "answerd/internal/event"
 
 // encodeCall is the events of one tool call.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
-			enc.names[b.CallID] = b.Tool
+			enc.clients[b.CallID] = true
 		}
-		enc.emit(enc.of(b.CallID, chunk{"type": "tool-input-start", "toolName": b.Tool}))
+		enc.emit(enc.of(b.Call, chunk{"type": "tool-input-start", "toolName": b.Tool}))
 	case event.ToolCallArgs:
 		enc.emit(chunk{"type": "tool-input-delta", "toolCallId": b.CallID, "inputTextDelta": b.Delta})
 	case event.ToolCall:
-		if b.Args == nil {
-			enc.emit(enc.of(b.CallID, chunk{"type": "tool-input-error", "toolName": b.Tool, "input": b.ArgsText, "errorText": "The arguments are not a JSON object."}))
+		if enc.clients[b.CallID] {
+			enc.held = append(enc.held, b)
 			return
 		}
-		enc.emit(enc.of(b.CallID, chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}))
+		enc.complete(b)
 	case event.ToolResult:
 		// output must be there, and may be null.
-		enc.emit(enc.of(b.CallID, chunk{"type": "tool-output-available", "output": b.Payload}))
+		enc.emit(enc.ended(b.Call, chunk{"type": "tool-output-available", "output": b.Payload}))
 	case event.ToolError:
 		if enc.refused[b.CallID] {
 			enc.emit(chunk{"type": "tool-output-denied", "toolCallId": b.CallID})
 			return
 		}
-		enc.emit(enc.of(b.CallID, chunk{"type": "tool-output-error", "errorText": b.Payload}))
+		enc.emit(enc.ended(b.Call, chunk{"type": "tool-output-error", "errorText": b.Payload}))
 	case event.ApprovalRequired:
-		enc.asked[b.CallID] = true
 		enc.emit(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
 	case event.ApprovalResolved:
-		enc.refused[b.CallID] = enc.asked[b.CallID] && !b.Approved
+		enc.refused[b.CallID] = !b.Approved
 	case event.ToolProgress:
-		data := chunk{"callId": b.CallID, "tool": b.Tool, "progress": b.Progress}
+		data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
 		if b.Total != 0 {
 			data["total"] = b.Total
 		}
@@ -47,31 +42,70 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		enc.emit(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
 	case event.LogMessage:
 		enc.emit(chunk{"type": "data-log", "transient": true, "data": chunk{
-			"callId": b.CallID, "tool": b.Tool, "level": b.Level, "logger": b.Logger, "data": b.Data}})
+			"callId": b.CallID, "tool": b.Tool, "server": b.Server, "level": b.Level, "logger": b.Logger, "data": b.Data}})
 	case event.Elicitation:
-		enc.emit(chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": Elicitation, "dynamic": true, "input": question(b)})
+		enc.asked[b.InterruptID] = b
+		enc.emit(question(b, false))
 	case event.ElicitationResolved:
-		enc.emit(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": chunk{"action": b.Action}})
+		enc.emit(question(enc.asked[b.InterruptID], true))
+		var output any = chunk{"action": b.Action}
+		if given := enc.head.Outputs[b.InterruptID]; given != nil {
+			output = given
+		}
+		enc.emit(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
+	}
+}
+
+func (enc *Encoder) complete(b event.ToolCall) {
+	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
+	if b.Args == nil {
+		c = chunk{"type": "tool-input-error", "toolName": b.Tool, "input": b.ArgsText, "errorText": "The arguments are not a JSON object."}
+	}
+	enc.emit(enc.of(b.Call, c))
+}
+
+// release completes the calls that the page executes. That is left to the end of the
+// run, when it waits for nothing else: a page that had executed them all would post the
+// results at once, and the run may still have to ask for an agreement.
+func (enc *Encoder) release() {
+	for _, b := range enc.held {
+		enc.complete(b)
 	}
 }
 
 // of marks a chunk as one of that call. Client tools are those that the page declares,
 // which the SDK knows by name; all others are dynamic.
-func (enc *Encoder) of(callID string, c chunk) chunk {
-	c["toolCallId"] = callID
-	if enc.names[callID] == "" {
+func (enc *Encoder) of(call event.Call, c chunk) chunk {
+	if call.Server != "" {
+		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
+	}
+	return enc.ended(call, c)
+}
+
+// ended is of for what ends a call: version 5 knows no metadata there.
+func (enc *Encoder) ended(call event.Call, c chunk) chunk {
+	c["toolCallId"] = call.CallID
+	if !enc.clients[call.CallID] {
 		c["dynamic"], c["providerExecuted"] = true, true
 	}
 	return c
 }
 
-func question(b event.Elicitation) chunk {
+// question is the call of the client tool that stands for an elicitation. Once it is
+// answered, it turns into a call that the provider executes: the SDK's helper for
+// automatic sending would post the answer again whenever the run waits for something
+// else, or is cancelled.
+func question(b event.Elicitation, answered bool) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
-		in["schema"] = json.RawMessage(b.Schema)
+		in["schema"] = b.Schema
 	}
 	if b.URL != "" {
 		in["url"] = b.URL
 	}
-	return in
+	c := chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": Elicitation, "dynamic": true, "input": in}
+	if answered {
+		c["providerExecuted"] = true
+	}
+	return c
 }

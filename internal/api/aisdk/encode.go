@@ -8,22 +8,25 @@ import (
 )
 
 // Encoder turns the events of one run into the chunks of one stream. It must see all of
-// them, from the first of the run on.
+// them, from the first of the run on; only a suspended event that others follow it need
+// not see.
 type Encoder struct {
 	head   Header
-	frames []sse.Frame // of the event that is being encoded
+	seq    int64       // of the event that is being encoded
+	frames []sse.Frame // of it
 
 	inStep  bool
-	text    string            // the open text part
-	reason  string            // the open reasoning part
-	names   map[string]string // of client tools, by call id
-	asked   map[string]bool   // calls that a person was asked to agree to
-	refused map[string]bool   // and to which he did not
+	text    string           // the open text part
+	reason  string           // the open reasoning part
+	clients map[string]bool  // calls that the page executes
+	held    []event.ToolCall // those of them that are complete
+	refused map[string]bool  // calls that the person did not agree to
+	asked   map[string]event.Elicitation
 }
 
 // NewEncoder returns the encoder of a stream that no event has gone through.
 func NewEncoder(h Header) *Encoder {
-	return &Encoder{head: h, names: make(map[string]string), asked: make(map[string]bool), refused: make(map[string]bool)}
+	return &Encoder{head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation)}
 }
 
 // chunk is one chunk. Its members are never null but where that is said: a null is
@@ -31,20 +34,23 @@ func NewEncoder(h Header) *Encoder {
 type chunk = map[string]any
 
 func (enc *Encoder) emit(c chunk) {
+	if enc.seq <= enc.head.After {
+		return
+	}
 	data, _ := json.Marshal(c) // nothing in it can fail
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
 // Encode returns the frames that e adds to the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
-	enc.frames = nil
+	enc.seq, enc.frames = e.Seq, nil
 	if e.Seq == enc.head.After+1 {
 		enc.emit(chunk{"type": "start", "messageId": enc.head.MessageID,
 			"messageMetadata": chunk{"runId": enc.head.RunID, "threadId": enc.head.ThreadID}})
 	}
 	enc.encode(e.Body)
-	if e.Seq <= enc.head.After {
-		return nil
+	if e.Seq == enc.head.After {
+		enc.inStep = false // the stream before this one ended here
 	}
 	return enc.frames
 }
@@ -74,25 +80,39 @@ func (enc *Encoder) encode(body event.Body) {
 		enc.endText()
 		enc.endReasoning()
 		enc.emit(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
-	case event.Suspended:
-		enc.endStep()
-		enc.emit(chunk{"type": "finish", "finishReason": "tool-calls"})
-		enc.done()
-	case event.FinalAnswer:
-		enc.endStep()
-		enc.emit(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
-			"runId": enc.head.RunID, "threadId": enc.head.ThreadID, "finishReason": b.FinishReason, "model": b.Metadata.Model,
-			"usage": chunk{"inputTokens": b.Metadata.Usage.InputTokens, "outputTokens": b.Metadata.Usage.OutputTokens, "totalTokens": b.Metadata.Usage.TotalTokens},
-		}})
-		enc.done()
-	case event.RunError:
-		enc.emit(chunk{"type": "error", "errorText": b.Message})
-		enc.done()
-	case event.Cancelled:
-		enc.emit(chunk{"type": "abort"})
-		enc.done()
+	case event.Budget:
+		enc.emit(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
+	case event.Suspended, event.FinalAnswer, event.RunError, event.Cancelled:
+		enc.end(b)
 	default:
 		enc.encodeCall(b)
+	}
+}
+
+// end is the last chunks of a stream.
+func (enc *Encoder) end(body event.Body) {
+	if _, ok := body.(event.FinalAnswer); ok {
+		enc.release()
+	}
+	enc.endStep()
+	switch b := body.(type) {
+	case event.Suspended:
+		enc.emit(chunk{"type": "finish", "finishReason": "tool-calls"})
+	case event.FinalAnswer:
+		u := b.Metadata.Usage
+		enc.emit(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
+			"finishReason": b.FinishReason, "model": b.Metadata.Model,
+			"usage": chunk{"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens},
+		}})
+	case event.RunError:
+		// The chunk for errors has room for a text only.
+		enc.emit(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
+		enc.emit(chunk{"type": "error", "errorText": b.Message})
+	case event.Cancelled:
+		enc.emit(chunk{"type": "abort"})
+	}
+	if enc.seq > enc.head.After {
+		enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 	}
 }
 
@@ -119,8 +139,8 @@ func (enc *Encoder) endReasoning() {
 	}
 }
 
-func (enc *Encoder) done() { enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")}) }
-
+// finishReason is the SDK's name for why a run ended; the run's own is in the message's
+// metadata.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length":
