@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -51,7 +52,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
 	for {
-		page, err := h.Log.After(run, s.pos)
+		page, err := h.Log.After(r.Context(), run, s.pos)
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
@@ -62,7 +63,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 				return
 			}
 		}
-		if !s.flush() || page.Ended || suspends(page) {
+		if !s.flush() || page.Ended || s.atSuspension(r.Context(), page) {
 			return
 		}
 		if len(page.Events) > 0 {
@@ -84,14 +85,18 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	}
 }
 
-// suspends reports whether the newest event of the run is in the page and says that the
-// run waits for a person. A reader who comes back to that very position stays.
-func suspends(p event.Page) bool {
+// atSuspension reports whether the page brought the reader to the newest event of the run
+// and that says that the run waits for a person. Who comes back to that very position
+// stays; a suspension that is past stops nobody.
+func (s *stream) atSuspension(ctx context.Context, p event.Page) bool {
 	if len(p.Events) == 0 {
 		return false
 	}
-	_, ok := p.Events[len(p.Events)-1].Body.(event.Suspended)
-	return ok
+	if _, ok := p.Events[len(p.Events)-1].Body.(event.Suspended); !ok {
+		return false
+	}
+	run, err := s.h.Log.Run(ctx, s.run) // a page need not be all that there is
+	return err == nil && run.Last.Seq == s.pos
 }
 
 // flush writes what was gathered. false means that the reader is gone.
