@@ -52,6 +52,8 @@ type config struct {
 
 	// One MCP server (streamable HTTP), named default.
 	MCPURL string `env:"MCP_URL"`
+	// Which calls of its tools a person must approve: never, destructive or always.
+	MCPApproval string `env:"MCP_APPROVAL" envDefault:"never"`
 	// An mcp.json with any number of servers; may be set beside MCP_URL. Read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
 	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
@@ -83,6 +85,8 @@ type config struct {
 	BudgetResultBytes byteSize `env:"BUDGET_RESULT_BYTES"`
 	// Money that one run may cost, in the currency of the models' prices; models without a price are refused then.
 	BudgetCost float64 `env:"BUDGET_COST"`
+	// How long a run waits for a person: for an approval, or for what an MCP server asks.
+	InputTimeout time.Duration `env:"INPUT_TIMEOUT" envDefault:"15m"`
 	// Name of the user in the system prompt.
 	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
 	// IANA time zone of the dates in the system prompt.
@@ -158,6 +162,8 @@ type config struct {
 	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
+	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
+	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
 	models []llm.Profile       // of MODELS_FILE
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
@@ -304,6 +310,8 @@ func (c *config) check(modelSet bool) error {
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
 		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
+		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
+		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
 		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},

@@ -88,6 +88,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
+		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

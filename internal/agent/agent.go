@@ -54,7 +54,9 @@ type Options struct {
 	MaxTurns   int           // model turns with tools; 0 means 10
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512
 	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 5 min
+	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	// AuditArguments puts the arguments of every call into its line in the log.
+	AuditArguments bool
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -110,7 +112,7 @@ func New(o Options) (*Agent, error) {
 		o.MaxRuns = 512
 	}
 	if o.AnswerTime <= 0 {
-		o.AnswerTime = 5 * time.Minute
+		o.AnswerTime = 15 * time.Minute
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
