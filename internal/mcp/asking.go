@@ -15,6 +15,8 @@ import (
 const (
 	methodElicit = "elicitation/create"
 	methodSample = "sampling/createMessage"
+	methodCall   = "tools/call"
+	methodRead   = "resources/read"
 
 	// tagKey is the _meta member that tells a server's request's call, from the edge to
 	// our handler. What a server writes there itself is overwritten.

@@ -174,7 +174,7 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		return nil, f
 	}
 	defer leave()
-	deadline := time.Now().Add(s.cfg.Timeout)
+	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends := 0
 	var last *failure
 	for try := 1; ; try++ {
@@ -269,6 +269,7 @@ type ways struct {
 func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
+	x.limit.between(s.cfg.Timeout)
 	x.tokens = on.tokens
 	used, f := on.pool.get(x.ctx)
 	if f != nil {

@@ -37,7 +37,8 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	client := &http.Client{Transport: guard{out}, CheckRedirect: noRedirect}
+	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
+	client := &http.Client{Transport: edge, CheckRedirect: noRedirect}
 	mcp := sdkClient(cfg, o)
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
@@ -46,8 +47,8 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 			// The guard ends a stream that cannot be resumed; here, the end of
 			// retries would be the end of the session.
 			MaxRetries:           1000,
-			DisableStandaloneSSE: true,
-			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
+			DisableStandaloneSSE: !edge.listen && !edge.watch, // see standing
+			MaxEventSize:         maxBody + maxError,          // the guard's bound comes first
 		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
 	}
 	return dialer{connect: connect, close: out.close, exchange: out.exchange}, nil

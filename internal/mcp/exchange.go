@@ -107,6 +107,7 @@ func (x *exchange) begin(id jsonrpc.ID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.id, x.result, x.failure = id, nil, nil
+	x.limit.touch()
 }
 
 // asked is the request that the exchange waits for.
@@ -240,6 +241,10 @@ func (x *exchange) finish() {
 	x.over = true
 	if x.tagged.Load() {
 		x.session.asked.forget(x)
+	}
+	if x.session != nil && x.session.standing.Load() {
+		open := x.failure == nil || x.failure.kind == UnknownOutcome
+		x.session.company.leave(x, x.sent.Load() && x.result == nil && open)
 	}
 	if x.bodies > 0 && x.result != nil && x.ctx.Err() == nil {
 		x.timer = time.AfterFunc(linger, x.release)

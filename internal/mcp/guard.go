@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"strings"
@@ -33,7 +34,12 @@ const (
 // which the SDK takes for a refused write: the session lives (F16). It also bounds
 // what is read, since the SDK reads JSON and error bodies without limit (F20), and
 // never sends the id of a session that the server forgot.
-type guard struct{ next http.RoundTripper }
+type guard struct {
+	next   http.RoundTripper
+	listen bool // each session has a standing stream, if the server has one
+	watch  bool // where resources can be subscribed to
+	log    *slog.Logger
+}
 
 func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	x := exchangeOf(r.Context())
@@ -43,6 +49,9 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch r.Method {
 	case http.MethodGet:
+		if x.handshake && r.Header.Get("Last-Event-ID") == "" {
+			return g.stand(r, x)
+		}
 		return g.resume(r, x)
 	case http.MethodDelete:
 		return g.aside(r, x, http.StatusNoContent)
@@ -98,8 +107,11 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 		closeBody(r)
 		return nil, x.fail(lostSession(nil))
 	}
+	if mayAsk(method) && x.session.standing.Load() {
+		x.session.company.join(x)
+	}
 	ctx := x.traced(r.Context())
-	if method == "server/discover" {
+	if method == discover {
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)
@@ -181,10 +193,7 @@ func (x *exchange) salvage(id jsonrpc.ID, data []byte) {
 // refused turns a status outside 2xx into an error of this request.
 func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.Response) (*http.Response, error) {
 	body := drain(resp, maxError)
-	// 404 to a request with an id means that the session is gone, whatever the body
-	// says (2025-11-25 basic/transports); the TypeScript SDK's servers answer 400.
-	if r.Header.Get(sessionHeader) != "" && (resp.StatusCode == http.StatusNotFound ||
-		resp.StatusCode == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))) {
+	if r.Header.Get(sessionHeader) != "" && forgets(resp.StatusCode, body) {
 		x.session.lost.Store(true)
 		return nil, x.fail(lostSession(badStatus(resp.StatusCode, body)))
 	}
@@ -198,7 +207,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
-// with an id. (The standalone stream is off: losing it would end the session.)
+// with an id.
 func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 	cut := func(err error) (*http.Response, error) {
 		return nil, x.abort(&failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err})

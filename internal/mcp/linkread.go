@@ -100,7 +100,11 @@ func (l *link) requested(m *jsonrpc.Request) jsonrpc.Message {
 		l.drop("too many requests at a time")
 		return nil
 	case m.Method == methodElicit, m.Method == methodSample:
-		return l.of.asked.tag(m, l.alone())
+		x := l.alone()
+		if x != nil {
+			x.limit.touch()
+		}
+		return l.of.asked.tag(m, x)
 	}
 	return m
 }
@@ -114,11 +118,12 @@ func (l *link) notified(m *jsonrpc.Request) jsonrpc.Message {
 		return nil
 	case "notifications/message":
 		if x := l.alone(); x != nil {
+			x.limit.touch()
 			x.logged(m.Params)
 		}
 		return nil
 	}
-	l.of.changed(m.Method)
+	l.of.changed(m.Method, m.Params)
 	return m
 }
 
@@ -138,6 +143,7 @@ func (l *link) progress(params json.RawMessage) {
 		l.drop("progress that nobody asked for, or late")
 		return
 	}
+	x.limit.touch()
 	x.report(params)
 }
 

@@ -1,6 +1,9 @@
 package mcp
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Bounds of how long a list of tools holds.
 const (
@@ -47,7 +50,7 @@ func (r *renewal) note(ttl time.Duration, pinned bool, changes int) {
 
 // noticed makes the tools be listed again where a notification says that they have
 // changed. The one that reads resources names them.
-func (s *server) noticed(method string) {
+func (s *server) noticed(method string, _ json.RawMessage) {
 	if method == "notifications/tools/list_changed" || method == "notifications/resources/list_changed" && len(s.cfg.Resources) > 0 {
 		s.outdate()
 	}

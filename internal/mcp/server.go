@@ -61,6 +61,7 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 	cfg.Type = cfg.kind()
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
+	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, maxTimeout))
 	s := &server{
 		c: c, id: id, given: given, cfg: cfg,
 		log:       c.log.With("mcp_server", cfg.Name),

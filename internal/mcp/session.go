@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,14 @@ type session struct {
 	asked asked       // by the server, within exchanges of ours
 	// changed is called with the method of each notification that is not about one
 	// request of ours. It must not wait: it runs where messages are read.
-	changed func(method string)
+	changed func(method string, params json.RawMessage)
+	// standing says that it has a stream that belongs to no request; then company is the
+	// calls that what comes on it may be about.
+	standing atomic.Bool
+	company  company
+	// forgotten is called when the server turns out to have forgotten it, where no call
+	// was there to find out. It must not wait.
+	forgotten func()
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
 	tokens auth.TokenSource
 }
@@ -59,9 +67,9 @@ func (s *session) protocol() string {
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
-	made    func()         // called after each successful handshake, and after the loss of a session
-	gone    func(*failure) // called when a session is lost
-	changed func(string)   // session.changed
+	made    func()                        // called after each successful handshake, and after the loss of a session
+	gone    func(*failure)                // called when a session is lost
+	changed func(string, json.RawMessage) // session.changed
 	// tokens are of the principal whose sessions these are; nil: the server's.
 	tokens auth.TokenSource
 
@@ -81,8 +89,17 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
 	}
 	s := p.cur
+	if s != nil && s.company.crowded() {
+		// On a new session what the server asks has a call again that it is about.
+		p.leaveLocked(s)
+		s = nil
+	}
 	if s == nil {
 		s = &session{ready: make(chan struct{}), changed: p.changed, tokens: p.tokens}
+		s.forgotten = func() {
+			s.lost.Store(true)
+			p.lose(s, lostSession(nil))
+		}
 		p.cur = s
 		p.work.Go(func() { p.handshake(s) })
 	}
@@ -132,12 +149,18 @@ func (p *pool) handshake(s *session) {
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
 	err := s.cs.Wait()
-	if !p.drop(s) {
-		return // our own doing, or whoever found it lost makes the next one
-	}
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		f = lostSession(err)
+	}
+	p.lose(s, f)
+}
+
+// lose is the end of s that no call has found. If it was the current one, the next one
+// is made.
+func (p *pool) lose(s *session, f *failure) {
+	if !p.drop(s) {
+		return // our own doing, or whoever found it lost makes the next one
 	}
 	p.gone(f)
 	p.made()
@@ -156,15 +179,20 @@ func (p *pool) drop(s *session) bool {
 	if p.cur != s || p.closed {
 		return false
 	}
-	p.cur = nil
 	now := time.Now()
 	if now.Sub(s.begun) > maxBackoff {
 		p.losses = 0
 	}
 	p.rest = now.Add(backoff(p.losses))
 	p.losses++
-	p.work.Go(func() { _ = s.cs.Close() })
+	p.leaveLocked(s)
 	return true
+}
+
+// leaveLocked closes s, which is the current session, when its calls have ended.
+func (p *pool) leaveLocked(s *session) {
+	p.cur = nil
+	p.work.Go(func() { _ = s.cs.Close() })
 }
 
 // resting is for how long the supervisor leaves a pool without a session alone.
