@@ -40,16 +40,19 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
 	client := &http.Client{Transport: edge, CheckRedirect: noRedirect}
 	mcp := sdkClient(cfg, o)
+	spoken := &speech{pinned: cfg.ProtocolVersion}
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
-			Endpoint:   cfg.URL,
-			HTTPClient: client,
-			// The guard ends a stream that cannot be resumed; here, the end of
-			// retries would be the end of the session.
-			MaxRetries:           1000,
-			DisableStandaloneSSE: !edge.listen && !edge.watch, // see standing
-			MaxEventSize:         maxBody + maxError,          // the guard's bound comes first
-		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+		return spoken.shake(ctx, func(version string) (*sdk.ClientSession, error) {
+			return mcp.Connect(ctx, &sdk.StreamableClientTransport{
+				Endpoint:   cfg.URL,
+				HTTPClient: client,
+				// The guard ends a stream that cannot be resumed; here, the end of
+				// retries would be the end of the session.
+				MaxRetries:           1000,
+				DisableStandaloneSSE: !edge.listen && !edge.watch, // see standing
+				MaxEventSize:         maxBody + maxError,          // the guard's bound comes first
+			}, &sdk.ClientSessionOptions{ProtocolVersion: version})
+		})
 	}
 	return dialer{connect: connect, close: out.close, exchange: out.exchange}, nil
 }

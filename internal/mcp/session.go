@@ -53,12 +53,7 @@ func (s *session) id() string {
 }
 
 // protocol is the negotiated version.
-func (s *session) protocol() string {
-	if r := s.cs.InitializeResult(); r != nil {
-		return r.ProtocolVersion
-	}
-	return ""
-}
+func (s *session) protocol() string { return negotiated(s.cs) }
 
 // pool holds the one session of a server that all calls share, or all calls of one
 // principal. A handshake is made

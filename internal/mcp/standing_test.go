@@ -144,7 +144,7 @@ func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
 	}
 	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
 	c.Tools(t.Context())
-	for range 4 { // discover and initialize, twice
+	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
 	}
 }

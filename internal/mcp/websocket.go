@@ -30,9 +30,9 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	out.upgrade = true
 	var sockets sync.WaitGroup
 	d := &linkDialer{
-		client:  sdkClient(cfg, o),
-		log:     o.Logger.With("mcp_server", cfg.Name),
-		version: cfg.ProtocolVersion,
+		client: sdkClient(cfg, o),
+		log:    o.Logger.With("mcp_server", cfg.Name),
+		speech: speech{pinned: cfg.ProtocolVersion},
 		open: func(ctx context.Context) (frames, error) {
 			u := &upgrade{next: out}
 			conn, err := u.dial(ctx, base.String())
