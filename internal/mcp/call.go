@@ -326,15 +326,7 @@ func (s *server) carryOut(ctx context.Context, x *exchange, b binding, params *s
 	if f != nil {
 		return nil, f
 	}
-	res, err := x.session.cs.ReadResource(x.ctx, &sdk.ReadResourceParams{Meta: params.Meta, URI: uri})
-	if err == nil && x.received() == nil {
-		raw, err := json.Marshal(res) // from the SDK's cache, for as long as the server said
-		if err != nil {
-			return nil, badReply("its resource does not encode", err)
-		}
-		return raw, nil
-	}
-	return x.outcome(ctx, err)
+	return x.read(ctx, newBookKey(uri, x.query), params.Meta)
 }
 
 // listen makes the exchange hand on what the server says besides the answer, and asks

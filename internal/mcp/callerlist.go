@@ -10,7 +10,7 @@ import (
 // wanted reports whether the tools should be listed with the token of whoever asks for
 // them: nobody has, or the list is out of date.
 func (c *callers) wanted() bool {
-	due, _, _ := c.s.renewalDue()
+	due, _ := c.s.renewalDue()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
@@ -83,8 +83,7 @@ func (c *callers) round(who auth.Identity) error {
 		return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
 	}
 	defer c.leave(t)
-	_, _, changes := c.s.renewalDue()
-	c.s.renewSession(t.pool)
+	_, changes := c.s.renewalDue()
 	l, used, f := c.s.list(t.pool)
 	switch {
 	case c.s.life.Err() != nil:

@@ -55,8 +55,13 @@ type exchange struct {
 	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
 
+	// ended, of capacity 1, is told that the answer has come, or that none will; nil
+	// where the SDK waits for it.
+	ended chan struct{}
+
 	mu      sync.Mutex // protects what follows
 	id      jsonrpc.ID // of the latest request
+	method  string     // of it; not changed while it is under way
 	result  json.RawMessage
 	failure *failure
 	bodies  int  // streams that are not closed yet
@@ -103,10 +108,10 @@ func (x *exchange) traced(ctx context.Context) context.Context {
 
 // begin starts the request id, and forgets what an earlier one of the same exchange
 // brought: a call with input_required results takes several (SEP-2322).
-func (x *exchange) begin(id jsonrpc.ID) {
+func (x *exchange) begin(id jsonrpc.ID, method string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.id, x.result, x.failure = id, nil, nil
+	x.id, x.method, x.result, x.failure = id, method, nil, nil
 	x.limit.touch()
 }
 
@@ -122,7 +127,16 @@ func (x *exchange) fail(f *failure) *failure {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.failure = f
+	x.tellEnd()
 	return f
+}
+
+// tellEnd tells who waits on ended.
+func (x *exchange) tellEnd() {
+	select {
+	case x.ended <- struct{}{}: // nil, and so never, where nobody waits
+	default:
+	}
 }
 
 // failAside notes that a request failed which only a handshake depends on
@@ -159,6 +173,7 @@ func (x *exchange) answer(r *jsonrpc.Response) {
 	default:
 		x.mu.Lock()
 		x.result = r.Result
+		x.tellEnd()
 		x.mu.Unlock()
 	}
 }

@@ -102,7 +102,7 @@ func stale(r *http.Request, x *exchange) bool {
 
 // ask sends a request that has an answer, and checks the answer.
 func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (*http.Response, error) {
-	x.begin(id)
+	x.begin(id, method)
 	if stale(r, x) {
 		closeBody(r)
 		return nil, x.fail(lostSession(nil))
@@ -134,7 +134,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 	case "application/json":
 		body, f := readJSON(x, resp)
 		if f == nil {
-			f = x.accept(id, body)
+			body, f = x.accept(id, body)
 		}
 		if f != nil {
 			return nil, x.fail(f)
@@ -161,19 +161,20 @@ func readJSON(x *exchange, resp *http.Response) ([]byte, *failure) {
 	return body, nil
 }
 
-// accept checks that data is the answer to the request id, and notes it.
-func (x *exchange) accept(id jsonrpc.ID, data []byte) *failure {
-	msg, err := jsonrpc.DecodeMessage(data)
+// accept checks that data is the answer to the request id, notes it, and returns what
+// of it the SDK is to have.
+func (x *exchange) accept(id jsonrpc.ID, data []byte) ([]byte, *failure) {
+	msg, err := x.decode(data)
 	if err != nil {
 		x.salvage(id, data)
-		return badReply("it does not decode", err)
+		return nil, badReply("it does not decode", err)
 	}
 	resp, ok := msg.(*jsonrpc.Response)
 	if !ok || resp.ID != id {
-		return badReply("it answers another request", nil)
+		return nil, badReply("it answers another request", nil)
 	}
 	x.answer(resp)
-	return nil
+	return x.forSDK(resp, data), nil
 }
 
 // salvage notes the result of an answer that the SDK refuses to decode, which may be
@@ -197,11 +198,13 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 		x.session.lost.Store(true)
 		return nil, x.fail(lostSession(badStatus(resp.StatusCode, body)))
 	}
-	if resp.StatusCode >= 400 && resp.StatusCode < 500 && x.accept(id, body) == nil {
+	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		// A JSON-RPC error with a status of its own; the SDK reads it for the
 		// versions that server/discover may be tried with.
-		resp.Body = io.NopCloser(bytes.NewReader(body))
-		return resp, nil
+		if body, f := x.accept(id, body); f == nil {
+			resp.Body = io.NopCloser(bytes.NewReader(body))
+			return resp, nil
+		}
 	}
 	return nil, x.fail(badStatus(resp.StatusCode, body))
 }

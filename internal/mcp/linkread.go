@@ -11,7 +11,7 @@ import (
 // receive looks at one message, and returns what of it the SDK is to have: nil for
 // what the link deals with itself.
 func (l *link) receive(data json.RawMessage) jsonrpc.Message {
-	msg, err := jsonrpc.DecodeMessage(data)
+	msg, err := l.decode(data)
 	if err != nil {
 		return l.undecodable(data, err)
 	}
@@ -27,12 +27,17 @@ func (l *link) receive(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// emptyLists are results without a ttlMs.
-var emptyLists = map[string]json.RawMessage{
-	"tools/list":               json.RawMessage(`{"tools":[]}`),
-	"resources/list":           json.RawMessage(`{"resources":[]}`),
-	"resources/templates/list": json.RawMessage(`{"resourceTemplates":[]}`),
-	"prompts/list":             json.RawMessage(`{"prompts":[]}`),
+// decode is exchange.decode, where the message says itself whose answer it is.
+func (l *link) decode(data json.RawMessage) (jsonrpc.Message, error) {
+	if m := plainAnswer(data); m != nil {
+		l.mu.Lock()
+		q := l.asked[m.ID]
+		l.mu.Unlock()
+		if q == nil || hollow[q.method] != nil {
+			return m, nil
+		}
+	}
+	return jsonrpc.DecodeMessage(data)
 }
 
 // answered notes an answer for the exchange that waits for it. One that nobody waits
@@ -47,11 +52,8 @@ func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
 	if q.x != nil {
 		q.x.answer(m)
 	}
-	if empty := emptyLists[q.method]; empty != nil && m.Error == nil {
-		// The list is read from the exchange. The SDK would keep it for the server's
-		// ttlMs with no way to ask again but a new session, which here is a new
-		// connection.
-		m.Result = empty
+	if empty, ok := hollowed(q.method, m); ok && q.x != nil {
+		m = &jsonrpc.Response{ID: m.ID, Result: empty}
 	}
 	return m
 }

@@ -33,7 +33,7 @@ func (x *exchange) callTool(cs *sdk.ClientSession, params *sdk.CallToolParams) e
 		case <-timer.C:
 		case <-x.ctx.Done():
 			timer.Stop()
-			x.begin(x.asked()) // what came is no result
+			x.begin(x.asked(), methodCall) // what came is no result
 			return x.ctx.Err()
 		}
 	}

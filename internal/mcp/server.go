@@ -89,8 +89,8 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return s
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed,
-		gone: func(f *failure) { s.down(f) },
+		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed, attend: s.attend,
+		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
 	if s.dialer.exchange != nil {
 		s.callers = newCallers(s, s.dialer.exchange)
@@ -170,14 +170,11 @@ func backoff(failures int) time.Duration {
 
 // round lists the tools, connecting first if need be, and sets the state.
 func (s *server) round(fresh bool) error {
-	due, anew, changes := s.renewalDue()
+	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.
 	if _, resting := s.pool.resting(); !fresh && (!due && s.settled() || resting) {
 		return nil
-	}
-	if fresh || anew {
-		s.renewSession(s.pool)
 	}
 	l, used, f := s.list(s.pool)
 	if s.life.Err() != nil {

@@ -25,9 +25,13 @@ type session struct {
 	begun time.Time   // when the handshake was over
 	lost  atomic.Bool // the server forgot it: its id is never sent again
 	asked asked       // by the server, within exchanges of ours
-	// changed is called with the method of each notification that is not about one
-	// request of ours. It must not wait: it runs where messages are read.
-	changed func(method string, params json.RawMessage)
+	// told is called with the method of each notification that is not about one request
+	// of ours. It must not wait: it runs where messages are read.
+	told  func(method string)
+	heard atomic.Bool // what the server says beside its answers has reached us once
+	shelf *shelf      // nil where none of the server's resources are offered
+	// leave ends what attends to the session, when it is the current one no more.
+	leave context.CancelFunc
 	// standing says that it has a stream that belongs to no request; then company is the
 	// calls that what comes on it may be about.
 	standing atomic.Bool
@@ -52,6 +56,28 @@ func (s *session) id() string {
 	return ""
 }
 
+// changed deals with a notification that is not about one request of ours.
+func (s *session) changed(method string, params json.RawMessage) {
+	if s.shelf != nil {
+		s.shelf.noticed(method, params)
+	}
+	if method == methodAcknowledged {
+		s.hears(true)
+	}
+	s.told(method)
+}
+
+// hears notes whether what the server says beside its answers reaches us. When it does
+// again, something may have been missed.
+func (s *session) hears(on bool) {
+	if s.shelf != nil {
+		s.shelf.hear(on)
+	}
+	if on && s.heard.Swap(true) {
+		s.told("notifications/tools/list_changed")
+	}
+}
+
 // protocol is the negotiated version.
 func (s *session) protocol() string { return negotiated(s.cs) }
 
@@ -62,9 +88,12 @@ func (s *session) protocol() string { return negotiated(s.cs) }
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
-	made    func()                        // called after each successful handshake, and after the loss of a session
-	gone    func(*failure)                // called when a session is lost
-	changed func(string, json.RawMessage) // session.changed
+	made    func()         // called after each successful handshake, and after the loss of a session
+	gone    func(*failure) // called when a session is lost
+	changed func(string)   // session.told
+	// attend, if set, runs for as long as the session is the current one.
+	attend  func(context.Context, *session)
+	shelved bool // sessions have a shelf
 	// tokens are of the principal whose sessions these are; nil: the server's.
 	tokens auth.TokenSource
 
@@ -90,10 +119,15 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 		s = nil
 	}
 	if s == nil {
-		s = &session{ready: make(chan struct{}), changed: p.changed, tokens: p.tokens}
+		s = &session{ready: make(chan struct{}), told: p.changed, tokens: p.tokens}
+		if p.shelved {
+			s.shelf = newShelf()
+		}
 		s.forgotten = func() {
-			s.lost.Store(true)
-			p.lose(s, lostSession(nil))
+			s.lost.Store(true) // the next call finds it so
+			if isClosed(s.ready) {
+				p.lose(s, lostSession(nil))
+			}
 		}
 		p.cur = s
 		p.work.Go(func() { p.handshake(s) })
@@ -134,8 +168,13 @@ func (p *pool) handshake(s *session) {
 	s.cs, s.begun = cs, time.Now()
 	x.finish()
 	askForLogs(p.life, s)
+	ctx, leave := context.WithCancel(p.life)
+	s.leave = leave
 	close(s.ready)
 	p.work.Go(func() { p.watch(s) })
+	if p.attend != nil {
+		p.work.Go(func() { p.attend(ctx, s) })
+	}
 	p.made()
 }
 
@@ -187,6 +226,7 @@ func (p *pool) drop(s *session) bool {
 // leaveLocked closes s, which is the current session, when its calls have ended.
 func (p *pool) leaveLocked(s *session) {
 	p.cur = nil
+	s.leave()
 	p.work.Go(func() { _ = s.cs.Close() })
 }
 
@@ -217,6 +257,7 @@ func (p *pool) close() error {
 	if s != nil {
 		<-s.ready
 		if s.cs != nil {
+			s.leave()
 			err = s.cs.Close()
 		}
 	}

@@ -144,6 +144,7 @@ func (b *standing) open(patience time.Duration) {
 	case err != nil:
 		cut()
 	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+		b.s.hears(true)
 		b.resp, b.cut, b.opened, b.requests = resp, cut, time.Now(), 0
 		b.in = eventReader{in: bufio.NewReader(resp.Body)}
 	default:
@@ -187,6 +188,7 @@ func (b *standing) end() {
 	b.cut()
 	_ = b.resp.Body.Close()
 	b.resp = nil
+	b.s.hears(false)
 }
 
 // step reads one event.

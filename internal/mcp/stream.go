@@ -112,7 +112,7 @@ func (s *stream) broken(err error) {
 
 // message looks at one JSON-RPC message and returns what the SDK is to have of it.
 func (s *stream) message(data []byte) ([]byte, *failure) {
-	msg, err := jsonrpc.DecodeMessage(data)
+	msg, err := s.x.decode(data)
 	if err != nil {
 		s.x.salvage(s.id, data)
 		return nil, badReply("an event does not decode", err)
@@ -128,7 +128,7 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 		}
 		s.answered = true
 		s.x.answer(m)
-		return data, nil
+		return s.x.forSDK(m, data), nil
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
