@@ -136,6 +136,13 @@ func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
+	// Before the breaker: too many callers, or one without a token, say nothing about the
+	// server.
+	on, leave, f := s.way(call.Principal)
+	if f != nil {
+		return nil, f
+	}
+	defer leave()
 	if f := s.breaker.refuse(); f != nil { // before the queue, which may be long then
 		return nil, f
 	}
@@ -157,25 +164,21 @@ func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
 	if f != nil {
 		return nil, f
 	}
-	said := saysNothing // what is left if there is a panic
-	defer func() { s.breaker.leave(p, said) }()
-	res, f := s.attempts(ctx, call)
+	said, rest := saysNothing, time.Duration(0) // what is left if there is a panic
+	defer func() { s.breaker.leave(p, said, rest) }()
+	on.asking = func() { s.breaker.yield(p) }
+	res, f := s.attempts(ctx, call, on)
 	// Else the caller's own time was too short, or his own token no good.
 	if ctx.Err() == nil && f != moved && !s.personal(f) {
-		said = judge(f)
+		said, rest = judge(f), f.rest()
 	}
 	return res, f
 }
 
 // attempts sends the call as often as may be.
-func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
-	on, leave, f := s.way(call.Principal)
-	if f != nil {
-		return nil, f
-	}
-	defer leave()
+func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
-	sends := 0
+	sends, asked := 0, false
 	var last *failure
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call.Tool, deadline)
@@ -192,8 +195,18 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		if f == nil {
 			return res, nil
 		}
+		if pages := visits(f); len(pages) > 0 && call.Elicit != nil && !asked {
+			on.asking()
+			began := time.Now()
+			if !s.visited(ctx, call, pages) {
+				return nil, f
+			}
+			deadline = deadline.Add(time.Since(began)) // the person's time is not the call's
+			asked, sends = true, 0
+			continue
+		}
 		again := f.lost && f.notRun || f.kind == UnknownOutcome && s.repeatable(b)
-		if !again || sends > 1 || try == maxTries || ctx.Err() != nil {
+		if !again || sends > 1 || try >= maxTries || ctx.Err() != nil {
 			return nil, f
 		}
 		last = f
@@ -209,7 +222,7 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 	if f != nil {
 		return ways{}, nil, f
 	}
-	return ways{t.pool, s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
+	return ways{pool: t.pool, tokens: s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
@@ -262,6 +275,7 @@ func matches(globs []string, names ...string) bool {
 type ways struct {
 	pool   *pool
 	tokens auth.TokenSource
+	asking func() // called when a person is asked, who may take his time
 }
 
 // send sends the call once, on the current session, and reports whether the server
@@ -274,7 +288,10 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	used, f := on.pool.get(x.ctx)
 	if f != nil {
 		if x.ctx.Err() != nil {
-			_, f = x.outcome(ctx, f)
+			waited := f
+			if _, f = x.outcome(ctx, f); errors.Is(waited, errCredentials) {
+				f.err = waited
+			}
 		} else if s.callers == nil && s.down(f) {
 			s.poke()
 		}
@@ -290,7 +307,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
 	s.listen(x, call, params)
-	x.talk = newTalk(x, call)
+	x.talk = newTalk(x, call, on.asking)
 	raw, f := s.carryOut(ctx, x, b, params)
 	x.talk.close()
 	if x.notes != nil {

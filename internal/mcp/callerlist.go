@@ -90,23 +90,23 @@ func (c *callers) round(who auth.Identity) error {
 		return context.Cause(c.s.life)
 	case f == nil:
 		c.s.up(l, used.protocol(), nil, changes)
-		c.note(true)
+		c.note(nil)
 		return nil
 	case !c.s.personal(f):
 		c.s.down(f)
-		c.note(false)
+		c.note(f)
 	}
 	return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
 }
 
 // note takes down how a list went: the next one after a failure waits, ever longer.
-func (c *callers) note(ok bool) {
+func (c *callers) note(f *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ok {
+	if f == nil {
 		c.known, c.failures, c.next = true, 0, time.Time{}
 		return
 	}
-	c.next = time.Now().Add(backoff(c.failures))
+	c.next = time.Now().Add(max(backoff(c.failures), f.rest()))
 	c.failures++
 }

@@ -54,6 +54,8 @@ type exchange struct {
 	renewed atomic.Bool  // a token was renewed once already
 	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
+	// fetching says that a token is being waited for, or did not come.
+	fetching atomic.Bool
 
 	// ended, of capacity 1, is told that the answer has come, or that none will; nil
 	// where the SDK waits for it.
@@ -224,6 +226,8 @@ func (x *exchange) outcome(caller context.Context, err error) (json.RawMessage, 
 	switch {
 	case errors.Is(cause, errClosed):
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", err: cause}
+	case errors.Is(cause, errTimeout) && x.fetching.Load():
+		return nil, &failure{kind: Timeout, public: "no token for it in time", notRun: true, err: ofCredentials(cause)}
 	case errors.Is(cause, errTimeout), errors.Is(caller.Err(), context.DeadlineExceeded):
 		return nil, &failure{kind: Timeout, public: "no answer in time", err: cause}
 	}

@@ -206,7 +206,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 			return resp, nil
 		}
 	}
-	return nil, x.fail(badStatus(resp.StatusCode, body))
+	return nil, x.fail(busy(resp, body))
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
@@ -256,7 +256,7 @@ func (g guard) aside(r *http.Request, x *exchange, ok int) (*http.Response, erro
 	}
 	body := drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return nil, x.failAside(badStatus(resp.StatusCode, body))
+		return nil, x.failAside(busy(resp, body))
 	}
 	return emptyReply(r, ok), nil
 }

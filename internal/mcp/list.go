@@ -115,6 +115,9 @@ func (s *server) page(used *session, cursor string, deadline time.Time) (toolPag
 		if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
 			return toolPage{}, nil // a server without tools
 		}
+		if f.kind == TooLarge {
+			f = &failure{kind: TooLarge, public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), err: f}
+		}
 		return toolPage{}, f
 	}
 	return decodePage(raw)

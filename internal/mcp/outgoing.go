@@ -77,11 +77,13 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 // refuses costs one fetch and not a loop (F18). A WebSocket handshake may be refused
 // with 403 for the same reason: some frameworks have no other way to decline one.
 func (t *outgoingTrip) authorized(r *http.Request, x *exchange, tokens auth.TokenSource) (*http.Response, error) {
+	x.fetching.Store(true)
 	token, err := tokens.Token(r.Context())
 	if err != nil {
 		closeBody(r)
 		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: ofCredentials(err)}
 	}
+	x.fetching.Store(false) // not sooner: who gave up meanwhile is to know why
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+token.Reveal())
 	resp, err := t.next.RoundTrip(r)
@@ -90,11 +92,13 @@ func (t *outgoingTrip) authorized(r *http.Request, x *exchange, tokens auth.Toke
 	}
 	drain(resp, maxError)
 	x.sent.Store(false) // refused, so not run
+	x.fetching.Store(true)
 	if token, err = tokens.Renew(r.Context(), token); err != nil {
 		f := badStatus(resp.StatusCode, nil)
 		f.err = ofCredentials(err)
 		return nil, f
 	}
+	x.fetching.Store(false)
 	// The first body has been read; GetBody gives the same bytes once more.
 	again := r.Clone(r.Context())
 	if r.GetBody != nil {

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,6 +16,8 @@ import (
 const (
 	minBackoff = time.Second
 	maxBackoff = time.Minute
+	// overfullTime is until tools are listed again whose list was too large.
+	overfullTime = 10 * time.Minute
 )
 
 // server is one configured server: its session, its permits, its state, and the
@@ -46,6 +49,8 @@ type server struct {
 	listed  *session // that session; nil while down
 	renewal renewal  // when its tools are listed again
 	waiters []waiter // whom the next round answers
+
+	overfull bool // its list of tools was too large when it was asked for last
 }
 
 // waiter waits for a round of the supervisor.
@@ -131,7 +136,8 @@ func (s *server) run() {
 		wait, asleep := s.renewIn()
 		switch left, resting := s.pool.resting(); {
 		case err != nil:
-			wait, asleep = backoff(failures), false
+			f, _ := errors.AsType[*failure](err)
+			wait, asleep = max(backoff(failures), f.rest()), false
 			failures++
 		case resting:
 			wait, asleep = left, false
@@ -181,7 +187,7 @@ func (s *server) round(fresh bool) error {
 		return context.Cause(s.life)
 	}
 	if f != nil {
-		s.down(f)
+		s.listFailed(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
 	}
 	s.up(l, used.protocol(), used, changes)
@@ -198,14 +204,31 @@ func (s *server) up(l toolList, version string, listed *session, changes int) {
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed = version, listed
+	s.version, s.listed, s.overfull = version, listed, false
 	s.renewal.note(l.ttl, s.cfg.Pin, changes)
 }
 
-// settled reports whether the tools of the current session are known.
+// listFailed notes that the tools could not be listed. A list that is too large says
+// nothing about the server's calls, which go on with the tools that are known; and to
+// ask again soon would get the same, over a connection of messages at the price of that
+// connection.
+func (s *server) listFailed(f *failure) {
+	s.down(f)
+	if f.kind == TooLarge {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.overfull = true
+		s.renewal.due = time.Now().Add(overfullTime)
+	}
+}
+
+// settled reports whether the tools of the current session are known, or cannot be.
 func (s *server) settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.overfull && !s.cfg.Pin {
+		return true
+	}
 	return s.state == Connected && s.listed == s.pool.current()
 }
 

@@ -19,12 +19,13 @@ const handshakeTime = 10 * time.Second
 
 // session is one handshake with a server, and what came of it.
 type session struct {
-	ready chan struct{}      // closed when the handshake is over; then the next two are set
-	cs    *sdk.ClientSession // nil where it failed
-	fail  *failure
-	begun time.Time   // when the handshake was over
-	lost  atomic.Bool // the server forgot it: its id is never sent again
-	asked asked       // by the server, within exchanges of ours
+	ready   chan struct{}      // closed when the handshake is over; then the next two are set
+	cs      *sdk.ClientSession // nil where it failed
+	fail    *failure
+	shaking atomic.Pointer[exchange] // the handshake
+	begun   time.Time                // when the handshake was over
+	lost    atomic.Bool              // the server forgot it: its id is never sent again
+	asked   asked                    // by the server, within exchanges of ours
 	// told is called with the method of each notification that is not about one request
 	// of ours. It must not wait: it runs where messages are read.
 	told  func(method string)
@@ -137,7 +138,11 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	case <-s.ready:
 		return s, s.fail
 	case <-ctx.Done():
-		return nil, &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+		f := &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+		if x := s.shaking.Load(); x != nil && x.fetching.Load() {
+			f.err = ofCredentials(f.err)
+		}
+		return nil, f
 	}
 }
 
@@ -147,6 +152,7 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 func (p *pool) handshake(s *session) {
 	x := newExchange(context.Background(), p.life, time.Now().Add(handshakeTime))
 	x.session, x.handshake = s, true
+	s.shaking.Store(x)
 	cs, err := p.dial(x.ctx)
 	if err != nil {
 		_, f := x.outcome(x.ctx, err)
