@@ -74,7 +74,7 @@ func TestWhatWasReadIsKeptUntilItChanges(t *testing.T) {
 			t.Parallel()
 			p := newPaper()
 			cfg := ServerConfig{Name: "a", ProtocolVersion: way.protocol, Resources: []string{"docs:*"}}
-			cut := func() {}
+			var cut func()
 			if way.flavour != "" {
 				w := serve(t, handler(p.Server, flavours[way.flavour]))
 				cfg.URL, cut = w.URL, w.CloseClientConnections
