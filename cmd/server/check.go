@@ -56,6 +56,7 @@ func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer)
 		return err
 	}
 	defer tools.close()
+	printModels(stdout, c)
 	failed := false
 	if tools.tokens != nil {
 		_, err := tools.tokens.Token(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"answerd/internal/auth"
+	"answerd/internal/llm"
 )
 
 // config is every setting, read once from the environment. The comments are the
@@ -32,10 +33,12 @@ type config struct {
 	LLMBaseURL string `env:"LLM_BASE_URL"`
 	// Its key. Unset: OPENAI_API_KEY.
 	LLMAPIKey auth.Secret `env:"LLM_API_KEY"`
-	// Model of requests that name none. Must be set at OpenAI's own endpoint.
+	// Model of requests that name none. Must be set at OpenAI's own endpoint. With MODELS_FILE it is one of its models; unset, the first.
 	DefaultModelID string `env:"DEFAULT_MODEL_ID" envDefault:"xai.grok-4"`
 	// native, or text for models without tool calling (TOOL: / PARAMETERS:).
 	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"native"`
+	// JSON file with the models that are served, and what each can do. Unset: whatever model a request names.
+	ModelsFile string `env:"MODELS_FILE"`
 	// Longest wait for the first byte of a model's answer.
 	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	// Longest silence within a model's answer.
@@ -58,6 +61,24 @@ type config struct {
 	MaxHistory int `env:"MAX_HISTORY" envDefault:"16"`
 	// Model turns with tools in one run; one more without tools sums up.
 	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
+	// With more tools than this a model is shown one to search them, and those that it found. 0: never for their number.
+	ToolSearchMinTools int `env:"TOOL_SEARCH_MIN_TOOLS" envDefault:"64"`
+	// Or with more bytes of names, descriptions and schemas. 0: never for their size.
+	ToolSearchMinBytes byteSize `env:"TOOL_SEARCH_MIN_BYTES" envDefault:"64KiB"`
+	// Tool calls in one run. This and the other limits of a run: unset is none, requests may ask for less, and a run that reaches one sums up.
+	BudgetToolCalls int `env:"BUDGET_TOOL_CALLS"`
+	// Tokens of all prompts of one run.
+	BudgetInputTokens int64 `env:"BUDGET_INPUT_TOKENS"`
+	// Tokens of all that the model says in one run.
+	BudgetOutputTokens int64 `env:"BUDGET_OUTPUT_TOKENS"`
+	// Both together.
+	BudgetTotalTokens int64 `env:"BUDGET_TOTAL_TOKENS"`
+	// Seconds of one run, without those in which it waits for a person; the last fifth, 15 s at most, is kept for summing up.
+	BudgetSeconds float64 `env:"BUDGET_SECONDS"`
+	// Bytes of tool results that the model is given in one run, such as 1MiB.
+	BudgetResultBytes byteSize `env:"BUDGET_RESULT_BYTES"`
+	// Money that one run may cost, in the currency of the models' prices; models without a price are refused then.
+	BudgetCost float64 `env:"BUDGET_COST"`
 	// Name of the user in the system prompt.
 	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
 	// IANA time zone of the dates in the system prompt.
@@ -111,6 +132,11 @@ type config struct {
 	// Bytes of events that are kept in all.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
+	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
+	HooksURL string `env:"HOOKS_URL"`
+	// What the webhooks are signed with.
+	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
+
 	// Runs at a time; more are refused with 503.
 	MaxConcurrentRuns int `env:"MAX_CONCURRENT_RUNS" envDefault:"512"`
 	// Bytes of a request body.
@@ -127,15 +153,14 @@ type config struct {
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
 
+	models []llm.Profile       // of MODELS_FILE
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 }
 
 // later are settings of the contract that this build cannot honour. Ignoring them
 // would be worse than refusing: a hook that is not called refuses nothing.
 var later = map[string]string{
-	"EVENTS_URL":   "only the log in memory is built in",
-	"HOOKS_URL":    "hooks are not built in",
-	"HOOKS_SECRET": "hooks are not built in",
+	"EVENTS_URL": "only the log in memory is built in",
 }
 
 const openAIHost = "api.openai.com"
@@ -173,7 +198,10 @@ func loadConfig(getenv func(string) string) (config, error) {
 	if c.LLMAPIKey.IsZero() {
 		c.LLMAPIKey = auth.NewSecret(getenv("OPENAI_API_KEY"))
 	}
-	return c, c.check(modelSet)
+	if err := c.readModels(modelSet); err != nil {
+		return config{}, err
+	}
+	return c, c.check(modelSet || len(c.models) > 0)
 }
 
 // parsers read what the seed systems accept besides Go's own spelling: yes and on for
@@ -256,8 +284,10 @@ func typeName(t reflect.Type) string {
 		return "duration like 30s"
 	case reflect.TypeFor[byteSize]():
 		return "size like 1MiB"
-	case reflect.TypeFor[int]():
+	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
 		return "whole number"
+	case reflect.TypeFor[float64]():
+		return "number"
 	case reflect.TypeFor[bool]():
 		return "truth value"
 	}
@@ -281,6 +311,14 @@ func (c *config) check(modelSet bool) error {
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
+		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
+		{"BUDGET_TOOL_CALLS", c.BudgetToolCalls < 0, "must not be negative"},
+		{"BUDGET_INPUT_TOKENS", c.BudgetInputTokens < 0, "must not be negative"},
+		{"BUDGET_OUTPUT_TOKENS", c.BudgetOutputTokens < 0, "must not be negative"},
+		{"BUDGET_TOTAL_TOKENS", c.BudgetTotalTokens < 0, "must not be negative"},
+		{"BUDGET_SECONDS", !within(c.BudgetSeconds, 86400), "must be 0 to 86400"},
+		{"BUDGET_COST", !within(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
+		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
 		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
 		{"IAM_TOKEN_URL", c.IAMTokenURL != "" && !isURL(c.IAMTokenURL), "must be an http or https URL"},
@@ -291,6 +329,8 @@ func (c *config) check(modelSet bool) error {
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
+		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
+		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
@@ -302,6 +342,11 @@ func (c *config) check(modelSet bool) error {
 	for _, k := range checks {
 		if k.bad {
 			return &configError{k.name, k.why}
+		}
+	}
+	if c.HooksURL != "" {
+		if err := auth.CheckEndpoint("the URL", c.HooksURL); err != nil {
+			return &configError{"HOOKS_URL", err.Error()}
 		}
 	}
 	for _, o := range c.CORSOrigins {

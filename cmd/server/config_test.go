@@ -65,7 +65,16 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"AUTH_AUDIENCE", append(here, "AUTH_ISSUER", "https://iam.example")},
 		{"AUTH_ISSUER", append(here, "AUTH_AUDIENCE", "answerd")},
 		{"OCI_APM_DATA_KEY", append(here, "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", "https://apm.example")},
-		{"HOOKS_URL", append(here, "HOOKS_URL", "https://hooks.example")},
+		{"HOOKS_SECRET", append(here, "HOOKS_URL", "https://hooks.example")},
+		{"HOOKS_URL", append(here, "HOOKS_SECRET", "canary")},
+		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "http://hooks.example/?key=canary")},
+		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "https://user:canary@hooks.example")},
+		{"BUDGET_TOOL_CALLS", append(here, "BUDGET_TOOL_CALLS", "-1")},
+		{"BUDGET_TOTAL_TOKENS", append(here, "BUDGET_TOTAL_TOKENS", "1.5")},
+		{"BUDGET_SECONDS", append(here, "BUDGET_SECONDS", "NaN")},
+		{"BUDGET_COST", append(here, "BUDGET_COST", "much")},
+		{"BUDGET_COST", append(here, "BUDGET_COST", "1")},
+		{"BUDGET_RESULT_BYTES", append(here, "BUDGET_RESULT_BYTES", "-1")},
 		{"EVENTS_URL", append(here, "EVENTS_URL", "file:/tmp")},
 	} {
 		t.Run(fmt.Sprint(c.name, c.settings[2%len(c.settings):]), func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	contract "answerd/api"
 	"answerd/internal/agent"
+	"answerd/internal/agent/hook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/console"
@@ -57,10 +58,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	log := event.NewMemory(event.MemoryOptions{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)})
 	native := newOpenAI(c, tel, logger)
 	defer native.Close()
-	var model llm.Model = native
-	if c.LLMToolCalling == "text" {
-		model = llm.NewText(native)
-	}
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
 	if err != nil {
 		return err
@@ -70,13 +67,23 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}
+	hooks, err := newHooks(c, tel)
+	if err != nil {
+		return err
+	}
+	if hooks != nil {
+		defer hooks.Close()
+	}
 	prompt, err := newPrompt(c)
 	if err != nil {
 		return err
 	}
 	runs, err := agent.New(agent.Options{
-		Model: model, Tools: tools.client, Log: log,
-		DefaultModel: c.DefaultModelID, Prompt: prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
+		Model: llm.NewServed(native, llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
+		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
+		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
+		Hooks: hooks, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
@@ -180,6 +187,22 @@ func newOpenAI(c config, tel *telemetry.Telemetry, logger *slog.Logger) *llm.Ope
 		Transport: tel.Transport,
 		Tracer:    tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	})
+}
+
+// newHooks is the client of the service that is asked about tool calls; nil where
+// there is none.
+func newHooks(c config, tel *telemetry.Telemetry) (*hook.Client, error) {
+	if c.HooksURL == "" {
+		return nil, nil
+	}
+	hooks, err := hook.New(hook.Options{
+		URL: c.HooksURL, Secret: c.HooksSecret, Transport: tel.Transport,
+		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
+	})
+	if err != nil {
+		return nil, &configError{"HOOKS_URL", err.Error()}
+	}
+	return hooks, nil
 }
 
 func newPrompt(c config) (*agent.Prompt, error) {

@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"answerd/internal/agent/hook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -42,12 +43,18 @@ type Options struct {
 	Log   event.Log
 
 	DefaultModel string // the model of requests that name none
-	Prompt       *Prompt
-	MaxHistory   int           // messages of history that are used; 0 means 16
-	MaxTurns     int           // model turns with tools; 0 means 10
-	MaxRuns      int           // runs and direct calls at a time; 0 means 512
-	Grace        time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime   time.Duration // how long a run waits for a person's answer; 0 means 5 min
+	// Profiles are the models that are served, by what requests name. Empty means any
+	// model, with a profile of which nothing is known.
+	Profiles   map[string]llm.Profile
+	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
+	Prompt     *Prompt
+	Hooks      *hook.Client  // nil asks nobody
+	Budget     Budget        // of every run; requests may ask for less
+	MaxHistory int           // messages of history that are used; 0 means 16
+	MaxTurns   int           // model turns with tools; 0 means 10
+	MaxRuns    int           // runs and direct calls at a time; 0 means 512
+	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
+	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 5 min
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -78,7 +85,8 @@ func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {
 	Options
-	metrics metrics
+	metrics    metrics
+	catalogues catalogueCache
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run

@@ -159,19 +159,6 @@ func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestABudgetIsAnnouncedWhenItIsNearAndWhenItIsReached(t *testing.T) {
-	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
-	h := agenttest.Build(t, llmtest.Turns(call, call, call, call, call, llmtest.Says("Enough.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 5}}).ID)
-	var told []string
-	for _, b := range agenttest.Find[event.Budget](events) {
-		told = append(told, fmt.Sprintf("%s %d/%d", b.Limit, b.Used, b.Max))
-	}
-	if got := strings.Join(told, ", "); got != "tool_calls 4/5, tool_calls 5/5" {
-		t.Errorf("told %s", got)
-	}
-}
-
 func TestCallsOfALastTurnAreRefusedAndAnswered(t *testing.T) {
 	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
 	h := agenttest.Build(t, llmtest.Turns(call), nil) // calls even where it has no tools
@@ -264,14 +251,6 @@ func TestCancelReachesTheTool(t *testing.T) {
 		t.Errorf("errors %+v", errs)
 	}
 	<-h.Tools.Left
-}
-
-func TestTheSecondsOfABudgetEndTheRun(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{Seconds: 0.05}}).ID)
-	if end := agenttest.Last[event.RunError](t, events); end.Code != "budget_exceeded" {
-		t.Errorf("end %+v", end)
-	}
 }
 
 func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {

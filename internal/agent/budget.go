@@ -2,79 +2,161 @@ package agent
 
 import (
 	"context"
+	"math"
 	"sync"
 
 	"answerd/internal/event"
+	"answerd/internal/llm"
 )
 
-// budget counts what a run may still use. Seconds are not here: they are the
-// deadline of the run's context.
+// Budget bounds one run; a zero field is no bound. What is used is looked at before
+// each call and after each turn, so that the step which reaches a bound may go beyond
+// it, and so may the summing-up turn after it.
+type Budget struct {
+	ToolCalls    int     // calls that are made; refused ones don't count
+	InputTokens  int64   // of all steps together, as the provider counts them
+	OutputTokens int64   // likewise
+	TotalTokens  int64   // likewise
+	Seconds      float64 // from the start of the run
+	ResultBytes  int64   // of tool results in the conversation; what goes beyond is cut
+	Cost         float64 // in the operator's currency, by the model's prices
+}
+
+// within is b where it asks for no more than limit allows, and limit where it does.
+func (b Budget) within(limit Budget) Budget {
+	return Budget{
+		ToolCalls:    lower(b.ToolCalls, limit.ToolCalls),
+		InputTokens:  lower(b.InputTokens, limit.InputTokens),
+		OutputTokens: lower(b.OutputTokens, limit.OutputTokens),
+		TotalTokens:  lower(b.TotalTokens, limit.TotalTokens),
+		Seconds:      lower(b.Seconds, limit.Seconds),
+		ResultBytes:  lower(b.ResultBytes, limit.ResultBytes),
+		Cost:         lower(b.Cost, limit.Cost),
+	}
+}
+
+// checkCost refuses a limit of money on a model whose price nobody knows: it would
+// never be reached.
+func (a *Agent) checkCost(r Request) error {
+	switch {
+	case a.Profiles[r.Model].Price != nil:
+		return nil
+	case r.Budget.Cost > 0:
+		return &InvalidError{"/budget/cost", "no price is configured for this model"}
+	case a.Budget.Cost > 0:
+		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
+	}
+	return nil
+}
+
+// lower is the lower of two bounds, where 0 is none.
+func lower[N int | int64 | float64](a, b N) N {
+	if a <= 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// budget counts what a run may still use. Its seconds are the clock's.
 type budget struct {
-	mu            sync.Mutex // protects what follows: servers spend tokens while calls are taken
-	calls, tokens limit
-	sampled       event.Usage // by servers, not yet in the metadata
+	price llm.Price
+	clock *clock
+
+	mu                   sync.Mutex // protects what follows: servers spend tokens while calls are taken
+	turns, calls         limit
+	input, output, total limit
+	cost, bytes          limit
+	sampled              event.Usage   // by servers, not yet in the metadata
+	settled              []bool        // of the turn's calls: it was taken, or will not be made
+	moved                chan struct{} // closed, and made anew, when one more is settled
 }
 
 // limit is one bound. A max of 0 is none.
 type limit struct {
 	name      string
-	used, max int64
-	told      int64 // percent of the bound that readers were told of: 0, 80 or 100
+	used, max float64
+	told      int // percent of the bound that readers were told of: 0, 80 or 100
 }
 
-func newBudget(b Budget) *budget {
-	return &budget{
-		calls:  limit{name: "tool_calls", max: int64(b.ToolCalls)},
-		tokens: limit{name: "total_tokens", max: b.TotalTokens},
+func newBudget(r Request, price *llm.Price, c *clock) *budget {
+	b := &budget{
+		clock:  c,
+		turns:  limit{name: "max_turns", max: float64(r.MaxTurns)},
+		calls:  limit{name: "tool_calls", max: float64(r.Budget.ToolCalls)},
+		input:  limit{name: "input_tokens", max: float64(r.Budget.InputTokens)},
+		output: limit{name: "output_tokens", max: float64(r.Budget.OutputTokens)},
+		total:  limit{name: "total_tokens", max: float64(r.Budget.TotalTokens)},
+		cost:   limit{name: "cost", max: r.Budget.Cost},
+		bytes:  limit{name: "result_bytes", max: float64(r.Budget.ResultBytes)},
+		moved:  make(chan struct{}),
 	}
+	if price != nil {
+		b.price = *price
+	}
+	return b
 }
 
 // spent reports whether no further turn with tools may follow.
 func (b *budget) spent() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.spentLocked()
+	return b.spentLocked() != ""
 }
 
-func (b *budget) spentLocked() bool { return b.calls.reached() || b.tokens.reached() }
-
-// takeCall counts one tool call, or refuses it.
-func (b *budget) takeCall() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.spentLocked() {
-		return false
+// spentLocked is the name of a limit that is reached, "" if none is. Turns are no part
+// of it: they have a finish reason of their own.
+func (b *budget) spentLocked() string {
+	for _, l := range []*limit{&b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
+		if l.reached() {
+			return l.name
+		}
 	}
-	b.calls.used++
-	return true
+	if b.clock.tools.Err() != nil {
+		return "seconds"
+	}
+	return ""
 }
 
 // spendTokens counts a model call and tells readers.
 func (b *budget) spendTokens(ctx context.Context, out *event.Writer, u event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tokens.used += u.TotalTokens
-	return b.tokens.report(ctx, out)
+	b.input.used += float64(u.InputTokens)
+	b.output.used += float64(u.OutputTokens)
+	b.total.used += float64(u.TotalTokens)
+	b.cost.used += (float64(u.InputTokens)*b.price.Input + float64(u.OutputTokens)*b.price.Output) / 1e6
+	return report(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
-// reportCalls tells readers of the calls taken.
-func (b *budget) reportCalls(ctx context.Context, out *event.Writer) error {
+// takeResult counts a result that goes into the conversation, and returns as much of
+// it as may.
+func (b *budget) takeResult(text string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.calls.report(ctx, out)
+	left := b.bytes.left()
+	b.bytes.used += min(float64(len(text)), left)
+	if float64(len(text)) <= left {
+		return text
+	}
+	return clipTo(text, int(left))
+}
+
+// endTurn counts a turn with calls, and tells readers of what it used besides tokens.
+func (b *budget) endTurn(ctx context.Context, out *event.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.turns.used++
+	return report(ctx, out, &b.calls, &b.bytes, &b.turns)
 }
 
 // tokensFor is how many of the wanted tokens a server may have; ok is false if none.
 func (b *budget) tokensFor(wanted int64) (limit int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.tokens.reached():
+	if b.input.reached() || b.output.reached() || b.total.reached() || b.cost.reached() {
 		return 0, false
-	case b.tokens.max > 0:
-		return min(wanted, b.tokens.max-b.tokens.used), true
 	}
-	return wanted, true
+	return int64(min(float64(wanted), b.output.left(), b.total.left())), true
 }
 
 // spendSampled counts a model call on behalf of a server and tells readers.
@@ -98,19 +180,35 @@ func (b *budget) takeSampled() event.Usage {
 
 func (l *limit) reached() bool { return l.max > 0 && l.used >= l.max }
 
-// report appends a budget event once at 80 % of the bound and once at the bound.
-func (l *limit) report(ctx context.Context, out *event.Writer) error {
-	level := int64(0)
-	switch {
-	case l.max <= 0:
-	case l.reached():
-		level = 100
-	case l.used*100 >= l.max*80:
-		level = 80
+// left is what may still be used.
+func (l *limit) left() float64 {
+	if l.max <= 0 {
+		return math.Inf(1)
 	}
-	if level <= l.told {
-		return nil
+	return max(l.max-l.used, 0)
+}
+
+// report appends a budget event for each limit, once at 80 % of it and once at the
+// limit.
+func report(ctx context.Context, out *event.Writer, limits ...*limit) error {
+	for _, l := range limits {
+		level := 0
+		switch {
+		case l.max <= 0:
+		case l.reached():
+			level = 100
+		case l.used*100 >= l.max*80:
+			level = 80
+		}
+		if level <= l.told {
+			continue
+		}
+		l.told = level
+		// To a millionth: money is counted in fractions that have no end in binary.
+		used := math.Round(l.used*1e6) / 1e6
+		if err := out.Append(ctx, event.Budget{Limit: l.name, Used: used, Max: l.max}); err != nil {
+			return err
+		}
 	}
-	l.told = level
-	return out.Append(ctx, event.Budget{Limit: l.name, Used: l.used, Max: l.max})
+	return nil
 }

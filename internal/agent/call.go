@@ -27,6 +27,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	found    []string // the names of the tools that it found, if it was a search for some
 }
 
 // outcome is how a call of a run ended, for the conversation and for the metadata.
@@ -80,9 +81,14 @@ func (c *call) params() jsonText {
 
 // callAll runs the calls of a turn at the same time. Every call gets its outcome
 // and its event, whatever happens to the others; the error is one that ends the run.
+// When a hook ends it, or the time for tools is over, the calls under way are given up.
 func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome, error) {
 	outcomes := make([]outcome, len(calls))
-	errs := make([]error, len(calls)+1)
+	errs := make([]error, len(calls))
+	turn, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
+	l.budget.beginTurn(len(calls))
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		refusal := ""
@@ -91,45 +97,60 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 			refusal = "No tool can be called any more in this run."
 		case i >= maxCallsPerTurn:
 			refusal = fmt.Sprintf("Only %d calls can be made in one turn.", maxCallsPerTurn)
-		case !l.budget.takeCall():
-			refusal = "The run's budget of tool calls is used up."
 		}
 		wg.Go(func() {
 			defer recovered(&errs[i])
-			outcomes[i], errs[i] = l.callOne(ctx, c, refusal)
+			defer l.budget.passCall(i)
+			outcomes[i], errs[i] = l.callOne(turn, c, i, refusal)
+			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
+				end(abort)
+			}
 		})
 	}
 	wg.Wait()
-	errs[len(calls)] = l.budget.reportCalls(ctx, l.run.out)
 	if err := context.Cause(ctx); err != nil {
 		return outcomes, err
 	}
 	return outcomes, errors.Join(errs...)
 }
 
-// callOne takes one call to its tool_result or tool_error.
-func (l *loop) callOne(ctx context.Context, c *call, refusal string) (outcome, error) {
+// callOne takes one call to its tool_result or tool_error. place is where it stands in
+// its turn.
+func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (outcome, error) {
 	tool, known := l.tools[c.Tool]
-	end, err := l.agent.perform(ctx, invocation{
+	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
-		said: &sayings{run: l.run, call: c.Call}, loop: l,
-	})
-	switch {
-	case err != nil:
-		return outcome{}, err
-	case end.failed != nil:
-		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
-		return outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+		said: &sayings{run: l.run, call: c.Call}, loop: l, place: place,
 	}
-	return outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
+	if l.search != nil && c.Tool == l.search.tool.Name {
+		in.tool, in.known, in.own = l.search.tool, true, l.search.search
+	}
+	end, err := l.agent.perform(ctx, in)
+	if err != nil {
+		return outcome{}, err
+	}
+	var o outcome
+	// Whatever became of the turn: what was opened is closed.
+	if ctx := context.WithoutCancel(ctx); end.failed != nil {
+		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
+		o, err = outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+	} else {
+		o, err = outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
+	}
+	if err == nil && end.abort != nil {
+		err = end.abort
+	}
+	return o, err
 }
 
 // clip bounds what one result adds to the conversation, and says what it cut.
-func clip(text string) string {
-	if len(text) <= maxForModel {
+func clip(text string) string { return clipTo(text, maxForModel) }
+
+func clipTo(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	cut := maxForModel
+	cut := limit
 	for cut > 0 && !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -80,7 +80,9 @@ func (l *loop) elicit(ctx context.Context, c event.Call, e mcp.Elicitation) (res
 	}
 	res = mcp.ElicitationResult{Action: mcp.Decline} // nobody is there who could say yes
 	if patience > 0 {
+		l.run.clock.hold()
 		res = i.await(ctx, patience)
+		l.run.clock.resume()
 	}
 	// Whatever became of the run: what was opened is closed.
 	return res, l.run.out.Append(context.WithoutCancel(ctx), event.ElicitationResolved{Call: c, InterruptID: id, Action: res.Action})

@@ -28,13 +28,21 @@ type invocation struct {
 	runID   string        // for the log; "" outside of runs
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
+	place   int           // of the call in its turn, from 0
+	// own makes the call where the tool is one of ours and no server's.
+	own func(context.Context, *invocation) (*mcp.Result, error)
+
+	answered *mcp.Result   // by a hook in place of the tool; nil where none did
+	abort    *abortError   // of a hook that ends the run
+	took     time.Duration // of the call itself, without what came before and after
 }
 
 // ending is how a call ended: one of the first two is set.
 type ending struct {
 	worked *event.ToolResult
 	failed *event.ToolError
-	text   string // of a result, for the model
+	text   string      // of a result, for the model
+	abort  *abortError // the run ends with the call, if this is set
 }
 
 // perform makes one call, under a span and into the metrics. Every failure of the
@@ -50,50 +58,59 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 		attribute.String("mcp.server.name", in.Server),
 	))
 	defer span.End()
-	started := time.Now()
 	res, err := a.send(ctx, &in)
-	took := time.Since(started)
-
+	a.observe(ctx, span, &in, err)
+	res, err = a.review(ctx, &in, res, err)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		kind := string(failed.Kind)
-		span.SetStatus(codes.Error, kind)
-		span.SetAttributes(attribute.String("error.type", kind))
-		if failed.Err != nil {
-			log := a.Logger
-			if in.runID != "" {
-				log = log.With("run_id", in.runID)
-			}
-			log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
-		}
-		a.metrics.toolTime(ctx, in.Call, kind, took)
-		return ending{failed: &event.ToolError{
+		return ending{abort: in.abort, failed: &event.ToolError{
 			Call: in.Call, Args: in.args, ArgsText: in.argsText,
-			Payload: clip(failed.Message), Kind: kind, DurationMS: took.Milliseconds(),
+			Payload: clip(failed.Message), Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
 		}}, nil
 	}
 	if err != nil {
 		return ending{}, err
 	}
-	a.metrics.toolTime(ctx, in.Call, "", took)
-	content := res.Content
-	if content == nil {
-		content = []jsonText{} // structured content alone; readers expect a list
-	}
 	return ending{text: res.Text(), worked: &event.ToolResult{
-		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: content,
-		Structured: res.Structured, DurationMS: took.Milliseconds(),
+		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: contentOf(res),
+		Structured: res.Structured, DurationMS: in.took.Milliseconds(),
 	}}, nil
 }
 
+// observe takes how the call itself ended, whatever a hook makes of it, into the span,
+// the log and the metrics.
+func (a *Agent) observe(ctx context.Context, span trace.Span, in *invocation, err error) {
+	failed, ok := errors.AsType[*mcp.CallError](err)
+	if !ok {
+		if err == nil && in.answered == nil {
+			a.metrics.toolTime(ctx, in.Call, "", in.took)
+		}
+		return
+	}
+	kind := string(failed.Kind)
+	span.SetStatus(codes.Error, kind)
+	span.SetAttributes(attribute.String("error.type", kind))
+	if failed.Err != nil {
+		log := a.Logger
+		if in.runID != "" {
+			log = log.With("run_id", in.runID)
+		}
+		log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
+	}
+	a.metrics.toolTime(ctx, in.Call, kind, in.took)
+}
+
 // send takes the call through every step between the wish for it and its effect, or
-// says at which one it ended. Every failure of the call is an *mcp.CallError.
+// says at which one it ended. Every failure of the call is an *mcp.CallError. A hook's
+// answer ends the way too: nothing is called, so nothing is to be permitted.
 func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
+		a.announce,
 		a.permit,
+		a.charge,
 	} {
-		if err := step(ctx, in); err != nil {
-			return nil, err
+		if err := step(ctx, in); err != nil || in.answered != nil {
+			return in.answered, err
 		}
 	}
 	return a.exchange(ctx, in)
@@ -102,6 +119,15 @@ func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 // fail is the failure of the call with a message for the model and the caller.
 func (in *invocation) fail(kind mcp.ErrorKind, message string) error {
 	return &mcp.CallError{Kind: kind, Tool: in.Tool, Server: in.Server, Message: message}
+}
+
+// givenUp is the failure of a call that ctx ended: as a rule the run or its caller is
+// gone, but a run whose time for tools is over goes on, and its model should know.
+func (in *invocation) givenUp(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errToolTime) {
+		return in.fail(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
+	}
+	return in.fail(mcp.Cancelled, "The call was cancelled.")
 }
 
 // resolve refuses what is no call of a tool that there is.
@@ -123,8 +149,27 @@ func (a *Agent) permit(_ context.Context, in *invocation) error {
 	return nil
 }
 
+// charge takes the call from the run's budget, or refuses it.
+func (a *Agent) charge(ctx context.Context, in *invocation) error {
+	if in.loop == nil {
+		return nil
+	}
+	switch limit, err := in.loop.budget.takeCall(ctx, in.place); {
+	case err != nil:
+		return in.givenUp(ctx)
+	case limit != "":
+		return in.fail(mcp.Denied, fmt.Sprintf("The run's budget is used up (%s).", limit))
+	}
+	return nil
+}
+
 // exchange sends the call to its server and waits for the result.
 func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
+	started := time.Now()
+	if in.own != nil {
+		defer func() { in.took = time.Since(started) }()
+		return in.own(ctx, in)
+	}
 	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
@@ -137,8 +182,12 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		}
 	}
 	res, err := a.Tools.Call(ctx, call)
+	in.took = time.Since(started)
 	if in.said != nil && in.said.err != nil {
 		return nil, fmt.Errorf("report what the server says: %w", in.said.err)
+	}
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && errors.Is(context.Cause(ctx), errToolTime) {
+		return nil, in.givenUp(ctx)
 	}
 	if err != nil {
 		return nil, err

@@ -21,9 +21,12 @@ type loop struct {
 	run     *run
 	started time.Time
 
-	tools    map[string]mcp.Tool // by the name that the model knows
-	offered  []llm.Tool
+	tools    map[string]mcp.Tool // that the run may call, by the name that the model knows
+	offered  []llm.Tool          // that the model is shown
+	search   *toolSearch         // by which it finds others; nil where it is shown all
 	messages []llm.Message
+	history  int             // of these, how many behind the first are from before the question
+	window   window          // what the model can take of them
 	step     int             // the current or last step, from 1
 	said     strings.Builder // the text of the current step
 	parts    int             // text and reasoning parts so far
@@ -45,10 +48,11 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if last {
 			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summingUp})
 		}
-		said, err := l.think(ctx, l.request(turn, last))
+		said, err := l.think(ctx, turn, last)
 		if err != nil {
 			return nil, err
 		}
+		l.window.learn(said.usage)
 		if err := l.budget.spendTokens(ctx, l.run.out, said.usage); err != nil {
 			return nil, err
 		}
@@ -73,18 +77,20 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 // or goes meanwhile does not change the conversation.
 func (l *loop) prepare(ctx context.Context) (err error) {
 	req := l.run.req
-	tools := req.narrow(l.agent.Tools.ToolsFor(ctx, l.run.caller))
-	l.tools = make(map[string]mcp.Tool, len(tools))
-	for _, t := range tools {
-		l.tools[t.Name] = t
-		l.offered = append(l.offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+	all := l.agent.catalogues.of(l.agent.Tools.ToolsFor(ctx, l.run.caller), req)
+	l.tools, l.offered = all.byName, all.offered
+	tools := all.tools
+	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {
+		l.offered, tools = l.search.shown(), []mcp.Tool{l.search.tool}
 	}
 	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
+	l.history = max(len(l.messages)-2, 0) // between the system prompt and the question
+	l.window = newWindow(l.agent.Profiles[req.Model])
 	if err == nil && req.Prompt != nil {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req.Budget)
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -121,11 +127,17 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.meta.Usage.TotalTokens += sampled.TotalTokens
 	for i, o := range outcomes {
 		l.messages = append(l.messages, llm.Message{
-			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: o.forModel, Failed: o.failed,
+			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: l.budget.takeResult(o.forModel), Failed: o.failed,
 		})
 		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
 		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
 		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
 	}
-	return err
+	if l.search != nil && l.search.take(said.calls) {
+		l.offered = l.search.shown()
+	}
+	if err != nil || last {
+		return err
+	}
+	return l.budget.endTurn(ctx, l.run.out)
 }

@@ -64,17 +64,13 @@ type Message struct {
 	Content string
 }
 
-// Budget bounds one run; a zero field is no bound.
-type Budget struct {
-	ToolCalls   int
-	TotalTokens int64
-	Seconds     float64
-}
-
 // check fills in the defaults of r and refuses what could never run.
 func (a *Agent) check(r *Request) error {
 	if r.Model == "" {
 		r.Model = a.DefaultModel
+	}
+	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
+		return &InvalidError{"/model", "not one of the models that are served"}
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
@@ -82,6 +78,10 @@ func (a *Agent) check(r *Request) error {
 	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
 		r.MaxTurns = a.MaxTurns
 	}
+	if err := a.checkCost(*r); err != nil {
+		return err
+	}
+	r.Budget = r.Budget.within(a.Budget)
 	known := make(map[string]bool)
 	for _, s := range a.Tools.Servers() {
 		known[s.Name] = true
@@ -102,13 +102,15 @@ func (a *Agent) check(r *Request) error {
 	return nil
 }
 
+// narrows reports whether the request may not use every tool.
+func (r Request) narrows() bool {
+	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
+}
+
 // narrow returns the tools of all that the request may use.
 func (r Request) narrow(all []mcp.Tool) []mcp.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
-	}
-	if len(r.Servers) == 0 && len(r.Tools) == 0 {
-		return all
 	}
 	var out []mcp.Tool
 	for _, t := range all {

@@ -22,6 +22,7 @@ var (
 	errAbandoned = errors.New("abandoned")
 	errShutdown  = errors.New("server_shutdown")
 	errSeconds   = errors.New("the run's seconds are used up")
+	errToolTime  = errors.New("the run's time for tools is used up") // of its calls only
 )
 
 // run is a run while it goes on.
@@ -32,6 +33,7 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	out    *event.Writer
+	clock  clock
 
 	interruptsMu sync.Mutex // protects interrupts
 	interrupts   map[string]*interrupt
@@ -111,11 +113,9 @@ func (a *Agent) execute(r *run) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
-	if s := r.req.Budget.Seconds; s > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(s*float64(time.Second)), errSeconds)
-		defer stop()
-	}
+	r.clock.start(ctx, r.req.Budget.Seconds, r.out)
+	defer r.clock.stop()
+	ctx = r.clock.ctx
 	l := &loop{agent: a, run: r, started: started}
 	end, err := l.answer(ctx)
 	if err != nil {
@@ -171,6 +171,9 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down.", Retryable: true, PartialAnswer: partial}
 	case errors.Is(cause, errSeconds):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
+	}
+	if abort, ok := errors.AsType[*abortError](err); ok {
+		return event.RunError{Code: "tool_aborted", Message: sentence("A hook ended the run", abort.reason), PartialAnswer: partial}
 	}
 	var model *llm.Error
 	if errors.As(err, &model) {

@@ -40,21 +40,32 @@ type speaker struct {
 	byIndex   map[int]*call
 }
 
-// think makes one model call and appends what it says as it says it.
-func (l *loop) think(ctx context.Context, r llm.Request) (reply, error) {
+// think makes one model call and appends what it says as it says it. A conversation that
+// the model cannot take is shortened first, and once more if its provider finds so.
+func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
+	if err := l.makeRoom(ctx, l.request(turn, last).Tools); err != nil {
+		return reply{}, err
+	}
 	l.step++
 	l.said.Reset()
 	s := &speaker{loop: l, byIndex: make(map[int]*call)}
 	if err := l.run.out.Append(ctx, event.StepStart{Step: l.step}); err != nil {
 		return reply{}, err
 	}
-	for part, err := range l.agent.Model.Stream(ctx, r) {
-		if err == nil {
-			err = s.say(ctx, part)
+	parts := l.parts
+	r := l.request(turn, last)
+	err := s.listen(ctx, r)
+	if err != nil && l.parts == parts && len(s.calls) == 0 {
+		again, failed := l.retryShorter(ctx, err, r.Tools)
+		switch {
+		case failed != nil:
+			return reply{}, failed
+		case again:
+			err = s.listen(ctx, l.request(turn, last))
 		}
-		if err != nil {
-			return reply{}, err
-		}
+	}
+	if err != nil {
+		return reply{}, err
 	}
 	if s.finish == "" {
 		// The contract of llm.Model is broken; never take that for an answer.
@@ -72,6 +83,19 @@ func (l *loop) think(ctx context.Context, r llm.Request) (reply, error) {
 		end.Usage = &s.usage
 	}
 	return s.reply, l.run.out.Append(ctx, end)
+}
+
+// listen appends one answer of the model's, part by part.
+func (s *speaker) listen(ctx context.Context, r llm.Request) error {
+	for part, err := range s.agent.Model.Stream(ctx, r) {
+		if err == nil {
+			err = s.say(ctx, part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // say appends one part of the model's answer.

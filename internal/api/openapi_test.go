@@ -244,7 +244,7 @@ func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 		"servers":     {[]string{`[]`}, []string{`"a"`, `[""]`, `[1]`}},
 		"tools":       {[]string{items(256, long(128))}, []string{items(257, `"a"`), `[` + long(129) + `]`}},
 		"max_turns":   {[]string{`1`, `2147483647`}, []string{`0`, `-1`, `1.5`, `2147483648`, `"1"`}},
-		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`}, []string{`1`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
+		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`, `{"input_tokens":1,"output_tokens":1,"result_bytes":1,"cost":0.001}`}, []string{`1`, `{"input_tokens":0}`, `{"output_tokens":1.5}`, `{"result_bytes":0}`, `{"cost":0}`, `{"cost":1e10}`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
 		"context":     {[]string{`{}`, pairs(32), `{"a":` + long(1024) + `}`, `{` + long(64) + `:""}`}, []string{pairs(33), `{"a":1}`, `{"":"v"}`, `{` + long(65) + `:""}`, `{"a":` + long(1025) + `}`}},
 		"prompt":      {[]string{`{"server":"a","name":"p"}`, `{"server":"a","name":"p","arguments":{"k":"v"}}`}, []string{`{}`, `null`, `{"server":"a"}`, `{"server":"","name":"p"}`, `{"server":"a","name":1}`, `{"server":"a","name":"p","x":1}`, `{"server":"a","name":"p","arguments":{"k":1}}`}},
 		"thread_id":   {[]string{long(128), `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},

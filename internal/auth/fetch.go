@@ -57,10 +57,10 @@ func exchange(client *http.Client, req *http.Request, whom string, limit int64) 
 	return reply{resp.StatusCode, resp.Header, body}, nil
 }
 
-// checkEndpoint refuses a URL that a secret must not be sent to, or keys taken from:
+// CheckEndpoint refuses a URL that a secret must not be sent to, or keys taken from:
 // plain http beyond this machine, and anything that is not a plain web address.
 // Name is the setting, for the error.
-func checkEndpoint(name, raw string) error {
+func CheckEndpoint(name, raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
 		return fmt.Errorf("%s is not a URL", name)

@@ -105,7 +105,7 @@ func (m *metadata) read(body []byte) (endpoint, error) {
 		return endpoint{}, &FetchError{Public: metadataEndpoint + " names another issuer"}
 	}
 	at, err := o.text("token_endpoint")
-	if err != nil || checkEndpoint("", at) != nil || !mayServe(m.issuer, at) {
+	if err != nil || CheckEndpoint("", at) != nil || !mayServe(m.issuer, at) {
 		return endpoint{}, &FetchError{Public: metadataEndpoint + " names no token endpoint that a secret may be sent to"}
 	}
 	return endpoint{at, time.Now()}, nil

@@ -63,11 +63,11 @@ func CheckTokenEndpoint(issuer, tokenURL string) error {
 	case issuer != "" && tokenURL != "":
 		return errors.New("an issuer and a token URL are both set")
 	case issuer == "":
-		return checkEndpoint("the token URL", tokenURL)
+		return CheckEndpoint("the token URL", tokenURL)
 	case strings.ContainsAny(issuer, "?#"): // RFC 8414 section 2
 		return errors.New("the issuer must not have a query or a fragment")
 	}
-	return checkEndpoint("the issuer", issuer)
+	return CheckEndpoint("the issuer", issuer)
 }
 
 // fetch is one token, and one line in the log, which holds no value of either side.

@@ -63,7 +63,7 @@ func VaultSecret(cfg VaultConfig) func(context.Context) (Secret, error) {
 
 func (cfg VaultConfig) read(d *dispatcher) (Secret, error) {
 	if cfg.Endpoint != "" {
-		if err := checkEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
+		if err := CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
 			return Secret{}, err
 		}
 	}

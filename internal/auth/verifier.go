@@ -55,7 +55,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" || cfg.JWKSURL == "" {
 		return nil, errors.New("the issuer, the audience and the JWKS URL must be set")
 	}
-	if err := checkEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
+	if err := CheckEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
 		return nil, err
 	}
 	// RFC 6749 section 3.3; the scope goes into a quoted string of the challenge.

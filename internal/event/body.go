@@ -177,11 +177,12 @@ type (
 		DurationMS int64           `json:"duration_ms"`
 	}
 
-	// Budget says that a limit of the run is near or reached.
+	// Budget says that a limit of the run is near or reached. Seconds and money come in
+	// fractions.
 	Budget struct {
-		Limit string `json:"limit"`
-		Used  int64  `json:"used"`
-		Max   int64  `json:"max"`
+		Limit string  `json:"limit"` // as requests name it
+		Used  float64 `json:"used"`
+		Max   float64 `json:"max"`
 	}
 	// Suspended ends a stretch of the stream: the run waits for a person.
 	Suspended struct {

@@ -25,7 +25,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/llm/llmtest":     {},
 	"answerd/internal/mcp":             {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go", "github.com/coder/websocket"}},
 	"answerd/internal/mcp/conformance": {ours: []string{"mcp"}},
-	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth"}, outside: otelAPI},
+	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/hook", "agent/search"}, outside: otelAPI},
+	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "api/native"}, outside: []string{"github.com/go-chi/chi/v5"}},
@@ -33,9 +34,12 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/importtest":      {},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
+		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
+
+	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
+	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }
 
 // otelAPI is what may be used without the SDK.

@@ -44,7 +44,7 @@ func BenchmarkAnswer(b *testing.B) {
 }
 
 func BenchmarkRequestBody(b *testing.B) {
-	for _, n := range []int{0, 10, 1000} {
+	for _, n := range []int{0, 10, 100, 1000} {
 		b.Run(fmt.Sprintf("%d tools", n), func(b *testing.B) {
 			r := Request{Model: "m", Messages: []Message{{Role: System, Text: strings.Repeat("s", 2000)}, {Role: User, Text: "Hi"}}}
 			for i := range n {

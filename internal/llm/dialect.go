@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,7 @@ func (d *TextDialect) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 func (d *TextDialect) stream(ctx context.Context, r Request, emit emitter) error {
 	offered := len(r.Tools) > 0 && r.ToolChoice != None
 	inner := Request{Model: r.Model, Messages: dialectHistory(r.Messages), MaxTokens: r.MaxTokens}
-	x := &extractor{emit: emit, tools: r.Tools, off: !offered}
+	x := &extractor{emit: emit, tools: r.Tools, off: !offered, told: wasTold(r.Messages)}
 	if offered {
 		inner.Messages = withInstructions(inner.Messages, r)
 	}
@@ -64,12 +65,25 @@ func (d *TextDialect) stream(ctx context.Context, r Request, emit emitter) error
 	return nil
 }
 
+// wasTold reports whether the model has spoken of a tool without calling it before. It is
+// told once: an answer that only mentions a tool must not go round until the run's end.
+func wasTold(messages []Message) bool {
+	return slices.ContainsFunc(messages, func(m Message) bool { return slices.ContainsFunc(m.Calls, unfinished) })
+}
+
 // dialectHistory turns calls and their results into text, which is all that a model
 // without tool calling, and its chat template, know. Results that follow one another
 // become one message, because many such templates demand that roles alternate.
 func dialectHistory(messages []Message) []Message {
 	out := make([]Message, 0, len(messages)+1)
+	malformed := make(map[string]bool) // ids of calls whose arguments were no object
 	for i, m := range messages {
+		for _, c := range m.Calls {
+			malformed[c.ID] = c.Arguments != "" && wireArguments(c.Arguments) != c.Arguments
+		}
+		if m.Failed && malformed[m.CallID] {
+			m.Text += "\n" + reminder
+		}
 		switch {
 		case m.Role == ToolRole && i > 0 && messages[i-1].Role == ToolRole:
 			last := &out[len(out)-1]
@@ -93,6 +107,9 @@ func resultText(m Message) string {
 	return "TOOL RESULT: " + m.Tool + "\n" + m.Text
 }
 
+// reminder is what a model reads that did not write a call as it should (S1.3, S1.4).
+const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
+
 // callsText is an assistant's message as the model itself wrote it, or might have.
 func callsText(m Message) string {
 	blocks := make([]string, 0, len(m.Calls)+1)
@@ -100,6 +117,9 @@ func callsText(m Message) string {
 		blocks = append(blocks, strings.TrimSpace(m.Text))
 	}
 	for _, c := range m.Calls {
+		if unfinished(c) {
+			continue
+		}
 		args := c.Arguments
 		if args == "" {
 			args = "{}"

@@ -2,6 +2,8 @@ package llm
 
 import (
 	"encoding/json"
+	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,14 +18,18 @@ var dialectTools = []Tool{
 	{Name: "now"},
 }
 
-// extract gives text to an extractor in pieces of n bytes and returns what comes of it,
-// text and arguments that follow one another joined.
+// extract gives text to an extractor in pieces of n bytes, or of any size where n is below
+// 1, and returns what comes of it, text and arguments that follow one another joined.
 func extract(t *testing.T, text string, n int) []Part {
 	t.Helper()
 	var c collector
 	x := &extractor{emit: func(p Part) bool { c.parts = append(c.parts, p); return true }, tools: dialectTools}
+	sizes := rand.New(rand.NewPCG(uint64(n), 0))
 	for rest := text; rest != ""; {
 		k := min(n, len(rest))
+		if n < 1 {
+			k = min(1+sizes.IntN(40), len(rest))
+		}
 		if err := x.feed(rest[:k]); err != nil {
 			t.Fatal(err)
 		}
@@ -74,75 +80,84 @@ func brief(parts []Part) string {
 
 // S1.1, S1.3, S1.4: the golden vectors of facts/seed-systems.md and the forms beyond them.
 var dialectVectors = map[string]struct{ in, want string }{
-	"the form":                  {"TOOL: calc\nPARAMETERS: {\"a\": 1}", `^calc|calc {"a": 1}`},
-	"CRLF":                      {"TOOL: calc\r\nPARAMETERS: {\"a\": 1}\r\n", `^calc|calc {"a": 1}`},
-	"blank line between":        {"TOOL: calc\n\n \nPARAMETERS: {\"a\": 1}", `^calc|calc {"a": 1}`},
-	"indented":                  {"  TOOL: calc\n    PARAMETERS:   {\"a\": 1}", `^calc|calc {"a": 1}`},
-	"JSON over lines":           {"TOOL: calc\nPARAMETERS: {\n  \"a\": 1\n\n}\n", "^calc|calc {\n  \"a\": 1\n\n}"},
-	"JSON on the next line":     {"TOOL: calc\nPARAMETERS:\n{\"a\": 1}", `^calc|calc {"a": 1}`},
-	"nested":                    {`TOOL: calc` + "\n" + `PARAMETERS: {"a": {"b": {"c": 1}}}`, `^calc|calc {"a": {"b": {"c": 1}}}`},
-	"array of objects":          {"TOOL: calc\nPARAMETERS: {\"a\": [{\"x\": 1}, {}]}", `^calc|calc {"a": [{"x": 1}, {}]}`},
-	"empty object inside":       {"TOOL: calc\nPARAMETERS: {\"a\":{},\"b\":2}", `^calc|calc {"a":{},"b":2}`},
-	"braces in strings":         {`TOOL: calc` + "\n" + `PARAMETERS: {"a": "x}y{\"}\\"} ok`, `^calc|ok|calc {"a": "x}y{\"}\\"}`},
-	"the form in a string":      {`TOOL: calc` + "\n" + `PARAMETERS: {"a": "TOOL: x PARAMETERS: {}"}`, `^calc|calc {"a": "TOOL: x PARAMETERS: {}"}`},
-	"same line":                 {`TOOL: calc PARAMETERS: {"a": 1}`, `^calc|calc {"a": 1}`},
-	"lower case":                {"tool: calc\nparameters: {\"a\": 1}", `^calc|calc {"a": 1}`},
-	"mixed case":                {"Tool: calc\nParameters: {}", `^calc|calc {}`},
-	"dotted name":               {"TOOL: ns.calc\nPARAMETERS: {}", `^ns.calc|ns.calc {}`},
-	"slash in name":             {"TOOL: a/b\nPARAMETERS: {}", `^a/b|a/b {}`},
-	"hyphen in name":            {"TOOL: search-web\nPARAMETERS: {}", `^search-web|search-web {}`},
-	"Unicode name":              {"TOOL: météo_日本\nPARAMETERS: {}", `^météo_日本|météo_日本 {}`},
-	"unknown tool":              {"TOOL: nosuch\nPARAMETERS: {\"a\": 1}", `^nosuch|nosuch {"a": 1}`},
-	"backticked name":           {"TOOL: `calc`\nPARAMETERS: {}", `^calc|calc {}`},
-	"quoted name":               {"TOOL: \"calc\"\nPARAMETERS: {}", `^calc|calc {}`},
-	"name with a full stop":     {"TOOL: calc.\nPARAMETERS: {}", `^calc|calc {}`},
-	"backticked parameters":     {"TOOL: calc\nPARAMETERS: `{\"a\": 1}`", `^calc|calc {"a": 1}`},
-	"fenced parameters":         {"TOOL: calc\nPARAMETERS:\n```json\n{\"a\": 1}\n```\nThen.", `^calc|Then.|calc {"a": 1}`},
-	"fenced block":              {"Look:\n```\nTOOL: calc\nPARAMETERS: {\"a\": 1}\n```\nThen.", "Look:\n|^calc|Then.|calc {\"a\": 1}"},
-	"fenced with a language":    {"```text\nTOOL: calc\nPARAMETERS: {}\n```", `^calc|calc {}`},
-	"fenced tool_code":          {"```tool\n\nTOOL: calc\nPARAMETERS: {}\n```", `^calc|calc {}`},
-	"two calls in one fence":    {"```\nTOOL: calc\nPARAMETERS: {}\n\nTOOL: now\nPARAMETERS: {}\n```\nx", `^calc|^now|x|calc {}|now {}`},
-	"a fence for each":          {"```\nTOOL: calc\nPARAMETERS: {}\n```\n\n```\nTOOL: now\nPARAMETERS: {}\n```", `^calc|^now|calc {}|now {}`},
-	"bold words":                {"**TOOL:** calc\n**PARAMETERS:** {\"a\": 1}", `^calc|calc {"a": 1}`},
-	"bold lines":                {"**TOOL: calc**\n**PARAMETERS: {\"a\": 1}**\nx", `^calc|x|calc {"a": 1}`},
-	"bold word, colon outside":  {"**TOOL**: `calc`\n**PARAMETERS**: {}", `^calc|calc {}`},
-	"code line":                 {"`TOOL: calc PARAMETERS: {}` x", `^calc|x|calc {}`},
-	"several, text around":      {"First.\n\nTOOL: calc\nPARAMETERS: {\"a\": 1}\n\nThen:\nTOOL: now\nPARAMETERS: {}\nDone.", "First.\n\n|^calc|Then:\n|^now|Done.|calc {\"a\": 1}|now {}"},
-	"the same twice":            {"TOOL: now\nPARAMETERS: {}\nTOOL: now\nPARAMETERS: {}", `^now|^now|now {}|now {}`},
-	"close together":            {"TOOL: now PARAMETERS: {}TOOL: now PARAMETERS: {}", `^now|^now|now {}|now {}`},
-	"in mid-sentence":           {"I check (TOOL: now PARAMETERS: {}) and", "I check (|^now|) and|now {}"},
-	"bold text behind":          {"TOOL: now\nPARAMETERS: {}\n**Note** x", "^now|**Note** x|now {}"},
-	"large numbers stay":        {"TOOL: calc\nPARAMETERS: {\"a\": 12345678901234567890.10}", `^calc|calc {"a": 12345678901234567890.10}`},
-	"single quotes":             {"TOOL: calc\nPARAMETERS: {'a': 1}\nx", `^calc|x|calc {'a': 1}`},
-	"trailing comma":            {"TOOL: calc\nPARAMETERS: {\"a\": 1,}", `^calc|calc {"a": 1,}`},
-	"never closed":              {"TOOL: calc\nPARAMETERS: {\"a\": 1", `^calc|calc {"a": 1`},
-	"never closed, next call":   {"TOOL: calc\nPARAMETERS: {\"a\": \"x\n\nTOOL: now\nPARAMETERS: {}", "^calc|^now|calc {\"a\": \"x\n|now {}"},
-	"never closed, fence":       {"```\nTOOL: calc\nPARAMETERS: {\"a\": 1\n```\nx", `^calc|x|calc {"a": 1`},
-	"an array":                  {"TOOL: calc\nPARAMETERS: [1,\n2] x", "^calc|x|calc [1,\n2]"},
-	"an array, unknown tool":    {"TOOL: nosuch\nPARAMETERS: [1]", "TOOL: nosuch\nPARAMETERS: [1]"},
-	"no object":                 {"TOOL: calc\nPARAMETERS: a=1, b=2\nx", "^calc|x|calc a=1, b=2"},
-	"nothing":                   {"TOOL: now\nPARAMETERS:", "^now|now PARAMETERS:"},
-	"nothing, then text":        {"TOOL: now\nPARAMETERS:\nI wait.", "^now|I wait.|now PARAMETERS:"},
-	"prose in the same words":   {"Tool: calc\nParameters: a (a number)", "Tool: calc\nParameters: a (a number)"},
-	"text between the lines":    {"TOOL: calc\nwith these\nPARAMETERS: {}", "TOOL: calc\nwith these\nPARAMETERS: {}"},
-	"no parameters":             {"TOOL: calc\n", "TOOL: calc\n"},
-	"only the word":             {"The right tool: a hammer. TOOLS: x. multitool: y", "The right tool: a hammer. TOOLS: x. multitool: y"},
-	"within a word":             {"MYTOOL: calc PARAMETERS: {}", "MYTOOL: calc PARAMETERS: {}"},
-	"results are not calls":     {"TOOL RESULT: calc\n{\"a\": 1}", "TOOL RESULT: calc\n{\"a\": 1}"},
-	"ordinary code":             {"Use:\n```go\ntool := x\n```\n*done*", "Use:\n```go\ntool := x\n```\n*done*"},
-	"ordinary text":             {"Hello **world**, `code` and t", "Hello **world**, `code` and t"},
-	"white space only":          {" \n ", ""},
-	"white space first":         {"\n  Hello", "\n  Hello"},
-	"empty":                     {"", ""},
-	"fallback":                  {"I will use the now tool.", "I will use the now tool.|^now|now {}"},
-	"fallback, marked":          {"I'll USE THE `search-web` TOOL now.", "I'll USE THE `search-web` TOOL now.|^search-web|search-web {}"},
-	"fallback, in tool order":   {"I use the now tool, then use the search-web tool.", "I use the now tool, then use the search-web tool.|^search-web|^now|search-web {}|now {}"},
-	"fallback, negated":         {"I will not use the now tool. I don't use the search-web tool. I never use the now tool", "I will not use the now tool. I don't use the search-web tool. I never use the now tool"},
-	"fallback, one negated":     {"Not that one: I won't use the now tool.\nI use the now tool.", "Not that one: I won't use the now tool.\nI use the now tool.|^now|now {}"},
-	"fallback, a question":      {"Shall I use the now tool?", "Shall I use the now tool?"},
-	"fallback, needs arguments": {"I will use the calc tool.", "I will use the calc tool."},
-	"fallback, not with a call": {"I use the now tool. TOOL: calc PARAMETERS: {}", "I use the now tool. |^calc|calc {}"},
-	"fallback, unknown tool":    {"I use the hammer tool.", "I use the hammer tool."},
+	"S1.1 the form":                           {"TOOL: calc\nPARAMETERS: {\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 CRLF":                               {"TOOL: calc\r\nPARAMETERS: {\"a\": 1}\r\n", `^calc|calc {"a": 1}`},
+	"S1.1 blank line between":                 {"TOOL: calc\n\n \nPARAMETERS: {\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 indented":                           {"  TOOL: calc\n    PARAMETERS:   {\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 JSON over lines":                    {"TOOL: calc\nPARAMETERS: {\n  \"a\": 1\n\n}\n", "^calc|calc {\n  \"a\": 1\n\n}"},
+	"S1.1 JSON on the next line":              {"TOOL: calc\nPARAMETERS:\n{\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 nested":                             {`TOOL: calc` + "\n" + `PARAMETERS: {"a": {"b": {"c": 1}}}`, `^calc|calc {"a": {"b": {"c": 1}}}`},
+	"S1.1 array of objects":                   {"TOOL: calc\nPARAMETERS: {\"a\": [{\"x\": 1}, {}]}", `^calc|calc {"a": [{"x": 1}, {}]}`},
+	"S1.1 empty object inside":                {"TOOL: calc\nPARAMETERS: {\"a\":{},\"b\":2}", `^calc|calc {"a":{},"b":2}`},
+	"S1.1 braces in strings":                  {`TOOL: calc` + "\n" + `PARAMETERS: {"a": "x}y{\"}\\"} ok`, `^calc|ok|calc {"a": "x}y{\"}\\"}`},
+	"S1.1 the form in a string":               {`TOOL: calc` + "\n" + `PARAMETERS: {"a": "TOOL: x PARAMETERS: {}"}`, `^calc|calc {"a": "TOOL: x PARAMETERS: {}"}`},
+	"S1.1 same line":                          {`TOOL: calc PARAMETERS: {"a": 1}`, `^calc|calc {"a": 1}`},
+	"S1.1 lower case":                         {"tool: calc\nparameters: {\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 mixed case":                         {"Tool: calc\nParameters: {}", `^calc|calc {}`},
+	"S1.1 dotted name":                        {"TOOL: ns.calc\nPARAMETERS: {}", `^ns.calc|ns.calc {}`},
+	"S1.1 slash in name":                      {"TOOL: a/b\nPARAMETERS: {}", `^a/b|a/b {}`},
+	"S1.1 hyphen in name":                     {"TOOL: search-web\nPARAMETERS: {}", `^search-web|search-web {}`},
+	"S1.1 Unicode name":                       {"TOOL: météo_日本\nPARAMETERS: {}", `^météo_日本|météo_日本 {}`},
+	"S1.1 unknown tool":                       {"TOOL: nosuch\nPARAMETERS: {\"a\": 1}", `^nosuch|nosuch {"a": 1}`},
+	"S1.1 backticked name":                    {"TOOL: `calc`\nPARAMETERS: {}", `^calc|calc {}`},
+	"S1.1 quoted name":                        {"TOOL: \"calc\"\nPARAMETERS: {}", `^calc|calc {}`},
+	"S1.1 name with a full stop":              {"TOOL: calc.\nPARAMETERS: {}", `^calc|calc {}`},
+	"S1.1 backticked parameters":              {"TOOL: calc\nPARAMETERS: `{\"a\": 1}`", `^calc|calc {"a": 1}`},
+	"S1.1 fenced parameters":                  {"TOOL: calc\nPARAMETERS:\n```json\n{\"a\": 1}\n```\nThen.", `^calc|Then.|calc {"a": 1}`},
+	"S1.1 fenced block":                       {"Look:\n```\nTOOL: calc\nPARAMETERS: {\"a\": 1}\n```\nThen.", "Look:\n|^calc|Then.|calc {\"a\": 1}"},
+	"S1.1 fenced with a language":             {"```text\nTOOL: calc\nPARAMETERS: {}\n```", `^calc|calc {}`},
+	"S1.1 fenced tool_code":                   {"```tool\n\nTOOL: calc\nPARAMETERS: {}\n```", `^calc|calc {}`},
+	"S1.1 two calls in one fence":             {"```\nTOOL: calc\nPARAMETERS: {}\n\nTOOL: now\nPARAMETERS: {}\n```\nx", `^calc|^now|x|calc {}|now {}`},
+	"S1.1 a fence for each":                   {"```\nTOOL: calc\nPARAMETERS: {}\n```\n\n```\nTOOL: now\nPARAMETERS: {}\n```", `^calc|^now|calc {}|now {}`},
+	"S1.1 bold words":                         {"**TOOL:** calc\n**PARAMETERS:** {\"a\": 1}", `^calc|calc {"a": 1}`},
+	"S1.1 bold lines":                         {"**TOOL: calc**\n**PARAMETERS: {\"a\": 1}**\nx", `^calc|x|calc {"a": 1}`},
+	"S1.1 bold word, colon outside":           {"**TOOL**: `calc`\n**PARAMETERS**: {}", `^calc|calc {}`},
+	"S1.1 code line":                          {"`TOOL: calc PARAMETERS: {}` x", `^calc|x|calc {}`},
+	"S1.1 several, text around":               {"First.\n\nTOOL: calc\nPARAMETERS: {\"a\": 1}\n\nThen:\nTOOL: now\nPARAMETERS: {}\nDone.", "First.\n\n|^calc|Then:\n|^now|Done.|calc {\"a\": 1}|now {}"},
+	"S1.1 the same twice":                     {"TOOL: now\nPARAMETERS: {}\nTOOL: now\nPARAMETERS: {}", `^now|^now|now {}|now {}`},
+	"S1.1 close together":                     {"TOOL: now PARAMETERS: {}TOOL: now PARAMETERS: {}", `^now|^now|now {}|now {}`},
+	"S1.1 in mid-sentence":                    {"I check (TOOL: now PARAMETERS: {}) and", "I check (|^now|) and|now {}"},
+	"S1.1 bold text behind":                   {"TOOL: now\nPARAMETERS: {}\n**Note** x", "^now|**Note** x|now {}"},
+	"S1.1 large numbers stay":                 {"TOOL: calc\nPARAMETERS: {\"a\": 12345678901234567890.10}", `^calc|calc {"a": 12345678901234567890.10}`},
+	"S1.3 single quotes":                      {"TOOL: calc\nPARAMETERS: {'a': 1}\nx", `^calc|x|calc {'a': 1}`},
+	"S1.3 trailing comma":                     {"TOOL: calc\nPARAMETERS: {\"a\": 1,}", `^calc|calc {"a": 1,}`},
+	"S1.3 never closed":                       {"TOOL: calc\nPARAMETERS: {\"a\": 1", `^calc|calc {"a": 1`},
+	"S1.3 never closed, next call":            {"TOOL: calc\nPARAMETERS: {\"a\": \"x\n\nTOOL: now\nPARAMETERS: {}", "^calc|^now|calc {\"a\": \"x\n|now {}"},
+	"S1.3 never closed, fence":                {"```\nTOOL: calc\nPARAMETERS: {\"a\": 1\n```\nx", `^calc|x|calc {"a": 1`},
+	"S1.3 an array":                           {"TOOL: calc\nPARAMETERS: [1,\n2] x", "^calc|x|calc [1,\n2]"},
+	"S1.3 an array, unknown tool":             {"TOOL: nosuch\nPARAMETERS: [1]", "TOOL: nosuch\nPARAMETERS: [1]"},
+	"S1.3 no object":                          {"TOOL: calc\nPARAMETERS: a=1, b=2\nx", "^calc|x|calc a=1, b=2"},
+	"S1.3 nothing":                            {"TOOL: now\nPARAMETERS:", "^now|now PARAMETERS:"},
+	"S1.3 nothing, then text":                 {"TOOL: now\nPARAMETERS:\nI wait.", "^now|I wait.|now PARAMETERS:"},
+	"S1.1 prose in the same words":            {"Tool: calc\nParameters: a (a number)", "Tool: calc\nParameters: a (a number)"},
+	"S1.3 text between the lines":             {"TOOL: calc\nwith these\nPARAMETERS: {}", "TOOL: calc\nwith these\nPARAMETERS: {}"},
+	"S1.3 no parameters":                      {"TOOL: calc\n", "TOOL: calc\n|^calc|calc TOOL: calc"},
+	"S1.3 no parameters, bold":                {"I look.\n**TOOL: now**", "I look.\n**TOOL: now**|^now|now TOOL: now"},
+	"S1.3 no parameters, text behind":         {"TOOL: now\nis what I would write", "TOOL: now\nis what I would write"},
+	"S1.3 no parameters, other case":          {"Tool: now", "Tool: now"},
+	"S1.3 no parameters, unknown tool":        {"TOOL: nosuch", "TOOL: nosuch"},
+	"S1.3 NaN":                                {"TOOL: calc\nPARAMETERS: {\"a\": NaN}", `^calc|calc {"a": NaN}`},
+	"S1.1 a name twice":                       {"TOOL: calc\nPARAMETERS: {\"a\": 1, \"a\": 2}", `^calc|calc {"a": 1, "a": 2}`},
+	"S1.1 only the word":                      {"The right tool: a hammer. TOOLS: x. multitool: y", "The right tool: a hammer. TOOLS: x. multitool: y"},
+	"S1.1 within a word":                      {"MYTOOL: calc PARAMETERS: {}", "MYTOOL: calc PARAMETERS: {}"},
+	"S1.1 results are not calls":              {"TOOL RESULT: calc\n{\"a\": 1}", "TOOL RESULT: calc\n{\"a\": 1}"},
+	"S1.1 ordinary code":                      {"Use:\n```go\ntool := x\n```\n*done*", "Use:\n```go\ntool := x\n```\n*done*"},
+	"S1.1 ordinary text":                      {"Hello **world**, `code` and t", "Hello **world**, `code` and t"},
+	"S1.1 white space only":                   {" \n ", ""},
+	"S1.1 white space first":                  {"\n  Hello", "\n  Hello"},
+	"S1.1 empty":                              {"", ""},
+	"S1.4 fallback":                           {"I will use the now tool.", "I will use the now tool.|^now|now {}"},
+	"S1.4 fallback, marked":                   {"I'll USE THE `search-web` TOOL now.", "I'll USE THE `search-web` TOOL now.|^search-web|search-web {}"},
+	"S1.4 fallback, in tool order":            {"I use the now tool, then use the search-web tool.", "I use the now tool, then use the search-web tool.|^search-web|^now|search-web {}|now {}"},
+	"S1.4 fallback, negated":                  {"I will not use the now tool. I don't use the search-web tool. I never use the now tool", "I will not use the now tool. I don't use the search-web tool. I never use the now tool"},
+	"S1.4 fallback, one negated":              {"Not that one: I won't use the now tool.\nI use the now tool.", "Not that one: I won't use the now tool.\nI use the now tool.|^now|now {}"},
+	"S1.4 fallback, a question":               {"Shall I use the now tool?", "Shall I use the now tool?"},
+	"S1.4 fallback, needs arguments, is told": {"I will use the calc tool.", "I will use the calc tool.|^calc|calc use the calc tool"},
+	"S1.4 fallback, not with a call":          {"I use the now tool. TOOL: calc PARAMETERS: {}", "I use the now tool. |^calc|calc {}"},
+	"S1.4 fallback, unknown tool":             {"I use the hammer tool.", "I use the hammer tool."},
+	"S1.4 fallback, needs arguments, negated": {"I will not use the calc tool.", "I will not use the calc tool."},
+	"S1.4 fallback, once for each":            {"I use the now tool. I use the now tool.", "I use the now tool. I use the now tool.|^now|now {}"},
+	"S1.4 fallback, in JSON":                  {`{"a": "I use the calc tool"}`, `{"a": "I use the calc tool"}|^calc|calc use the calc tool`},
 }
 
 func TestCallsAreReadOutOfText(t *testing.T) {
@@ -336,12 +351,86 @@ func TestLeavingTheDialectsLoopClosesTheConnection(t *testing.T) {
 	}
 }
 
+// S1.4, S1.3: the model is told what a call looks like, once, and not by words that it
+// never wrote.
+func TestWhatACallLooksLikeIsToldOnce(t *testing.T) {
+	first := Request{Model: "m", Messages: question.Messages, Tools: dialectTools}
+	parts, _, _ := askDialect(t, first, "I will use the calc tool.")
+	if want := "I will use the calc tool.|^calc|calc use the calc tool"; brief(parts) != want {
+		t.Fatalf("got %q", brief(parts))
+	}
+	next := first
+	next.Messages = append(slices.Clone(first.Messages),
+		Message{Role: Assistant, Text: "I will use the calc tool.", Calls: []ToolCall{{ID: "1", Name: "calc", Arguments: "use the calc tool"}}},
+		Message{Role: ToolRole, CallID: "1", Tool: "calc", Text: "The arguments cannot be used.", Failed: true})
+	parts, got, _ := askDialect(t, next, "I will use the calc tool.")
+	if want := "I will use the calc tool."; brief(parts) != want {
+		t.Errorf("told again: %q", brief(parts))
+	}
+	if got[2].Text != "I will use the calc tool." || got[3].Text != "TOOL ERROR: calc\nThe arguments cannot be used.\n"+reminder {
+		t.Errorf("the model reads %q, %q", got[2].Text, got[3].Text)
+	}
+	// What needs no arguments is still understood.
+	if parts, _, _ = askDialect(t, next, "I will use the now tool."); brief(parts) != "I will use the now tool.|^now|now {}" {
+		t.Errorf("got %q", brief(parts))
+	}
+}
+
+// S1.3
+func TestOnlyAMalformedCallIsAnsweredWithTheForm(t *testing.T) {
+	for args, told := range map[string]bool{`{'a': 1}`: true, `{"a": 1,}`: true, `[1]`: true, `a=1`: true, `{"a": 1}`: false, ``: false, ` {} `: false} {
+		_, got, _ := askDialect(t, Request{Model: "m", Tools: dialectTools, Messages: []Message{{Role: User, Text: "Q"},
+			{Role: Assistant, Calls: []ToolCall{{ID: "1", Name: "calc", Arguments: args}, {ID: "2", Name: "now"}}},
+			{Role: ToolRole, CallID: "1", Tool: "calc", Text: "No.", Failed: true}, {Role: ToolRole, CallID: "2", Tool: "now", Text: "No.", Failed: true},
+		}}, "ok")
+		if n := strings.Count(got[3].Text, reminder); (n == 1) != told || n > 1 {
+			t.Errorf("%q: %q", args, got[3].Text)
+		}
+	}
+}
+
+// invented returns the first call for which text has no words. It goes by a pattern of
+// its own, over the whole text at once.
+func invented(text string, parts []Part) (ToolCall, bool) {
+	rest := latin(text)
+	for _, p := range parts {
+		c, ok := p.(ToolCall)
+		if !ok || strings.Contains(plainSpeech(text), usePhrase(c.Name)) || unfinished(c) && strings.Contains(text, firstLine(c.Name)) {
+			continue
+		}
+		args := "[ \t]*" + regexp.QuoteMeta(latin(c.Arguments))
+		switch {
+		case c.Arguments == "PARAMETERS:": // there was nothing behind the word
+			args = ""
+		case c.Arguments[0] == '{' || c.Arguments[0] == '[': // behind marks, or a fence with a language
+			args = "[\\s*`]*[a-z0-9]*\\s*" + regexp.QuoteMeta(latin(c.Arguments))
+		}
+		found := regexp.MustCompile("(?is)TOOL[ \t*`]*:[\\s*`\"']*" + regexp.QuoteMeta(latin(c.Name)) + "[./]*[\\s*`\"',]*PARAMETERS[ \t*`]*:" + args).FindStringIndex(rest)
+		if found == nil {
+			return c, true
+		}
+		rest = rest[found[1]:]
+	}
+	return ToolCall{}, false
+}
+
+// latin is a text with a character for each byte, which patterns ask for.
+func latin(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		b.WriteRune(rune(text[i]))
+	}
+	return b.String()
+}
+
 // FuzzExtractor: any text gives the same parts in whatever pieces it comes, nothing of
-// it is lost but what belongs to a call, and the parts keep the package's promises.
+// it is lost but what belongs to a call, no call is made of words that are not there, and
+// the parts keep the package's promises.
 func FuzzExtractor(f *testing.F) {
 	for _, c := range dialectVectors {
 		f.Add(c.in, 1)
 		f.Add(c.in+"\n"+c.in, 3)
+		f.Add(c.in+" "+c.in, -7)
 	}
 	f.Fuzz(func(t *testing.T, text string, n int) {
 		if strings.Count(strings.ToUpper(text), "TOOL") > maxCalls {
@@ -349,8 +438,20 @@ func FuzzExtractor(f *testing.F) {
 		}
 		whole := extract(t, text, len(text)+1)
 		checkPromises(t, callsLast(whole))
-		if got := extract(t, text, max(n, 1)); show(got) != show(whole) {
+		if got := extract(t, text, n); show(got) != show(whole) {
 			t.Errorf("%q in pieces of %d:\n%swhole:\n%s", text, n, show(got), show(whole))
+		}
+		if c, yes := invented(text, whole); yes {
+			t.Errorf("%q has no call of %q with %q", text, c.Name, c.Arguments)
+		}
+		said := ""
+		for _, p := range whole {
+			if p, ok := p.(Text); ok {
+				said += p.Delta
+			}
+		}
+		if !within(said, text) {
+			t.Errorf("%q: the text %q is not out of it", text, said)
 		}
 		if !strings.ContainsAny(text, ":") && strings.Trim(text, whiteSpace) != "" {
 			if got, ok := whole[0].(Text); !ok || got.Delta != text {
@@ -358,6 +459,16 @@ func FuzzExtractor(f *testing.F) {
 			}
 		}
 	})
+}
+
+// within reports whether part is what remains of whole when some of it is left out.
+func within(part, whole string) bool {
+	for i := 0; part != "" && i < len(whole); i++ {
+		if whole[i] == part[0] {
+			part = part[1:]
+		}
+	}
+	return part == ""
 }
 
 func BenchmarkExtractor(b *testing.B) {

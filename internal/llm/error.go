@@ -11,6 +11,8 @@ const (
 	ModelError Kind = "model_error"
 	// ModelTimeout: no first byte, or no further byte, within the time allowed.
 	ModelTimeout Kind = "model_timeout"
+	// TooLarge: the conversation is longer than the model's context window.
+	TooLarge Kind = "too_large"
 	// UpstreamTruncated: the stream ended before the model said that it had finished.
 	UpstreamTruncated Kind = "upstream_truncated"
 )

@@ -281,6 +281,9 @@ func (m *OpenAI) streamFailure(object []byte) error {
 	if status := errorStatus(object); status != 0 {
 		return statusFailure(status, said)
 	}
+	if overContext(said) {
+		return failed(TooLarge, publicContext, fmt.Errorf("error in the stream: %s", said))
+	}
 	return failed(ModelError, publicFailing, fmt.Errorf("error in the stream: %s", said))
 }
 

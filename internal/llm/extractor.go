@@ -18,6 +18,7 @@ type extractor struct {
 	emit  emitter
 	tools []Tool
 	off   bool // all is text
+	told  bool // the model was told before what a call looks like, for want of one
 
 	held     string // not decided yet
 	lead     string // white space before anything else was said
@@ -183,7 +184,7 @@ func (x *extractor) text(n int) error {
 		}
 		t, x.lead, x.begun = x.lead, "", true
 	}
-	if len(x.calls) == 0 {
+	if len(x.calls) == 0 && x.said.Len() <= maxSpoken {
 		x.said.WriteString(t) // for the fallback
 	}
 	return x.send(Text{Delta: t})

@@ -17,6 +17,7 @@ const (
 	publicRefused      = "The model endpoint refused the request."
 	publicCredentials  = "The model endpoint rejected the credentials."
 	publicUnknown      = "The model endpoint does not know the model."
+	publicContext      = "The conversation is too long for the model's context window."
 	publicLimited      = "The model endpoint is rate limiting."
 	publicFailing      = "The model endpoint failed."
 	publicRedirect     = "The model endpoint answered with a redirect, which is not followed."
@@ -58,6 +59,10 @@ func statusFailure(status int, said string) *failure {
 	e := failed(ModelError, publicRefused, fmt.Errorf("status %d: %s", status, said))
 	e.Status = status
 	f := &failure{err: e}
+	if status != http.StatusUnauthorized && status != http.StatusForbidden && overContext(said) {
+		e.Kind, e.Public = TooLarge, publicContext
+		return f
+	}
 	// Retried is what the next moment may cure. A model call changes nothing at the
 	// endpoint, so even a 500 of unknown effect may be sent again.
 	switch {

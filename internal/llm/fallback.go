@@ -5,32 +5,67 @@ import (
 	"strings"
 )
 
+// maxSpoken is how long an answer may be that is searched for such words, in bytes: there
+// may be very many tools, and who says that much has not stopped for want of one.
+const maxSpoken = 64 << 10
+
 // negations are words of a sentence in which "use the X tool" is no intention.
 var negations = []string{" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable "}
 
 // fallback makes calls of "use the X tool" in an answer in which nothing else was a
-// call (S1.4). It is for tools that need no arguments alone; a guess at arguments would
-// be worse than no call.
+// call (S1.4). Only a tool that needs no arguments is called by it; a guess at arguments
+// would be worse than no call. A tool that needs some gets the phrase itself for its
+// arguments, which are no JSON: so the model is told what a call looks like. The same
+// goes for an answer that ends with the first line of a call.
 func (x *extractor) fallback() error {
-	if len(x.calls) > 0 || x.said.Len() == 0 {
+	if len(x.calls) > 0 || x.said.Len() == 0 || x.said.Len() > maxSpoken {
 		return nil
 	}
 	// All of the answer is searched at once: a sentence that is negated or a question shows
 	// only at its end, and text has long gone out by then.
 	said := plainSpeech(x.said.String())
+	last := lastLine(x.said.String())
+	if !strings.Contains(said, "use the ") && !strings.HasPrefix(last, firstLine("")) {
+		return nil // as nearly always
+	}
 	for _, t := range x.tools {
-		if !strings.Contains(said, usePhrase(t.Name)) || needsArguments(t.Schema) || !means(said, usePhrase(t.Name)) {
+		args := ""
+		switch {
+		case last == firstLine(t.Name):
+			args = last
+		case !strings.Contains(said, usePhrase(t.Name)) || !means(said, usePhrase(t.Name)):
+		case needsArguments(t.Schema):
+			args = usePhrase(t.Name)
+		default:
+			args = "{}"
+		}
+		if args == "" || args != "{}" && x.told || len(x.calls) == maxCalls {
 			continue
 		}
 		if err := x.start(t.Name); err != nil {
 			return err
 		}
-		if err := x.argument("{}"); err != nil {
+		if err := x.argument(args); err != nil {
 			return err
 		}
 		x.finish()
 	}
 	return nil
+}
+
+// firstLine is a call's first line, as the prompt shows it.
+func firstLine(tool string) string { return "TOOL: " + tool }
+
+// lastLine is the last line of text that says anything, without marks.
+func lastLine(text string) string {
+	text = strings.Trim(text, whiteSpace+marks)
+	return strings.Trim(text[strings.LastIndexByte(text, '\n')+1:], whiteSpace+marks)
+}
+
+// unfinished reports whether c is a call that only fallback saw, in words that are in
+// the message's text already.
+func unfinished(c ToolCall) bool {
+	return c.Arguments == usePhrase(c.Name) || c.Arguments == firstLine(c.Name)
 }
 
 // nameMarks are what models put on names.

@@ -185,6 +185,6 @@ func wantError(t *testing.T, err error, kind Kind) *Error {
 	return e
 }
 
-var publicTexts = []string{publicUnreachable, publicRefused, publicCredentials, publicUnknown, publicLimited,
+var publicTexts = []string{publicUnreachable, publicRefused, publicCredentials, publicUnknown, publicContext, publicLimited,
 	publicFailing, publicRedirect, publicNonsense, publicTooLarge, publicTooManyCalls, publicTruncated,
 	publicNoFirstByte, publicIdle}

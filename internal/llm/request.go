@@ -147,10 +147,22 @@ func wireArguments(raw string) string {
 	return string(wrapped)
 }
 
-// toolCache keeps the last rendered tool block. Almost every request offers the same
-// tools, and rendering 1,000 of them costs more than the rest of the request.
+// toolCache keeps the tool blocks that were rendered last. Almost every request offers
+// the same tools, and rendering 1,000 of them costs more than the rest of the request.
+// There are a few, since runs that search for their tools each offer their own besides.
 type toolCache struct {
-	last atomic.Pointer[toolBlock]
+	blocks [8]atomic.Pointer[toolBlock]
+	next   atomic.Uint32 // which is replaced next
+}
+
+// find returns the block of tools, nil if it is not kept.
+func (c *toolCache) find(tools []Tool) *toolBlock {
+	for i := range c.blocks {
+		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
+			return b
+		}
+	}
+	return nil
 }
 
 // toolBlock is a rendered list and the tools that it was rendered from. Nothing in it
@@ -178,8 +190,8 @@ var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 // render returns tools as a JSON array, which the caller must not change. It fails
 // on a schema that is not JSON, which would break out of its place in the request.
 func (c *toolCache) render(tools []Tool) ([]byte, error) {
-	if last := c.last.Load(); last != nil && slices.EqualFunc(last.tools, tools, sameTool) {
-		return last.json, nil
+	if kept := c.find(tools); kept != nil {
+		return kept.json, nil
 	}
 	list := make([]wireTool, len(tools))
 	for i, t := range tools {
@@ -195,7 +207,7 @@ func (c *toolCache) render(tools []Tool) ([]byte, error) {
 		return nil, fmt.Errorf("encode the tools: %w", err)
 	}
 	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
-	c.last.Store(block)
+	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }
 

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -106,6 +107,28 @@ func TestTheEnvironmentIsNotSentAnywhere(t *testing.T) {
 		if strings.Contains(strings.Join(values, " "), "CANARY") || name == "Authorization" {
 			t.Errorf("%s: %q", name, values)
 		}
+	}
+}
+
+// Runs that search for their tools must not drive out the block of those that don't.
+func TestAFewSetsOfToolsAreKeptAndNoMore(t *testing.T) {
+	var cache toolCache
+	set := func(n int) []Tool { return []Tool{{Name: fmt.Sprint("t", n)}} }
+	first, err := cache.render(set(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 8 {
+		if _, err := cache.render(set(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, _ := cache.render(set(0)); &again[0] != &first[0] {
+		t.Error("the first of eight sets was rendered again")
+	}
+	_, _ = cache.render(set(8))
+	if again, _ := cache.render(set(0)); &again[0] == &first[0] {
+		t.Error("nine sets are kept")
 	}
 }
 

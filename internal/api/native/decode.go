@@ -21,6 +21,8 @@ const (
 	maxPairs    = 32
 	maxPairKey  = 64
 	maxPairText = 1024
+	maxSeconds  = 86400
+	maxCost     = 1e9
 )
 
 var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), string(agent.ToolRequired)}
@@ -255,21 +257,31 @@ func (f *fields) pairs(object map[string]any, pointer string) map[string]string 
 
 func (f *fields) budget(object map[string]any, pointer string) agent.Budget {
 	m := f.object(object, pointer)
-	f.known(pointer, m, "tool_calls", "total_tokens", "seconds")
-	b := agent.Budget{
-		ToolCalls:   int(f.positive(m, pointer+"/tool_calls")),
-		TotalTokens: f.positive(m, pointer+"/total_tokens"),
+	f.known(pointer, m, "tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost")
+	return agent.Budget{
+		ToolCalls:    int(f.positive(m, pointer+"/tool_calls")),
+		InputTokens:  f.positive(m, pointer+"/input_tokens"),
+		OutputTokens: f.positive(m, pointer+"/output_tokens"),
+		TotalTokens:  f.positive(m, pointer+"/total_tokens"),
+		Seconds:      f.fraction(m, pointer+"/seconds", maxSeconds),
+		ResultBytes:  f.positive(m, pointer+"/result_bytes"),
+		Cost:         f.fraction(m, pointer+"/cost", maxCost),
 	}
-	if v, given := m["seconds"]; given {
-		number, _ := v.(json.Number)
-		s, err := number.Float64()
-		if err != nil || s <= 0 || s > 86400 {
-			f.add(pointer+"/seconds", "must be a number above 0 and at most 86400")
-		} else {
-			b.Seconds = s
-		}
+}
+
+// fraction is a number above 0 and at most limit; 0 if it is not given.
+func (f *fields) fraction(object map[string]any, pointer string, limit float64) float64 {
+	v, given := member(object, pointer)
+	if !given {
+		return 0
 	}
-	return b
+	number, _ := v.(json.Number)
+	n, err := number.Float64()
+	if err != nil || n <= 0 || n > limit {
+		f.add(pointer, fmt.Sprintf("must be a number above 0 and at most %.0f", limit))
+		return 0
+	}
+	return n
 }
 
 func (f *fields) prompt(object map[string]any, pointer string) *agent.ServerPrompt {

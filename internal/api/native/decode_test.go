@@ -16,7 +16,7 @@ func TestAWholeQuestion(t *testing.T) {
 	got, err := native.Decode([]byte(`{
 		"question": "What?", "history": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}],
 		"model": "m", "tool_choice": "required", "servers": ["crm"], "tools": ["crm_get_*"], "max_turns": 6,
-		"budget": {"tool_calls": 8, "total_tokens": 50000, "seconds": 0.5},
+		"budget": {"tool_calls": 8, "input_tokens": 40000, "output_tokens": 10000, "total_tokens": 50000, "seconds": 0.5, "result_bytes": 65536, "cost": 0.05},
 		"context": {"context_id": "1111"}, "thread_id": "t:1", "metadata": {"k": "v"}, "background": true}`))
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func TestAWholeQuestion(t *testing.T) {
 	want := agent.Request{
 		Question: "What?", History: []agent.Message{{Role: "user", Content: "a"}, {Role: "assistant"}},
 		Model: "m", ToolChoice: agent.ToolRequired, Servers: []string{"crm"}, Tools: []string{"crm_get_*"}, MaxTurns: 6,
-		Budget:  agent.Budget{ToolCalls: 8, TotalTokens: 50000, Seconds: 0.5},
+		Budget:  agent.Budget{ToolCalls: 8, InputTokens: 40000, OutputTokens: 10000, TotalTokens: 50000, Seconds: 0.5, ResultBytes: 65536, Cost: 0.05},
 		Context: map[string]string{"context_id": "1111"}, ThreadID: "t:1", Metadata: map[string]string{"k": "v"}, Background: true,
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -72,6 +72,7 @@ func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 		{"turns as text", `{` + q + `,"max_turns":"6"}`, "/max_turns"},
 		{"an unknown budget", `{` + q + `,"budget":{"euro":1}}`, "/budget/euro"},
 		{"a negative budget", `{` + q + `,"budget":{"tool_calls":-1}}`, "/budget/tool_calls"},
+		{"free of charge", `{` + q + `,"budget":{"cost":0}}`, "/budget/cost"},
 		{"endless seconds", `{` + q + `,"budget":{"seconds":1e300}}`, "/budget/seconds"},
 		{"a context of numbers", `{` + q + `,"context":{"id":1}}`, "/context/id"},
 		{"a thread with a line feed", `{` + q + `,"thread_id":"a\nb"}`, "/thread_id"},

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"answerd/internal/llm"
+)
+
+// readModels reads MODELS_FILE, if there is one, and finds the default model in it.
+func (c *config) readModels(defaultSet bool) error {
+	if c.ModelsFile == "" {
+		return nil
+	}
+	data, err := os.ReadFile(c.ModelsFile)
+	if err != nil {
+		return &configError{"MODELS_FILE", "cannot be read: " + reasonOf(err)}
+	}
+	if c.models, err = llm.ParseProfiles(data); err != nil {
+		return &configError{"MODELS_FILE", err.Error()}
+	}
+	if !defaultSet {
+		c.DefaultModelID = c.models[0].ID
+	}
+	if _, served := c.profiles()[c.DefaultModelID]; !served {
+		return &configError{"DEFAULT_MODEL_ID", "is not one of the models of MODELS_FILE"}
+	}
+	return nil
+}
+
+// profiles are the models of MODELS_FILE, by what requests name.
+func (c *config) profiles() map[string]llm.Profile {
+	out := make(map[string]llm.Profile, len(c.models))
+	for _, p := range c.models {
+		out[p.ID] = p
+	}
+	return out
+}
+
+// printModels prints what is known of the models.
+func printModels(stdout io.Writer, c config) {
+	models := c.models
+	if len(models) == 0 {
+		models = []llm.Profile{{ID: c.DefaultModelID}}
+	}
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
+	for _, p := range models {
+		takes := "text"
+		if p.Images {
+			takes += ", images"
+		}
+		if p.Audio {
+			takes += ", audio"
+		}
+		price := "–"
+		if p.Price != nil {
+			price = fmt.Sprintf("%g in, %g out", p.Price.Input, p.Price.Output)
+		}
+		if p.ID == c.DefaultModelID {
+			price += "  (default)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, cmp.Or(p.Upstream, p.ID),
+			cmp.Or(p.ToolCalling, llm.ToolCalling(c.LLMToolCalling)), tokens(p.ContextTokens), tokens(p.MaxOutputTokens), takes, price)
+	}
+	w.Flush()
+	fmt.Fprintln(stdout)
+}
+
+func tokens(n int64) string {
+	if n == 0 {
+		return "–"
+	}
+	return fmt.Sprint(n)
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// modelsFile is a MODELS_FILE of this content.
+func modelsFile(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "models.json")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestTheDefaultModelIsOneOfTheFile(t *testing.T) {
+	file := modelsFile(t, `[{"id":"fast"},{"id":"local","tool_calling":"text"}]`)
+	for _, c := range []struct{ set, want, bad string }{
+		{"", "fast", ""}, {"local", "local", ""}, {"other", "", "DEFAULT_MODEL_ID"},
+	} {
+		// At OpenAI's own endpoint, too, where one must be set without a file.
+		got, err := loadConfig(from("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
+		var bad *configError
+		if errors.As(err, &bad) != (c.bad != "") || bad != nil && bad.name != c.bad || got.DefaultModelID != c.want {
+			t.Errorf("%q: %q, %v", c.set, got.DefaultModelID, err)
+		}
+	}
+}
+
+func TestABadFileOfModelsIsAStartUpErrorThatNamesThePlace(t *testing.T) {
+	for content, want := range map[string]string{
+		`[{"id":"a","price":{"input_per_million":-1}}]`: "MODELS_FILE: /0/price/input_per_million: below 0",
+		`[{"id":"a"},{"id":"a"}]`:                       "MODELS_FILE: /1/id: the same as /0/id",
+	} {
+		_, err := loadConfig(from("MODELS_FILE", modelsFile(t, content)))
+		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+	if _, err := loadConfig(from("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
+		t.Error(err)
+	}
+}
+
+// The file from the environment to the endpoint: the model's own id and way of calling
+// tools, and no model but those of the file.
+func TestTheModelsOfTheFileAreServed(t *testing.T) {
+	w := newWorld(t, twoTools())
+	file := modelsFile(t, `[{"id":"scripted","upstream":"vendor/scripted-1"},{"id":"wordy","tool_calling":"text","max_output_tokens":99}]`)
+	s := start(t, w.settings("MODELS_FILE", file))
+	c := web(t)
+	for _, body := range []string{`{"question":"Q"}`, `{"question":"Q","model":"wordy"}`} {
+		resp := post(t, c, s.url+"/answer", body)
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", body, resp.Status)
+		}
+	}
+	for _, r := range w.model.Requests() {
+		switch r.Model {
+		case "vendor/scripted-1":
+			if len(r.Tools) == 0 || r.MaxTokens != 0 {
+				t.Errorf("%d tools, %d tokens", len(r.Tools), r.MaxTokens)
+			}
+		case "wordy":
+			if len(r.Tools) > 0 || r.MaxTokens != 99 || !strings.Contains(r.Messages[0].Content, "PARAMETERS:") {
+				t.Errorf("%+v", r)
+			}
+		default:
+			t.Errorf("model %s was asked", r.Model)
+		}
+	}
+	asked := len(w.model.Requests())
+	resp := post(t, c, s.url+"/answer", `{"question":"Q","model":"vendor/scripted-1"}`)
+	var p struct {
+		Code   string
+		Errors []struct{ Pointer string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusBadRequest || p.Code != "invalid_request" || len(p.Errors) != 1 || p.Errors[0].Pointer != "/model" {
+		t.Errorf("%s %+v %v", resp.Status, p, err)
+	}
+	if len(w.model.Requests()) != asked {
+		t.Error("a model was asked all the same")
+	}
+}
+
+func TestCheckPrintsTheModels(t *testing.T) {
+	w := newWorld(t, twoTools())
+	file := modelsFile(t, `[{"id":"a","context_tokens":8192},{"id":"scripted","upstream":"v/s","tool_calling":"text","images":true,"price":{"input_per_million":0.25,"output_per_million":2}}]`)
+	out := &buffer{}
+	if err := run(t.Context(), []string{"check"}, w.settings("MODELS_FILE", file), out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{`(?m)^a +a +native +8192 +– +text +–$`, `(?m)^scripted +v/s +text +– +– +text, images +0.25 in, 2 out  \(default\)$`} {
+		if !regexp.MustCompile(line).MatchString(out.String()) {
+			t.Errorf("no %s in\n%s", line, out)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+// Package hook asks an operator's own service about tool calls: before one is made,
+// after one failed, after one gave a result (CONTRACT §8).
+//
+//	hooks, err := hook.New(hook.Options{URL: "https://hooks.example.com/answerd", Secret: secret})
+//	reply, err := hooks.Ask(ctx, hook.Call{Hook: hook.PreToolCall, Tool: "delete_file", Args: args})
+//	if err != nil {
+//		// no reply, or one that cannot be used: what that means depends on the hook
+//	}
+//
+// Each question is one signed POST. It is not repeated when there is no reply, since
+// the service may have acted on it; only on a kept connection that was already closed
+// the same bytes go out again, which a service can tell by their delivery_id. Ask blocks until the reply is there,
+// 5 seconds are over or ctx ends, whichever is first. Any number may be asked at once.
+package hook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"answerd/internal/auth"
+)
+
+const (
+	patience  = 5 * time.Second // from dialling to the reply's last byte
+	maxReply  = 1 << 20         // bytes, after decompression
+	idleConns = 64              // Go's default of 2 dials anew for the calls of every turn
+)
+
+// Options say which service to ask. URL and Secret are required.
+type Options struct {
+	URL    string      // https, or http on the loopback address
+	Secret auth.Secret // what every question is signed with
+
+	// Transport, if set, wraps the transport that sends the questions. Redirects are
+	// refused with any.
+	Transport func(http.RoundTripper) http.RoundTripper
+	Tracer    trace.Tracer // nil records nothing
+	Meter     metric.Meter // nil records nothing
+}
+
+// Client asks one service.
+type Client struct {
+	url      string
+	secret   auth.Secret
+	http     *http.Client
+	tracer   trace.Tracer
+	duration metric.Float64Histogram
+}
+
+// New returns a client of the service. It asks nothing yet.
+func New(o Options) (*Client, error) {
+	if err := auth.CheckEndpoint("the URL", o.URL); err != nil {
+		return nil, err
+	}
+	if o.Secret.IsZero() {
+		return nil, errors.New("there is no secret to sign with")
+	}
+	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
+	own.MaxIdleConnsPerHost = idleConns
+	var transport http.RoundTripper = own
+	if o.Transport != nil {
+		transport = o.Transport(own)
+	}
+	c := &Client{url: o.URL, secret: o.Secret, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
+	c.http = &http.Client{
+		Transport: transport,
+		// A redirect would show arguments and results to another host (F19).
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	meter := cmp.Or[metric.Meter](o.Meter, metricnoop.NewMeterProvider().Meter(""))
+	var err error
+	c.duration, err = meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
+		metric.WithDescription("Questions to the hooks' service, by hook and what the reply does."))
+	if err != nil {
+		return nil, fmt.Errorf("create the hooks' metric: %w", err)
+	}
+	return c, nil
+}
+
+// Close closes the connections that wait for another question.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Ask puts one question. The error says in our own words why there is no reply that
+// could be used; it names no URL, no value of the question and no byte of the reply.
+func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
+	ctx, span := c.tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("answerd.hook", string(call.Hook)),
+		attribute.String("gen_ai.tool.name", call.Tool),
+		attribute.String("gen_ai.tool.call.id", call.CallID),
+	))
+	defer span.End()
+	started := time.Now()
+	reply, err := c.ask(ctx, call)
+	does := reply.String()
+	if err != nil {
+		does = "error"
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.SetAttributes(attribute.String("answerd.hook.reply", does))
+	c.duration.Record(ctx, time.Since(started).Seconds(), metric.WithAttributes(
+		attribute.String("hook", string(call.Hook)), attribute.String("reply", does)))
+	return reply, err
+}
+
+func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
+	delivery := "dlv_" + strings.ToLower(rand.Text())
+	body, err := call.encode(time.Now(), delivery)
+	if err != nil {
+		return Reply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return Reply{}, errors.New("the question cannot be sent")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set(SignatureHeader, sign(c.secret, body))
+	// It also tells net/http that the POST may go out again where a kept connection
+	// turns out to be closed, before any reply: else every service that closes idle
+	// connections would refuse a call now and then.
+	req.Header.Set("Idempotency-Key", delivery)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Reply{}, transportError(ctx)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return Reply{}, fmt.Errorf("the service answered HTTP %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	switch {
+	case err != nil:
+		return Reply{}, transportError(ctx)
+	case len(text) > maxReply:
+		return Reply{}, fmt.Errorf("the reply is longer than %d bytes", maxReply)
+	}
+	return parseReply(call.Hook, text)
+}
+
+// transportError is why there was no reply. What net/http says names addresses, and
+// the URL with a key that it may hold.
+func transportError(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the service did not answer within %s: %w", patience, err)
+	case err != nil:
+		return fmt.Errorf("the reply was not waited for: %w", err)
+	}
+	return errors.New("the service cannot be reached, or broke the connection")
+}

@@ -1,0 +1,330 @@
+package hook
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/auth"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// client asks the service at url.
+func client(t *testing.T, url string, secret auth.Secret) *Client {
+	t.Helper()
+	c, err := New(Options{URL: url, Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
+	s := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	c := client(t, s.URL, hooktest.Secret)
+	for _, call := range []Call{
+		{Hook: PreToolCall, RunID: "run_1", Subject: "ada", Server: "crm", Tool: "find", CallID: "call_1", Args: json.RawMessage(`{"q":"<é>", "n":12345678901234567890}`)},
+		{Hook: ToolError, ArgsText: `{"q":`, Failure: &Failure{Kind: "invalid_arguments", Message: "No."}},
+		{Hook: ToolResult, Args: json.RawMessage(`{}`), Result: &Result{Content: []json.RawMessage{json.RawMessage(`{"type":"text","text":"x"}`)}, Structured: json.RawMessage(`0`)}},
+	} {
+		if r, err := c.Ask(t.Context(), call); err != nil || r.String() != "nothing" {
+			t.Errorf("%s: %+v, %v", call.Hook, r, err)
+		}
+	}
+	q := s.Questions()
+	if a := q[0]; a.Hook != "pre_tool_call" || a.RunID != "run_1" || a.Subject != "ada" || a.Server != "crm" || a.Tool != "find" || a.CallID != "call_1" ||
+		string(a.Args) != `{"q":"<é>","n":12345678901234567890}` || a.Result != nil || a.Error != nil {
+		t.Errorf("before: %+v", a)
+	}
+	if a := q[1]; a.Hook != "tool_error" || string(a.Args) != "null" || a.ArgsText != `{"q":` || a.Error.Kind != "invalid_arguments" || a.Error.Message != "No." {
+		t.Errorf("failed: %+v", a)
+	}
+	if a := q[2]; a.Hook != "tool_result" || string(a.Result.Structured) != "0" || len(a.Result.Content) != 1 || a.Error != nil {
+		t.Errorf("worked: %+v", a)
+	}
+}
+
+// A copy of a question, one that was kept, one that was changed and one of somebody
+// else are refused by a receiver that does what docs/hooks.md says.
+func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
+	s := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	if _, err := client(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
+		t.Error("a question with another secret was taken")
+	}
+	send := func(at time.Time, change func([]byte) []byte) func() int {
+		body, err := Call{Hook: PreToolCall, Tool: "find"}.encode(at, fmt.Sprint("dlv_", at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature := sign(hooktest.Secret, body)
+		return func() int {
+			r := httptest.NewRequest("POST", "/", bytes.NewReader(change(body)))
+			r.Header.Set(SignatureHeader, signature)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w.Code
+		}
+	}
+	same := func(b []byte) []byte { return b }
+	first := send(time.Now(), same)
+	if code := first(); code != 200 {
+		t.Errorf("the question: %d", code)
+	}
+	if code := first(); code != 401 {
+		t.Errorf("its copy: %d", code)
+	}
+	if code := send(time.Now().Add(-time.Hour), same)(); code != 401 {
+		t.Errorf("an old one: %d", code)
+	}
+	later := func(b []byte) []byte { return bytes.Replace(b, []byte(`"timestamp":`), []byte(`"timestamp":1`), 1) }
+	if code := send(time.Now(), later)(); code != 401 {
+		t.Errorf("one with another time: %d", code)
+	}
+}
+
+func TestRepliesAreReadStrictly(t *testing.T) {
+	long := strings.Repeat("é", 400)
+	for _, c := range []struct {
+		about Event
+		text  string
+		want  string // String, and the value; "" is an error
+	}{
+		{PreToolCall, `{}`, "nothing"},
+		{PreToolCall, " {\n} ", "nothing"},
+		{ToolResult, `{"content":null,"args":null,"abort":null,"reason":null}`, "nothing"},
+		{ToolResult, `{"abort":false,"reason":""}`, "nothing"},
+		{ToolResult, `{"content":"x"}`, "content x"},
+		{ToolError, `{"content":""}`, "content "},
+		{PreToolCall, `{"content":"x"}`, "content x"},
+		{PreToolCall, `{"args":{"a":1.50}}`, `args {"a":1.50}`},
+		{ToolError, `{"abort":true}`, "abort "},
+		{ToolError, `{"abort":true,"reason":"one\ntwo"}`, "abort one two"},
+		{ToolError, `{"abort":true,"reason":"` + long + `"}`, "abort " + long[:500]},
+
+		{PreToolCall, ``, ""},
+		{PreToolCall, `null`, ""},
+		{PreToolCall, `[]`, ""},
+		{PreToolCall, `"content"`, ""},
+		{PreToolCall, `{} {}`, ""},
+		{PreToolCall, `{"abort":true`, ""},
+		{PreToolCall, `{"ABORT":true}`, ""},
+		{PreToolCall, `{"abort":true,"abort":false}`, ""},
+		{PreToolCall, `{"abort":null,"abort":false}`, ""},
+		{PreToolCall, `{"abort":"true"}`, ""},
+		{PreToolCall, `{"abort":1}`, ""},
+		{PreToolCall, `{"deny":true}`, ""},
+		{PreToolCall, `{"reason":"because"}`, ""},
+		{PreToolCall, `{"args":[1]}`, ""},
+		{PreToolCall, `{"args":"{}"}`, ""},
+		{PreToolCall, `{"content":{"text":"x"}}`, ""},
+		{PreToolCall, `{"content":"x","args":{}}`, ""},
+		{PreToolCall, `{"content":"x","abort":true}`, ""},
+		{PreToolCall, "{\"content\":\"\xff\"}", ""},
+		{ToolError, `{"args":{}}`, ""},
+		{ToolResult, `{"args":{}}`, ""},
+	} {
+		r, err := parseReply(c.about, []byte(c.text))
+		got := r.String()
+		switch {
+		case err != nil:
+			got = ""
+		case r.Content != nil:
+			got += " " + *r.Content
+		case r.Args != nil:
+			got += " " + string(r.Args)
+		case r.Abort:
+			got += " " + r.Reason
+		}
+		if got != c.want {
+			t.Errorf("%s %.60s: %q, %v; want %q", c.about, c.text, got, err, c.want)
+		}
+	}
+}
+
+// F19 among others. Whatever a service does instead of replying, the error has no
+// word of it, nor of the URL.
+func TestAServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	defer other.Close()
+	for name, answer := range map[string]http.HandlerFunc{
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		},
+		"a failure":    func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "canary", http.StatusInternalServerError) },
+		"an empty 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"prose":        func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "canary") },
+		"too much": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"content":"%s"}`, strings.Repeat("canary", maxReply/6))
+		},
+		"half": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, `{"cana`)
+		},
+		"a cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(answer)
+			defer s.Close()
+			_, err := client(t, s.URL+"/?key=canary", hooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
+			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "127.0.0.1") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+// A service that closes connections which were idle does so when it likes, such as
+// while the next question is on its way: that must not refuse a call.
+func TestAKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := make(chan []byte, 3)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for _, replies := range []int{1, 1} { // of each connection, before a question that has none
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			for in := bufio.NewReader(conn); ; replies-- {
+				r, err := http.ReadRequest(in)
+				if err != nil {
+					break
+				}
+				body, _ := io.ReadAll(r.Body)
+				bodies <- body
+				if replies == 0 {
+					break
+				}
+				io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+			}
+			conn.Close()
+		}
+	}()
+	c := client(t, "http://"+l.Addr().String(), hooktest.Secret)
+	for range 2 {
+		if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+	l.Close()
+	<-served
+	first, lost, again := <-bodies, <-bodies, <-bodies
+	if bytes.Equal(first, lost) || !bytes.Equal(lost, again) {
+		t.Errorf("%s\n%s\n%s", first, lost, again)
+	}
+}
+
+// mute is a service that takes a question and says nothing, in memory: no socket may
+// be in a bubble.
+type mute struct{}
+
+func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func TestAReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Options{URL: "http://localhost", Secret: hooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return mute{} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		_, err = c.Ask(t.Context(), Call{Hook: PreToolCall})
+		if took := time.Since(begin); took != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v after %s", err, took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begin = time.Now()
+		_, err = c.Ask(ctx, Call{Hook: PreToolCall})
+		if took := time.Since(begin); took != time.Second || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
+
+// Questions about calls of one turn are asked together: each is answered only when
+// all are there.
+func TestQuestionsAreAskedTogether(t *testing.T) {
+	const n = 20
+	var arrived = make(chan struct{}, n)
+	all := make(chan struct{})
+	s := hooktest.New(t, func(hooktest.Question) string {
+		arrived <- struct{}{}
+		<-all
+		return `{}`
+	})
+	c := client(t, s.URL, hooktest.Secret)
+	errs := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := c.Ask(t.Context(), Call{Hook: PreToolCall})
+			errs <- err
+		}()
+	}
+	for range n {
+		<-arrived
+	}
+	close(all)
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
+	for _, o := range []Options{
+		{URL: "http://hooks.example.com", Secret: hooktest.Secret},
+		{URL: "https://user:canary@hooks.example.com", Secret: hooktest.Secret},
+		{URL: "ftp://hooks.example.com", Secret: hooktest.Secret},
+		{URL: "", Secret: hooktest.Secret},
+		{URL: "https://hooks.example.com"},
+	} {
+		if _, err := New(o); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%q: %v", o.URL, err)
+		}
+	}
+}
+
+func FuzzReply(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"content":"x"}`, `{"args":{"a":[1]}}`, `{"abort":true,"reason":"x"}`, `{"abort":false}`, `{"content":null}`, `{"a":1}`, `[`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, about := range []Event{PreToolCall, ToolError, ToolResult} {
+			r, err := parseReply(about, []byte(text))
+			if err != nil {
+				continue
+			}
+			if r.Args != nil && (about != PreToolCall || !json.Valid(r.Args) || r.Args[0] != '{') {
+				t.Errorf("args %s of %s", r.Args, about)
+			}
+			if r.Abort && (r.Args != nil || r.Content != nil) || len(r.Reason) > maxReason {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}

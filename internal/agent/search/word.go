@@ -1,0 +1,119 @@
+package search
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// idle are words that say nothing about a tool.
+var idle = map[string]bool{
+	"a": true, "an": true, "and": true, "any": true, "are": true, "as": true, "at": true, "be": true, "by": true, "can": true,
+	"for": true, "from": true, "i": true, "if": true, "in": true, "into": true, "is": true, "it": true, "its": true, "me": true,
+	"my": true, "of": true, "on": true, "or": true, "that": true, "the": true, "their": true, "this": true, "to": true,
+	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
+}
+
+// words are the words of a text in the form in which they are compared. Names are taken
+// apart at their seams: create_issue, createIssue and "Create issue" are the same two.
+func words(text string) []string {
+	var out []string
+	start, last := -1, rune(0)
+	end := func(to int) {
+		if start < 0 {
+			return
+		}
+		out = appendWord(out, text[start:to])
+		start = -1
+	}
+	for i, r := range text {
+		if len(out) >= maxWords {
+			return out[:maxWords]
+		}
+		switch {
+		case !unicode.In(r, unicode.L, unicode.N, unicode.M):
+			end(i)
+		case start < 0:
+			start = i
+		case seam(last, r, text[i:]):
+			end(i)
+			start = i
+		}
+		last = r
+	}
+	end(len(text))
+	return out[:min(len(out), maxWords)]
+}
+
+// seam reports whether a new word begins at r, the first of rest: at the U of getURLs,
+// and at the F of JSONFile. Scripts without spaces are told from others, too.
+func seam(last, r rune, rest string) bool {
+	if spaceless(last) != spaceless(r) {
+		return true
+	}
+	if !unicode.IsUpper(r) {
+		return false
+	}
+	if !unicode.IsUpper(last) {
+		return true
+	}
+	next, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
+	after, _ := utf8.DecodeRuneInString(strings.TrimPrefix(rest[utf8.RuneLen(r):], string(next)))
+	// The plural of an abbreviation is no word of its own: URLs, IDs.
+	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
+}
+
+// spaceless reports whether words of r's script are written without spaces between.
+func spaceless(r rune) bool {
+	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
+}
+
+// appendWord adds a word, or the pairs of letters that stand for words where there are
+// no spaces: what a pair is part of can be found without a dictionary.
+func appendWord(out []string, word string) []string {
+	first, size := utf8.DecodeRuneInString(word)
+	if !spaceless(first) {
+		if w := stem(strings.ToLower(word)); !idle[w] {
+			out = append(out, w)
+		}
+		return out
+	}
+	if len(word) == size {
+		return append(out, word)
+	}
+	for before, at := 0, size; at < len(word); {
+		_, n := utf8.DecodeRuneInString(word[at:])
+		out = append(out, word[before:at+n])
+		before, at = at, at+n
+	}
+	return out
+}
+
+// stem takes the commonest endings off an English word, so that files, filed and filing
+// meet in fil. It only has to be the same for all forms, not to be a word.
+func stem(w string) string {
+	for i := range len(w) {
+		if w[i] < 'a' || w[i] > 'z' {
+			return w
+		}
+	}
+	switch {
+	case len(w) > 4 && strings.HasSuffix(w, "ies"):
+		w = w[:len(w)-3] + "y"
+	case len(w) > 2 && strings.HasSuffix(w, "s") && !strings.HasSuffix(w, "ss") && !strings.HasSuffix(w, "us"):
+		w = w[:len(w)-1]
+	}
+	for _, ending := range []string{"ing", "ed"} {
+		if base, ok := strings.CutSuffix(w, ending); ok && len(base) >= 3 && strings.ContainsAny(base, "aeiouy") {
+			w = base
+			if n := len(w); w[n-1] == w[n-2] && !strings.ContainsRune("lsz", rune(w[n-1])) {
+				w = w[:n-1]
+			}
+			break
+		}
+	}
+	if len(w) > 3 {
+		w = strings.TrimSuffix(w, "e")
+	}
+	return w
+}

@@ -1,0 +1,97 @@
+package agent_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// inTurns answers a text-mode run's n-th request with the n-th answer: there are no
+// calls in its messages to count, but one message of the model's for each turn.
+func inTurns(answers ...string) llmtest.Script {
+	return func(r llmtest.Request) llmtest.Answer {
+		turn := 0
+		for _, m := range r.Messages {
+			if m.Role == "assistant" {
+				turn++
+			}
+		}
+		return llmtest.Says(answers[min(turn, len(answers)-1)])
+	}
+}
+
+func inText(o *agent.Options) { o.Model = llm.NewText(o.Model) }
+
+// S1.1, S1.2, S1.3, S1.4, S1.6, S1.7: a run of a model that writes its calls, from every
+// kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has
+// the form and the tools.
+func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
+	h := agenttest.Build(t, inTurns(
+		"I will use the add tool.",
+		"TOOL: add\nPARAMETERS: {'a': 1, 'b': 2}",
+		"TOOL: add\nPARAMETERS: {\"a\": NaN, \"b\": 2}",
+		"TOOL: nosuch\nPARAMETERS: {}",
+		"TOOL: fail\nPARAMETERS: {}",
+		"Now both.\n\n**TOOL:** `add`\n**PARAMETERS:**\n```json\n{\"a\": 1, \"b\": 2}\n```\n\ntool: echo parameters: {\"text\": \"x}y\"}",
+		"It is 3.",
+	), inText)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	end := agenttest.Last[event.FinalAnswer](t, events)
+	if end.Answer != "It is 3." || strings.Join(end.Metadata.ToolNames, " ") != "add add add nosuch fail add echo" {
+		t.Errorf("%+v", end)
+	}
+	var kinds []string
+	for _, e := range agenttest.Find[event.ToolError](events) {
+		kinds = append(kinds, e.Kind)
+	}
+	if got := strings.Join(kinds, " "); got != "invalid_arguments invalid_arguments invalid_arguments unknown_tool execution" {
+		t.Errorf("kinds %s", got)
+	}
+	requests := h.Model.Requests()
+	for i, r := range requests {
+		if s := r.Messages[0].Content; !strings.Contains(s, "TOOL: tool_name\nPARAMETERS: {") || !strings.Contains(s, "- add: adds two numbers") || len(r.Tools) > 0 {
+			t.Errorf("request %d: %s", i, s)
+		}
+		last := r.Messages[len(r.Messages)-1]
+		told := strings.Contains(last.Content, "Write a call like this")
+		if (i >= 1 && i <= 3) != told || i >= 1 && i <= 5 && !strings.HasPrefix(last.Content, "TOOL ERROR: ") {
+			t.Errorf("request %d ends with %s", i, last.Content)
+		}
+	}
+	if got, want := requests[6].Messages[len(requests[6].Messages)-1].Content, "TOOL RESULT: add\n{\"sum\":3}\n\nTOOL RESULT: echo\nx}y"; got != want {
+		t.Errorf("the results come back as %q", got)
+	}
+}
+
+// S1.4: an answer that mentions a tool over and over is an answer.
+func TestAnAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
+	h := agenttest.Build(t, inTurns("You can use the add tool."), inText)
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	end := agenttest.Last[event.FinalAnswer](t, events)
+	if end.FinishReason != "stop" || end.Metadata.Steps != 2 {
+		t.Errorf("%s after %d steps", end.FinishReason, end.Metadata.Steps)
+	}
+}
+
+// Issue 4, item 8, in the other dialect.
+func TestStandInsAreWrittenInTheDialect(t *testing.T) {
+	text := strings.Repeat("x", 12000)
+	call := fmt.Sprintf("TOOL: echo\nPARAMETERS: {\"text\": %q}", text)
+	h := agenttest.Build(t, inTurns(call, call, "Done."), func(o *agent.Options) {
+		inText(o)
+		small(3500)(o)
+	})
+	run := h.Begin(t, agent.Request{})
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	last := h.Model.Requests()[2]
+	got := last.Messages[len(last.Messages)-3].Content
+	if !strings.HasPrefix(got, "TOOL RESULT: echo\n[The result of echo (call ") || !strings.Contains(got, "/runs/"+run.ID+"/results/") {
+		t.Errorf("%.200s", got)
+	}
+}

@@ -1,0 +1,320 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// manyTools are n tools of a real server, task_0 to task_{n-1} and, if n allows it, one
+// that files invoices. Each says its own name.
+func manyTools(t testing.TB, n int) *mcp.Client {
+	t.Helper()
+	server := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, nil)
+	schema := json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city in which the task is to be done"},"days":{"type":"integer","description":"For how many days"}}}`)
+	add := func(name, description string) {
+		server.AddTool(&sdk.Tool{Name: name, Description: description, InputSchema: schema}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: name}}}, nil
+		})
+	}
+	for i := range n - 1 {
+		add(fmt.Sprintf("task_%d", i), fmt.Sprintf("Does the useful thing number %d, and says in a sentence or two what it does and when to use it.", i))
+	}
+	add("file_invoice", "Files an invoice with accounting.")
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	cfg, err := mcp.SingleServer(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		tools.Close()
+		web.Close()
+		for session := range server.Sessions() {
+			session.Close()
+		}
+	})
+	return tools
+}
+
+// withMany is a house of n tools in which more than min of them are searched.
+func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.House {
+	tools := manyTools(t, n)
+	return agenttest.Build(t, script, func(o *agent.Options) {
+		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: min}
+	})
+}
+
+// offered are the names of the tools of a request to the model.
+func offered(r llmtest.Request) string {
+	var out []string
+	for _, t := range r.Tools {
+		out = append(out, t.Function.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+func wish(query string) llmtest.Call {
+	return llmtest.Call{ID: "s_" + query, Name: "search_tools", Args: fmt.Sprintf(`{"query":%q}`, query)}
+}
+
+// Issue 4, item 7: the model is shown one tool instead of a hundred, finds what it needs
+// by it, and its search is a call like any other.
+func TestAModelFindsItsToolsAmongTooMany(t *testing.T) {
+	h := withMany(t, 100, 64, llmtest.Turns(
+		llmtest.Calls(wish("file an invoice"), wish("thing number 17")),
+		llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
+		llmtest.Says("Filed."),
+	))
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	if got := strings.Join(meta.ToolNames, " "); got != "search_tools search_tools file_invoice" {
+		t.Errorf("called %s", got)
+	}
+	if got := string(meta.ToolResults[0]); !strings.Contains(got, `{"tools":[{"name":"file_invoice","server":"default","description":"Files an invoice with accounting."}`) {
+		t.Errorf("found %s", got)
+	}
+	for _, r := range agenttest.Find[event.ToolResult](events) {
+		if (r.Tool == "search_tools") != (r.Server == "") {
+			t.Errorf("%s is of server %q", r.Tool, r.Server)
+		}
+	}
+	requests := h.Model.Requests()
+	if got := offered(requests[0]); got != "search_tools" {
+		t.Errorf("at first the model is shown %s", got)
+	}
+	if d := requests[0].Tools[0].Function.Description; !strings.Contains(d, "100 tools can be used, of the servers default;") {
+		t.Errorf("the search says %s", d)
+	}
+	// In the order of the calls, whichever of the two was done first.
+	for _, r := range requests[1:] {
+		if got := offered(r); !strings.HasPrefix(got, "search_tools file_invoice task_17") {
+			t.Errorf("then %s", got)
+		}
+	}
+	if first, last := requests[1], requests[2]; offered(first) != offered(last) {
+		t.Errorf("a turn that found nothing new changed %s to %s", offered(first), offered(last))
+	}
+}
+
+// What the request says about tools is what the model is shown.
+func TestARequestThatNamesToolsIsShownThemAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		r     agent.Request
+		tools int
+	}{
+		"nothing":           {agent.Request{}, 1},
+		"auto":              {agent.Request{ToolChoice: agent.ToolAuto}, 1},
+		"none":              {agent.Request{ToolChoice: agent.ToolNone}, 0},
+		"required":          {agent.Request{ToolChoice: agent.ToolRequired}, 20},
+		"tools":             {agent.Request{Tools: []string{"task_1*"}}, 10},
+		"servers":           {agent.Request{Servers: []string{"default"}}, 20},
+		"tools and servers": {agent.Request{Tools: []string{"*"}, Servers: []string{"default"}}, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := withMany(t, 20, 10, llmtest.Turns(llmtest.Says("Yes.")))
+			h.Events(t, h.Begin(t, c.r).ID)
+			if got := len(h.Model.Requests()[0].Tools); got != c.tools {
+				t.Errorf("%d tools are shown, want %d", got, c.tools)
+			}
+		})
+	}
+}
+
+func TestTheSearchBeginsAboveItsBounds(t *testing.T) {
+	for _, c := range []struct {
+		bounds   agent.ToolSearch
+		searched bool
+	}{
+		{agent.ToolSearch{}, false}, {agent.ToolSearch{MinTools: 20}, false}, {agent.ToolSearch{MinTools: 19}, true},
+		{agent.ToolSearch{MinBytes: 1 << 20}, false}, {agent.ToolSearch{MinTools: 20, MinBytes: 1000}, true},
+	} {
+		tools := manyTools(t, 20)
+		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Tools, o.ToolSearch = tools, c.bounds })
+		h.Events(t, h.Begin(t, agent.Request{}).ID)
+		if got := len(h.Model.Requests()[0].Tools) == 1; got != c.searched {
+			t.Errorf("%+v: searched %t", c.bounds, got)
+		}
+	}
+}
+
+// A tool that the model names rightly works although it was not found, and is shown
+// from then on: refusing it would only cost a turn.
+func TestAToolThatWasNotFoundCanBeCalled(t *testing.T) {
+	h := withMany(t, 20, 10, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}, llmtest.Call{ID: "b", Name: "nope", Args: `{}`}),
+		llmtest.Says("Done."),
+	))
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	if got := texts(meta.ToolResults); got != `"task_3" {"error":"There is no tool named \"nope\"."}` {
+		t.Errorf("results %s", got)
+	}
+	if got := offered(h.Model.Requests()[1]); got != "search_tools task_3" {
+		t.Errorf("shown %s", got)
+	}
+}
+
+// S1.7: what is wrong with a search is told to the model like with any call.
+func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
+	for args, says := range map[string]string{
+		`{}`: "missing required field: query", `{"query":" "}`: "query is empty", `{"query":3}`: "query is not a string", `{"query":null}`: "query is not a string",
+		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "not a JSON object", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
+	} {
+		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
+		failed := agenttest.Find[event.ToolError](h.Events(t, h.Begin(t, agent.Request{}).ID))
+		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || strings.Count(failed[0].Payload, `"required":["query"]`) != 1 {
+			t.Errorf("%.40s: %+v", args, failed)
+		}
+	}
+}
+
+func TestASearchThatFindsNothingSaysSo(t *testing.T) {
+	h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(wish("submarine")), llmtest.Says("No.")))
+	found := agenttest.Find[event.ToolResult](h.Events(t, h.Begin(t, agent.Request{}).ID))
+	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// However much a run searches, what its model is shown stays bounded: the latest.
+func TestFoundToolsAreBounded(t *testing.T) {
+	var answers []llmtest.Answer
+	for i := range 9 {
+		var calls []llmtest.Call
+		for j := range 8 {
+			calls = append(calls, llmtest.Call{ID: fmt.Sprint(i, "_", j), Name: fmt.Sprintf("task_%d", 8*i+j), Args: `{}`})
+		}
+		answers = append(answers, llmtest.Calls(calls...))
+	}
+	h := withMany(t, 100, 10, llmtest.Turns(append(answers, llmtest.Says("Done."))...))
+	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	requests := h.Model.Requests()
+	last := requests[len(requests)-1].Tools
+	if len(last) != 49 || last[0].Function.Name != "search_tools" || last[48].Function.Name != "task_71" {
+		t.Errorf("%d tools: %s", len(last), offered(requests[len(requests)-1]))
+	}
+}
+
+// A server's own tool of the name keeps it.
+func TestTheSearchTakesNoNameFromATool(t *testing.T) {
+	server := sdk.NewServer(&sdk.Implementation{Name: "s", Version: "1"}, nil)
+	for _, name := range []string{"search_tools", "other"} {
+		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "theirs"}}}, nil
+		})
+	}
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	defer web.Close()
+	cfg, _ := mcp.SingleServer(web.URL)
+	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tools.Close()
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{}`}), llmtest.Says("Done.")),
+		func(o *agent.Options) { o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 1} })
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if got := texts(agenttest.Last[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
+		t.Errorf("results %s", got)
+	}
+	if got := offered(h.Model.Requests()[0]); got != "search_tools_2" {
+		t.Errorf("shown %s", got)
+	}
+}
+
+// S1.2: in text mode the search and what it found are in every prompt.
+func TestTheSearchWorksInTextMode(t *testing.T) {
+	tools := manyTools(t, 100)
+	script := func(r llmtest.Request) llmtest.Answer {
+		results := 0
+		for _, m := range r.Messages {
+			results += strings.Count(m.Content, "TOOL RESULT: ")
+		}
+		// The prompt announces the words itself, once.
+		return []llmtest.Answer{
+			llmtest.Says("Let me look.\nTOOL: search_tools\nPARAMETERS: {\"query\": \"invoice\"}"),
+			llmtest.Says("TOOL: file_invoice\nPARAMETERS: {}"), llmtest.Says("Filed."),
+		}[min(results-1, 2)]
+	}
+	h := agenttest.Build(t, script, func(o *agent.Options) {
+		o.Model = llm.NewText(o.Model)
+		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
+	})
+	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	end := agenttest.Last[event.FinalAnswer](t, events)
+	if end.Answer != "Filed." || strings.Join(end.Metadata.ToolNames, " ") != "search_tools file_invoice" {
+		t.Errorf("%+v", end)
+	}
+	for i, r := range h.Model.Requests() {
+		system := r.Messages[0].Content
+		if !strings.Contains(system, "- search_tools: ") || strings.Contains(system, "- task_5:") || strings.Contains(system, "- file_invoice: ") != (i > 0) {
+			t.Errorf("prompt %d: %s", i, system)
+		}
+	}
+}
+
+// A prompt that lists the tools must not bring back what the search spares.
+func TestThePromptListsOnlyWhatIsShown(t *testing.T) {
+	tools := manyTools(t, 20)
+	p, err := agent.NewPrompt(agent.PromptOptions{Template: "{{.tools}}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Tools, o.ToolSearch, o.Prompt = tools, agent.ToolSearch{MinTools: 10}, p
+	})
+	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if got := h.Model.Requests()[0].Messages[0].Content; strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "- search_tools: ") {
+		t.Errorf("prompt %s", got)
+	}
+}
+
+// BenchmarkRunAmongManyTools is a whole run of one tool call, over loopback HTTP with
+// the scripted model's own work in it: all tools shown, and searched. It reports how
+// much of all requests of the run together was about tools.
+func BenchmarkRunAmongManyTools(b *testing.B) {
+	call := llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`})
+	for _, n := range []int{10, 64, 1000} {
+		for name, c := range map[string]struct {
+			min     int
+			answers []llmtest.Answer
+		}{
+			"shown":    {0, []llmtest.Answer{call, llmtest.Says("Filed.")}},
+			"searched": {1, []llmtest.Answer{llmtest.Calls(wish("useful thing to file an invoice")), call, llmtest.Says("Filed.")}},
+		} {
+			b.Run(fmt.Sprintf("%d %s", n, name), func(b *testing.B) {
+				h := withMany(b, n, c.min, llmtest.Turns(c.answers...))
+				h.Events(b, h.Begin(b, agent.Request{}).ID)
+				bytes := 0
+				for _, r := range h.Model.Requests() {
+					for _, t := range r.Tools {
+						bytes += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
+					}
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					h.Events(b, h.Begin(b, agent.Request{}).ID)
+				}
+				b.ReportMetric(float64(bytes), "toolbytes/run")
+			})
+		}
+	}
+}
