@@ -140,7 +140,8 @@ func TestWhatWasReadIsKeptForItsTime(t *testing.T) {
 	})
 }
 
-// What is kept is bounded, and nothing is kept that changed while it was read.
+// What is kept is bounded, and nothing is kept that changed while it was read or of whose
+// changes we would not hear.
 func TestAShelfIsBounded(t *testing.T) {
 	s := newShelf()
 	s.hear(true)
@@ -171,5 +172,10 @@ func TestAShelfIsBounded(t *testing.T) {
 	s.hear(false)
 	if len(s.books) != 0 || s.size != 0 {
 		t.Errorf("deaf, and %d results of %d bytes are kept", len(s.books), s.size)
+	}
+	_, begun = s.take(k)
+	s.put(k, json.RawMessage(`{}`), 0, begun)
+	if raw, _ := s.take(k); raw != nil {
+		t.Error("one that nobody would tell us about was kept")
 	}
 }

@@ -47,6 +47,9 @@ type standing struct {
 // than the one before.
 const calmStream = 10 * time.Second
 
+// maxEventID bounds the ids of events, in bytes: they come back as a header.
+const maxEventID = 1 << 10
+
 // stand answers the SDK's GET for the standing stream, if this session is to have one.
 // The first GET is made before the session is used: what servers say while nobody
 // listens, most of them forget. But no longer than sideTime: some send the reply's
@@ -198,7 +201,7 @@ func (b *standing) step() {
 		b.end()
 		return
 	}
-	if e.id != "" {
+	if e.id != "" && len(e.id) <= maxEventID && !badHeaderValue(e.id) {
 		b.lastID = e.id
 	}
 	if ms, err := strconv.Atoi(e.retry); err == nil {
