@@ -65,7 +65,7 @@ const (
 // Call calls a tool and waits for its result. The error is a *CallError. A result
 // with IsError is a result: the tool ran and says that it failed.
 //
-// The call waits under ctx for one of its server's permits; its time-out starts when
+// The call waits under ctx for one of its server's permits; its time starts when
 // it has one (S4.4). When ctx ends Call returns at once, and the server is told.
 func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 	for {
