@@ -18,10 +18,12 @@ import (
 const (
 	maxBody  = 4 << 20  // bytes of one answer, uncompressed: JSON, or one event (F20)
 	maxError = 64 << 10 // bytes read of a refusal
-	// sideTime bounds requests that no caller waits for: notifications, answers to
-	// a server's requests, and the DELETE that ends a session. The SDK sends them
-	// on contexts that nobody cancels.
+	// sideTime bounds requests that no caller waits for: notifications, and the DELETE
+	// that ends a session. The SDK sends them on contexts that nobody cancels.
 	sideTime = 2 * time.Second
+	// answerTime bounds answers to a server's requests: one that is lost leaves the
+	// server, and so the call, waiting.
+	answerTime = 20 * time.Second
 
 	sessionHeader = "Mcp-Session-Id"
 	cancelled     = "notifications/cancelled"
@@ -54,7 +56,7 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return g.resume(r, x)
 	case http.MethodDelete:
-		return g.aside(r, x, http.StatusNoContent)
+		return g.aside(r, x, http.StatusNoContent, sideTime)
 	}
 	id, method, err := outgoing(r)
 	switch {
@@ -69,7 +71,11 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return emptyReply(r, http.StatusAccepted), nil
 	}
-	return g.aside(r, x, http.StatusAccepted)
+	bound := sideTime
+	if method == "" {
+		bound = answerTime
+	}
+	return g.aside(r, x, http.StatusAccepted, bound)
 }
 
 // outgoing is the id and the method of the message that r carries: an answer to the
@@ -241,14 +247,14 @@ func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 	return resp, nil
 }
 
-// aside sends what nobody waits for; ok is the status that the SDK is told.
-func (g guard) aside(r *http.Request, x *exchange, ok int) (*http.Response, error) {
+// aside sends what nobody waits for, within bound; ok is the status that the SDK is told.
+func (g guard) aside(r *http.Request, x *exchange, ok int, bound time.Duration) (*http.Response, error) {
 	if stale(r, x) {
 		closeBody(r)
 		return emptyReply(r, ok), nil
 	}
 	// The reply's body is of no use to the SDK, and the SDK would not close it in time.
-	ctx, stop := context.WithTimeout(r.Context(), sideTime)
+	ctx, stop := context.WithTimeout(r.Context(), bound)
 	defer stop()
 	resp, err := g.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {

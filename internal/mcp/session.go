@@ -115,8 +115,10 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	}
 	s := p.cur
 	if s != nil && s.company.crowded() {
-		// On a new session what the server asks has a call again that it is about.
-		p.leaveLocked(s)
+		// On a new session what the server asks has a call again that it is about. The SDK
+		// tells the server of a call that was given up when that has returned, and a session
+		// that is closed tells nothing any more.
+		p.leaveLocked(s, sideTime)
 		s = nil
 	}
 	if s == nil {
@@ -225,15 +227,19 @@ func (p *pool) drop(s *session) bool {
 	}
 	p.rest = now.Add(backoff(p.losses))
 	p.losses++
-	p.leaveLocked(s)
+	p.leaveLocked(s, 0)
 	return true
 }
 
-// leaveLocked closes s, which is the current session, when its calls have ended.
-func (p *pool) leaveLocked(s *session) {
+// leaveLocked closes s, which is the current session, when its calls have ended, and not
+// before grace is over.
+func (p *pool) leaveLocked(s *session, grace time.Duration) {
 	p.cur = nil
 	s.leave()
-	p.work.Go(func() { _ = s.cs.Close() })
+	p.work.Go(func() {
+		pause(p.life, grace)
+		_ = s.cs.Close()
+	})
 }
 
 // resting is for how long the supervisor leaves a pool without a session alone.
