@@ -68,6 +68,7 @@ func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer)
 	if err != nil {
 		return err
 	}
+	printSignIns(ctx, stdout, tools.client)
 	if !printServers(stdout, tools.client) || !pinned {
 		failed = true
 	}
@@ -105,6 +106,21 @@ func verdict(err error) string {
 		return "failed: " + err.Error()
 	}
 	return "fetched"
+}
+
+// printSignIns prints where callers sign in to the servers that want them to: as much as
+// can be found out without one.
+func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
+	for _, s := range tools.Servers() {
+		host, err := tools.SignInAt(ctx, s.Name)
+		switch {
+		case errors.Is(err, mcp.ErrUnknownServer):
+		case err != nil:
+			fmt.Fprintf(stdout, "callers cannot sign in to %s: %v\n\n", s.Name, err)
+		default:
+			fmt.Fprintf(stdout, "callers sign in to %s at %s\n\n", s.Name, host)
+		}
+	}
 }
 
 // printServers prints the table and reports whether every enabled server answered.

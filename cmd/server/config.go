@@ -29,6 +29,9 @@ type config struct {
 	// Hosts, without port, that requests may be addressed to. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
 
+	// Address under which browsers reach answerd, without a path: they come back to {PUBLIC_URL}/oauth/callback from the authorization servers of MCP servers. Unset: http:// and ADDR, for a loopback address.
+	PublicURL string `env:"PUBLIC_URL"`
+
 	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, else OpenAI's own.
 	LLMBaseURL string `env:"LLM_BASE_URL"`
 	// Its key. Unset: OPENAI_API_KEY.
@@ -365,6 +368,9 @@ func (c *config) checkAddr() error {
 	if !loopback(host) && c.AuthIssuer == "" && !c.AuthAllowAnonymous {
 		return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 	}
+	if err := c.checkPublicURL(host); err != nil {
+		return err
+	}
 	if len(c.AllowedHosts) > 0 {
 		return nil
 	}
@@ -374,7 +380,34 @@ func (c *config) checkAddr() error {
 	case host != "" && (ip == nil || !ip.IsUnspecified()):
 		c.AllowedHosts = []string{strings.ToLower(host)}
 	}
+	if u, err := url.Parse(c.PublicURL); err == nil && u.Host != "" && len(c.AllowedHosts) > 0 && !slices.Contains(c.AllowedHosts, u.Hostname()) {
+		c.AllowedHosts = append(c.AllowedHosts, strings.ToLower(u.Hostname()))
+	}
 	return nil
+}
+
+// checkPublicURL checks it, or finds what it is where ADDR, of that host, says it.
+func (c *config) checkPublicURL(host string) error {
+	if _, port, _ := net.SplitHostPort(c.Addr); c.PublicURL == "" && loopback(host) && port != "0" {
+		c.PublicURL = "http://" + c.Addr
+	}
+	if c.PublicURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+// redirectURL is where browsers come back to; "" where nobody knows.
+func (c *config) redirectURL() string {
+	if c.PublicURL == "" {
+		return ""
+	}
+	return c.PublicURL + "/oauth/callback"
 }
 
 func (c *config) atOpenAI() bool {

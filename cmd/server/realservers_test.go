@@ -37,7 +37,8 @@ type realServer struct {
 var everything = []realCall{
 	{tool: "echo", args: `{"message":"Grüße, \"Welt\""}`, want: `Echo: Grüße, \"Welt\"`},
 	{tool: "get-sum", args: `{"a":40,"b":2}`, want: "42"},
-	{tool: "get-sum", args: `{"a":"forty"}`, status: 502, want: "Invalid"},
+	{tool: "get-sum", args: `{"a":"forty","b":2}`, status: 422, want: `expected number, got string \"forty\"`},
+	{tool: "get-sum", args: `{"a":"40","b":2}`, want: "42"}, // what is only written as text is repaired
 	{tool: "get-structured-content", args: `{"location":"New York"}`, want: `"payload":{"temperature":`},
 	{tool: "get-tiny-image", args: `{}`, want: `"mimeType":"image/png"`},
 	{tool: "get-annotated-message", args: `{"messageType":"error"}`, want: `"annotations":{`},

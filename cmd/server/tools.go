@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -39,6 +40,7 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	}
 	warnOfNobody(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
+	o.RedirectURL = c.redirectURL()
 	if c.EnableJWTToken {
 		if t.tokens, err = newTokens(c, o.Logger); err != nil {
 			return toolset{}, err
@@ -81,11 +83,20 @@ func mcpServers(c config) ([]mcp.ServerConfig, error) {
 	return servers, nil
 }
 
-// warnOfNobody says which servers are of no use as long as callers bring no token.
+// warnOfNobody says which servers are of no use as long as callers bring no token, and
+// which are used by everybody on behalf of one.
 func warnOfNobody(c config, servers []mcp.ServerConfig, logger *slog.Logger) {
+	if c.AuthIssuer != "" {
+		return
+	}
+	host, _, _ := net.SplitHostPort(c.Addr)
 	for _, s := range servers {
-		if s.Auth == mcp.AuthExchange && !s.Disabled && c.AuthIssuer == "" {
+		switch {
+		case s.Disabled:
+		case s.Auth.TakesToken():
 			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
+		case s.Auth.OfCallers() && !loopback(host):
+			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
 )
 
 // Budget bounds one run; a zero field is no bound. What is used is looked at before
@@ -129,8 +130,8 @@ func (b *budget) spendTokens(ctx context.Context, out *event.Writer, u event.Usa
 }
 
 // takeResult counts a result that goes into the conversation, and returns as much of
-// it as may.
-func (b *budget) takeResult(text string) string {
+// it as may. where is the place of the whole, if it has one.
+func (b *budget) takeResult(text, where string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	left := b.bytes.left()
@@ -138,7 +139,19 @@ func (b *budget) takeResult(text string) string {
 	if float64(len(text)) <= left {
 		return text
 	}
-	return clipTo(text, int(left))
+	cut, _ := mcp.CutText(text, int(left), where)
+	return cut
+}
+
+// takeMedia counts a picture or sound that goes into the conversation, or refuses it.
+func (b *budget) takeMedia(size int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if float64(size) > b.bytes.left() {
+		return false
+	}
+	b.bytes.used += float64(size)
+	return true
 }
 
 // endTurn counts a turn with calls, and tells readers of what it used besides tokens.

@@ -95,14 +95,15 @@ func TestALimitThatIsNotNearIsNotMentioned(t *testing.T) {
 func TestAResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	long := llmtest.Call{Name: "echo", Args: `{"text":"ééééé"}`}
 	h := agenttest.Build(t, whileOffered(long, long), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}}).ID)
+	run := h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
+	events := h.Events(t, run.ID)
 	var got []string
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" {
 			got = append(got, m.Content)
 		}
 	}
-	if want := "ééééé|é\n[cut here: 2 of 10 bytes are shown]"; strings.Join(got, "|") != want {
+	if want := "ééééé|é\n[cut here: 2 of 10 bytes are shown; the whole result is at /runs/" + run.ID + "/results/call_2]"; strings.Join(got, "|") != want {
 		t.Errorf("the model was told %q", got)
 	}
 	for _, r := range agenttest.Find[event.ToolResult](events) {

@@ -15,8 +15,7 @@ import (
 // Bounds of one turn.
 const (
 	maxCallsPerTurn = 32
-	maxArgs         = 64 << 10  // bytes of one call's arguments
-	maxForModel     = 256 << 10 // bytes of one result in the conversation
+	maxArgs         = 64 << 10 // bytes of one call's arguments
 )
 
 type jsonText = json.RawMessage
@@ -28,13 +27,6 @@ type call struct {
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
 	found    []string // the names of the tools that it found, if it was a search for some
-}
-
-// outcome is how a call of a run ended, for the conversation and for the metadata.
-type outcome struct {
-	forModel string
-	failed   bool
-	result   jsonText
 }
 
 // parse reads the arguments as the model wrote them. They are never guessed: what is
@@ -79,11 +71,11 @@ func (c *call) params() jsonText {
 	return quoted
 }
 
-// callAll runs the calls of a turn at the same time. Every call gets its outcome
+// callAll runs the calls of a turn at the same time. Every call gets its ending
 // and its event, whatever happens to the others; the error is one that ends the run.
 // When a hook ends it, or the time for tools is over, the calls under way are given up.
-func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome, error) {
-	outcomes := make([]outcome, len(calls))
+func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending, error) {
+	endings := make([]ending, len(calls))
 	errs := make([]error, len(calls))
 	turn, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -101,7 +93,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 		wg.Go(func() {
 			defer recovered(&errs[i])
 			defer l.budget.passCall(i)
-			outcomes[i], errs[i] = l.callOne(turn, c, i, refusal)
+			endings[i], errs[i] = l.callOne(turn, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				end(abort)
 			}
@@ -109,14 +101,14 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]outcome
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return outcomes, err
+		return endings, err
 	}
-	return outcomes, errors.Join(errs...)
+	return endings, errors.Join(errs...)
 }
 
 // callOne takes one call to its tool_result or tool_error. place is where it stands in
 // its turn.
-func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (outcome, error) {
+func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) (ending, error) {
 	tool, known := l.tools[c.Tool]
 	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
@@ -127,32 +119,16 @@ func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) 
 	}
 	end, err := l.agent.perform(ctx, in)
 	if err != nil {
-		return outcome{}, err
+		return ending{}, err
 	}
-	var o outcome
 	// Whatever became of the turn: what was opened is closed.
 	if ctx := context.WithoutCancel(ctx); end.failed != nil {
-		quoted, _ := json.Marshal(map[string]string{"error": end.failed.Payload})
-		o, err = outcome{forModel: string(quoted), failed: true, result: quoted}, l.run.out.Append(ctx, *end.failed)
+		err = l.run.out.Append(ctx, *end.failed)
 	} else {
-		o, err = outcome{forModel: clip(end.text), result: end.worked.Payload}, l.run.out.Append(ctx, *end.worked)
+		err = l.run.out.Append(ctx, *end.worked)
 	}
 	if err == nil && end.abort != nil {
 		err = end.abort
 	}
-	return o, err
-}
-
-// clip bounds what one result adds to the conversation, and says what it cut.
-func clip(text string) string { return clipTo(text, maxForModel) }
-
-func clipTo(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return fmt.Sprintf("%s\n[cut here: %d of %d bytes are shown]", text[:cut], cut, len(text))
+	return end, err
 }

@@ -145,8 +145,16 @@ func (w *window) cut(c *conversation, room int64) (saved int64) {
 	return saved
 }
 
-// shorten cuts a result to a weight, and says so in it.
+// shorten cuts a result to a weight, and says so in it. What is shown besides its text
+// goes first.
 func (w *window) shorten(runID string, m *llm.Message, weight int64) {
+	if len(m.Media) > 0 {
+		m.Media = nil
+		m.Text += fmt.Sprintf("\n[not shown, to make room; the whole is kept at %s]", placeOf(runID, m.CallID))
+		if w.weight(m) <= weight {
+			return
+		}
+	}
 	mark := fmt.Sprintf("\n[cut here to make room; the whole is kept at %s]", placeOf(runID, m.CallID))
 	over := w.weight(m) + w.tokens(len(mark)) - weight + 1 // for what rounding takes
 	keep := len(m.Text) - int(float64(over)*bytesPerToken/w.factor) - 1

@@ -70,7 +70,8 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 	}
 	q := in.question(hook.ToolResult)
 	if isFailure {
-		q.Hook, q.Failure = hook.ToolError, &hook.Failure{Kind: string(failed.Kind), Message: clip(failed.Message)}
+		told, _ := mcp.CutText(failed.Message, maxForModel, "")
+		q.Hook, q.Failure = hook.ToolError, &hook.Failure{Kind: string(failed.Kind), Message: told}
 	} else {
 		q.Result = &hook.Result{Content: contentOf(res), Structured: res.Structured}
 	}

@@ -92,16 +92,18 @@ func (l *loop) elicit(ctx context.Context, c event.Call, e mcp.Elicitation) (res
 func (i *interrupt) await(ctx context.Context, patience time.Duration) mcp.ElicitationResult {
 	expiry := time.NewTimer(patience)
 	defer expiry.Stop()
-	end := ErrExpired
+	end, otherwise := ErrExpired, mcp.Cancel
 	select {
 	case res := <-i.answer:
 		return res
+	case <-i.question.Done:
+		end, otherwise = ErrAnswered, mcp.Accept
 	case <-expiry.C:
 	case <-ctx.Done():
 		end = ErrAnswered // by the server, or the end of the run
 	}
 	if i.settle(end) {
-		return mcp.ElicitationResult{Action: mcp.Cancel}
+		return mcp.ElicitationResult{Action: otherwise}
 	}
 	return <-i.answer // it came at the last moment, and was taken
 }

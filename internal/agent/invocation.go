@@ -32,6 +32,7 @@ type invocation struct {
 	// own makes the call where the tool is one of ours and no server's.
 	own func(context.Context, *invocation) (*mcp.Result, error)
 
+	reported *mcp.Result   // the tool's own report of its failure
 	answered *mcp.Result   // by a hook in place of the tool; nil where none did
 	abort    *abortError   // of a hook that ends the run
 	took     time.Duration // of the call itself, without what came before and after
@@ -41,7 +42,8 @@ type invocation struct {
 type ending struct {
 	worked *event.ToolResult
 	failed *event.ToolError
-	text   string      // of a result, for the model
+	result *mcp.Result // whole, of a call that worked
+	where  string      // where the whole can be read; "" where it cannot
 	abort  *abortError // the run ends with the call, if this is set
 }
 
@@ -59,21 +61,16 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	))
 	defer span.End()
 	res, err := a.send(ctx, &in)
+	err = a.instructive(&in, err)
 	a.observe(ctx, span, &in, err)
 	res, err = a.review(ctx, &in, res, err)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		return ending{abort: in.abort, failed: &event.ToolError{
-			Call: in.Call, Args: in.args, ArgsText: in.argsText,
-			Payload: clip(failed.Message), Kind: string(failed.Kind), DurationMS: in.took.Milliseconds(),
-		}}, nil
+		return a.reportFailure(ctx, &in, failed), nil
 	}
 	if err != nil {
 		return ending{}, err
 	}
-	return ending{text: res.Text(), worked: &event.ToolResult{
-		Call: in.Call, Args: in.args, Payload: res.Payload(), Content: contentOf(res),
-		Structured: res.Structured, DurationMS: in.took.Milliseconds(),
-	}}, nil
+	return a.report(ctx, &in, res), nil
 }
 
 // observe takes how the call itself ended, whatever a hook makes of it, into the span,
@@ -106,6 +103,7 @@ func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
 		a.announce,
+		a.validate,
 		a.permit,
 		a.charge,
 	} {
@@ -136,7 +134,7 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	case !in.known:
 		return in.fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))
 	case in.bad != "":
-		return in.fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %s. Try again with the correct arguments. The tool's input schema: %s", in.bad, in.tool.InputSchema))
+		return in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", in.bad))
 	}
 	return nil
 }
@@ -170,7 +168,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		defer func() { in.took = time.Since(started) }()
 		return in.own(ctx, in)
 	}
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
@@ -193,7 +191,8 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		return nil, err
 	}
 	if res.IsError {
-		return nil, in.fail(mcp.Execution, res.Text())
+		in.reported = res
+		return nil, in.fail(res.Failure(), res.Text())
 	}
 	return res, nil
 }

@@ -32,7 +32,9 @@ type loop struct {
 	parts    int             // text and reasoning parts so far
 	callIDs  map[string]bool
 	budget   *budget
+	shown    gallery
 	meta     event.Metadata
+	metaSize int    // bytes of the calls in meta
 	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
 }
 
@@ -91,6 +93,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	}
 	l.callIDs = make(map[string]bool)
 	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
+	l.shown = gallery{profile: l.agent.Profiles[req.Model], budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err
 }
@@ -120,24 +123,24 @@ func (l *loop) finalAnswer(said reply) event.Body {
 // call order (S0.7).
 func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
-	outcomes, err := l.callAll(ctx, said.calls, last)
+	endings, err := l.callAll(ctx, said.calls, last)
 	sampled := l.budget.takeSampled()
 	l.meta.Usage.InputTokens += sampled.InputTokens
 	l.meta.Usage.OutputTokens += sampled.OutputTokens
 	l.meta.Usage.TotalTokens += sampled.TotalTokens
-	for i, o := range outcomes {
-		l.messages = append(l.messages, llm.Message{
-			Role: llm.ToolRole, CallID: said.calls[i].CallID, Tool: said.calls[i].Tool, Text: l.budget.takeResult(o.forModel), Failed: o.failed,
-		})
-		l.meta.ToolNames = append(l.meta.ToolNames, said.calls[i].Tool)
-		l.meta.ToolParams = append(l.meta.ToolParams, said.calls[i].params())
-		l.meta.ToolResults = append(l.meta.ToolResults, o.result)
+	if err != nil {
+		return err
+	}
+	l.shown.nextTurn()
+	for i, end := range endings {
+		l.messages = append(l.messages, l.message(said.calls[i], end))
+		l.record(said.calls[i], end)
 	}
 	if l.search != nil && l.search.take(said.calls) {
 		l.offered = l.search.shown()
 	}
-	if err != nil || last {
-		return err
+	if last {
+		return nil
 	}
 	return l.budget.endTurn(ctx, l.run.out)
 }

@@ -124,8 +124,7 @@ type finding struct {
 func (s *toolSearch) search(_ context.Context, in *invocation) (*mcp.Result, error) {
 	query, err := wishOf(in.args)
 	if err != nil {
-		return nil, in.fail(mcp.InvalidArguments, fmt.Sprintf("The arguments cannot be used: %v. Try again with the correct arguments. "+
-			"The tool's input schema: %s", err, searchSchema))
+		return nil, in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %v", err))
 	}
 	findings := []finding{}
 	var said strings.Builder

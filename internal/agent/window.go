@@ -13,6 +13,10 @@ const (
 	tokensPerMessage = 8  // role and framing; a call has as much
 	tokensPerTool    = 16 // framing of one tool's definition
 	maxAnswerReserve = 8192
+	// Providers count a picture by its size in pixels, up to some 1,600 tokens; a sound
+	// by its time, of which its bytes say little.
+	tokensPerPicture   = 1600
+	soundBytesPerToken = 256 // of base64
 )
 
 // window keeps a run's conversation within what its model can take: whole messages
@@ -72,7 +76,20 @@ func (w *window) weight(m *llm.Message) int64 {
 	for _, c := range m.Calls {
 		bytes += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
-	return w.tokens(bytes + tokensPerMessage*bytesPerToken)
+	return w.tokens(bytes+tokensPerMessage*bytesPerToken) + mediaWeight(m)
+}
+
+// mediaWeight is the estimate for what a message has besides text. What a provider
+// counted for text says nothing of it.
+func mediaWeight(m *llm.Message) (sum int64) {
+	for _, p := range m.Media {
+		if p.IsImage() {
+			sum += tokensPerPicture
+		} else {
+			sum += int64(len(p.Data) / soundBytesPerToken)
+		}
+	}
+	return sum
 }
 
 // toolWeight is the estimate for the tools that a request offers.

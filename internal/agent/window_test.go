@@ -122,6 +122,33 @@ func TestAHugeResultIsCutBeforeOthersLeave(t *testing.T) {
 	}
 }
 
+// Pictures count, and leave the last turn before its text does.
+func TestPicturesLeaveTheWindow(t *testing.T) {
+	show := func() *conversation {
+		c := chat("SQCRCR", func(int) int { return 900 })
+		for _, i := range []int{3, 5} {
+			c.messages[i].Media = []llm.Media{{MIME: "image/png", Data: "iVBORw0KGgo="}, {MIME: "audio/mpeg", Data: strings.Repeat("A", 25600)}}
+		}
+		return c
+	}
+	for _, test := range []struct {
+		limit int64
+		first int // pictures and sounds that are left of each turn
+		last  int
+	}{{10_000, 2, 2}, {3500, 0, 2}, {1600, 0, 0}} {
+		c := show()
+		w := newWindow(llm.Profile{})
+		weight := w.fit(c, test.limit)
+		first, last := c.messages[3], c.messages[5]
+		if len(first.Media) != test.first || len(last.Media) != test.last || weight > test.limit || weight != w.weigh(c) {
+			t.Errorf("in %d tokens: %d and %d are shown, of %d", test.limit, len(first.Media), len(last.Media), weight)
+		}
+		if said := strings.Contains(last.Text, "[not shown, to make room; the whole is kept at /runs/run_x/results/c%2F2]"); said != (test.last == 0) {
+			t.Errorf("in %d tokens: …%s", test.limit, last.Text[max(0, len(last.Text)-100):])
+		}
+	}
+}
+
 // Whatever the conversation and the limit: what the model needs to go on stays as it is,
 // calls and results stay pairs, and the result is within the limit or nothing more could
 // be done.

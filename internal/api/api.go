@@ -104,6 +104,8 @@ func (h *Handler) routes() http.Handler {
 	look("/healthz", h.handle(h.health))
 	look("/readyz", h.handle(h.ready))
 	look("/openapi.yaml", h.handle(h.openAPI))
+	// Once only, and by a browser that another site sends: no HEAD, no token, any origin.
+	r.Get("/oauth/callback", h.authorized)
 	if h.Metrics != nil {
 		look("/metrics", h.Metrics)
 	}
@@ -118,6 +120,7 @@ func (h *Handler) routes() http.Handler {
 		r.Get("/answer/stream", h.handle(h.streamQuery))
 		r.Get("/runs/{run_id}", h.handle(h.run))
 		r.Get("/runs/{run_id}/events", h.handle(h.events))
+		r.Get("/runs/{run_id}/results/{call_id}", h.handle(h.result))
 		r.Post("/runs/{run_id}/input", h.handle(h.input))
 		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
 		r.Get("/tools", h.handle(h.tools))

@@ -41,7 +41,10 @@ func newExchanging(t *testing.T) *exchanging {
 	}))
 	t.Cleanup(iam.Close)
 	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
-	sdk.AddTool(server, &sdk.Tool{Name: "add"}, func(context.Context, *sdk.CallToolRequest, struct{ A, B int }) (*sdk.CallToolResult, any, error) {
+	sdk.AddTool(server, &sdk.Tool{Name: "add"}, func(context.Context, *sdk.CallToolRequest, struct {
+		A int `json:"a"`
+		B int `json:"b"`
+	}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "3"}}}, nil, nil
 	})
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
@@ -93,7 +96,7 @@ func TestToolsAreCalledOnBehalfOfWhoAsked(t *testing.T) {
 	}
 	// A call without a model is made on behalf of its caller, too.
 	eve := iam.token(t, "eve", "", time.Hour)
-	decode[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"A":1,"B":2}}`, "Authorization", eve), 200)
+	decode[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, "Authorization", eve), 200)
 	brought = append(brought, strings.TrimPrefix(eve, "Bearer "))
 	e.mu.Lock()
 	defer e.mu.Unlock()

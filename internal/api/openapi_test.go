@@ -136,6 +136,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 		Context map[string]string `json:"context,omitempty"`
 	}](), component("ToolCall"))
 	d.sameShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), component("ToolResult"))
+	d.sameShape(t, "CallResult", reflect.TypeFor[agent.Result](), component("CallResult"))
 	d.sameShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), component("ServerStatus"))
 	states := make(map[string]bool)
 	for _, b := range bodies() {
@@ -310,6 +311,8 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "GET /runs/{run_id}", path: "/runs/run_none", status: 404},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events", status: 200},
 		{route: "GET /runs/{run_id}/events", path: "/runs/" + run.ID + "/events?after=999", status: 400},
+		{route: "GET /runs/{run_id}/results/{call_id}", path: "/runs/" + run.ID + "/results/call_1", status: 200},
+		{route: "GET /runs/{run_id}/results/{call_id}", path: "/runs/" + run.ID + "/results/call_2", status: 404},
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none","action":"cancel"}`, status: 404},
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none"}`, status: 400},
 		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -66,6 +67,38 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 		pos = seq
 	}
 	return h.read(w, r, id, pos)
+}
+
+func noResult() error {
+	return newProblem("not_found", "The run has no call of this id that has ended.")
+}
+
+// result is GET /runs/{run_id}/results/{call_id}: the whole result of one call.
+func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "application/json"); err != nil {
+		return err
+	}
+	id, call := chi.URLParam(r, "run_id"), chi.URLParam(r, "call_id")
+	if _, err := h.owned(r, id); err != nil {
+		return err
+	}
+	// The id is whatever the model's provider made up. chi matches the path as it was
+	// escaped where that matters.
+	if r.URL.RawPath != "" {
+		var err error
+		if call, err = url.PathUnescape(call); err != nil {
+			return noResult()
+		}
+	}
+	res, err := h.Agent.Result(r.Context(), id, call)
+	if errors.Is(err, event.ErrNotFound) {
+		return noResult()
+	}
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, "application/json", res)
+	return nil
 }
 
 // input is POST /runs/{run_id}/input: a person's answer to one thing that the run

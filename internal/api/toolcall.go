@@ -53,6 +53,12 @@ func toolProblem(e *agent.ToolCallError) *problem {
 		code = "tool_error"
 	}
 	p := newProblem(code, e.Payload)
+	if len(e.Errors) > 0 {
+		p.Detail = "The arguments do not fit the tool's input schema."
+	}
+	for _, f := range e.Errors {
+		p.Errors = append(p.Errors, native.FieldError{Pointer: "/args" + f.Pointer, Detail: f.Detail})
+	}
 	p.Kind, p.CallID = e.Kind, e.CallID
 	return p
 }

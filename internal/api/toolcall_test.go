@@ -71,6 +71,24 @@ func TestACallThatFailsIsAProblemOfItsKind(t *testing.T) {
 	}
 }
 
+// S1.5: every argument that does not fit is named, by where it is in the body.
+func TestArgumentsThatDoNotFitAreNamed(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":"x","bee":2}}`), 422, "unprocessable")
+	got := make(map[string]string)
+	for _, e := range p.Errors {
+		got[e.Pointer] = e.Detail
+	}
+	if len(got) != 3 || got["/args/b"] != "missing required field: b" || got["/args/a"] != `expected number, got string "x"` || got["/args/bee"] == "" {
+		t.Errorf("%+v", got)
+	}
+	// The very way of a run's calls: what is only written as text is repaired.
+	repaired := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":"1","b":2}}`), 200)
+	if string(repaired.Args) != `{"a":1,"b":2}` || string(repaired.Payload) != `{"sum":3}` {
+		t.Errorf("%+v", repaired)
+	}
+}
+
 func TestABodyThatIsNoCallCallsNothing(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for _, body := range []string{`[]`, `{"args":[]}`, `{"args":null}`, `{"arguments":{}}`, `{"args":{},"args":{}}`, `{"args":{"a":1,"a":2}}`, `{} {}`, `{"context":{"a":1}}`} {

@@ -28,33 +28,33 @@ func outboundClient(given *http.Client) *http.Client {
 	return &client
 }
 
-// reply is an HTTP response read to its end.
-type reply struct {
-	status int
-	header http.Header
-	body   []byte
+// Reply is an HTTP response read to its end.
+type Reply struct {
+	Status int
+	Header http.Header
+	Body   []byte
 }
 
-// exchange sends req and reads at most limit bytes of the reply; more is an error,
+// Do sends req and reads at most limit bytes of the reply; more is an error,
 // and so is a redirect. The limit counts after decompression. Whom names the other
 // side in errors, which are *FetchError.
-func exchange(client *http.Client, req *http.Request, whom string, limit int64) (reply, error) {
+func Do(client *http.Client, req *http.Request, whom string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
-		return reply{}, transportError(whom, err)
+		return Reply{}, transportError(whom, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 3 {
-		return reply{}, &FetchError{Public: whom + " answered with a redirect, which is not followed", Status: resp.StatusCode}
+		return Reply{}, &FetchError{Public: whom + " answered with a redirect, which is not followed", Status: resp.StatusCode}
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return reply{}, transportError(whom, err)
+		return Reply{}, transportError(whom, err)
 	}
 	if int64(len(body)) > limit {
-		return reply{}, &FetchError{Public: whom + " answered too much", Status: resp.StatusCode}
+		return Reply{}, &FetchError{Public: whom + " answered too much", Status: resp.StatusCode}
 	}
-	return reply{resp.StatusCode, resp.Header, body}, nil
+	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
 
 // CheckEndpoint refuses a URL that a secret must not be sent to, or keys taken from:

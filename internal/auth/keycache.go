@@ -155,16 +155,16 @@ func (k *keyCache) request(ctx context.Context) ([]publicKey, error) {
 		return nil, &FetchError{Public: "the key request cannot be made"}
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
-	got, err := exchange(k.client, req, keyEndpoint, maxKeyReply)
+	got, err := Do(k.client, req, keyEndpoint, maxKeyReply)
 	if err != nil {
 		return nil, err
 	}
-	if got.status != http.StatusOK {
-		return nil, &FetchError{Public: keyEndpoint + " refused the request", Status: got.status}
+	if got.Status != http.StatusOK {
+		return nil, &FetchError{Public: keyEndpoint + " refused the request", Status: got.Status}
 	}
-	keys, err := parseKeySet(got.body)
+	keys, err := parseKeySet(got.Body)
 	if err != nil {
-		return nil, &FetchError{Public: keyEndpoint + " gave no keys", Status: got.status, Err: err}
+		return nil, &FetchError{Public: keyEndpoint + " gave no keys", Status: got.Status, Err: err}
 	}
 	return keys, nil
 }

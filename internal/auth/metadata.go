@@ -68,29 +68,29 @@ func (m *metadata) fetch(ctx context.Context) (endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var err error
-	for _, place := range metadataPlaces(m.issuer) {
-		var got reply
+	for _, place := range MetadataPlaces(m.issuer) {
+		var got Reply
 		if got, err = m.request(ctx, place); err != nil {
 			return endpoint{}, err
 		}
-		if got.status == http.StatusOK {
-			return m.read(got.body)
+		if got.Status == http.StatusOK {
+			return m.read(got.Body)
 		}
-		err = &FetchError{Public: metadataEndpoint + " cannot be read", Status: got.status}
-		if got.status/100 != 4 {
+		err = &FetchError{Public: metadataEndpoint + " cannot be read", Status: got.Status}
+		if got.Status/100 != 4 {
 			break // it has some, and cannot give it now
 		}
 	}
 	return endpoint{}, err
 }
 
-func (m *metadata) request(ctx context.Context, place string) (reply, error) {
+func (m *metadata) request(ctx context.Context, place string) (Reply, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, place, nil)
 	if err != nil {
-		return reply{}, &FetchError{Public: metadataEndpoint + " cannot be asked for"}
+		return Reply{}, &FetchError{Public: metadataEndpoint + " cannot be asked for"}
 	}
 	req.Header.Set("Accept", "application/json")
-	return exchange(m.client, req, metadataEndpoint, maxMetadata)
+	return Do(m.client, req, metadataEndpoint, maxMetadata)
 }
 
 // read takes the token endpoint out of the document. RFC 8414 section 3.3: the document
@@ -105,24 +105,24 @@ func (m *metadata) read(body []byte) (endpoint, error) {
 		return endpoint{}, &FetchError{Public: metadataEndpoint + " names another issuer"}
 	}
 	at, err := o.text("token_endpoint")
-	if err != nil || CheckEndpoint("", at) != nil || !mayServe(m.issuer, at) {
+	if err != nil || CheckEndpoint("", at) != nil || !MayServe(m.issuer, at) {
 		return endpoint{}, &FetchError{Public: metadataEndpoint + " names no token endpoint that a secret may be sent to"}
 	}
 	return endpoint{at, time.Now()}, nil
 }
 
-// mayServe reports whether an issuer may send us to that token endpoint: of its own
+// MayServe reports whether an issuer may send us to that token endpoint: of its own
 // origin, or https. An issuer elsewhere must not point at a port of this machine.
-func mayServe(issuer, at string) bool {
+func MayServe(issuer, at string) bool {
 	i, errI := url.Parse(issuer)
 	a, errA := url.Parse(at)
 	return errI == nil && errA == nil && (a.Scheme == "https" || a.Scheme == i.Scheme && a.Host == i.Host)
 }
 
-// metadataPlaces are the addresses of an issuer's metadata: RFC 8414 section 3.1, the
+// MetadataPlaces are the addresses of an issuer's metadata: RFC 8414 section 3.1, the
 // same for OpenID Connect, and OpenID Connect Discovery 1.0 section 4, which differ
 // only for an issuer with a path.
-func metadataPlaces(issuer string) []string {
+func MetadataPlaces(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {
 		return nil // CheckTokenEndpoint has refused it

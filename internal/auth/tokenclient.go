@@ -159,16 +159,16 @@ func (c *tokenClient) request(ctx context.Context, form url.Values, secret Secre
 	req.SetBasicAuth(url.QueryEscape(c.cfg.ClientID), url.QueryEscape(secret.Reveal()))
 
 	asked := time.Now()
-	got, err := exchange(c.client, req, tokenEndpoint, maxTokenReply)
+	got, err := Do(c.client, req, tokenEndpoint, maxTokenReply)
 	if err != nil {
 		return grant{}, err
 	}
-	if got.status != http.StatusOK {
-		return grant{}, &FetchError{Public: tokenEndpoint + " refused the request", Status: got.status, Code: errorCode(got.body)}
+	if got.Status != http.StatusOK {
+		return grant{}, &FetchError{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: ErrorCode(got.Body)}
 	}
-	token, life, err := parseTokenReply(got.body, issuerTime(got.header, asked))
+	token, life, err := parseTokenReply(got.Body, issuerTime(got.Header, asked))
 	if err != nil {
-		return grant{}, &FetchError{Public: err.Error(), Status: got.status}
+		return grant{}, &FetchError{Public: err.Error(), Status: got.Status}
 	}
 	return newGrant(token, life, asked), nil
 }

@@ -34,6 +34,11 @@ var (
 // and, for a JWT, what is left until exp; where neither says anything, a minute. Now is
 // the issuer's time, by which exp was set.
 func parseTokenReply(body []byte, now time.Time) (token Secret, life time.Duration, err error) {
+	return parseTyped(body, now, "Bearer")
+}
+
+// parseTyped is parseTokenReply for a token of that token_type.
+func parseTyped(body []byte, now time.Time, want string) (token Secret, life time.Duration, err error) {
 	o, err := parseObject(body)
 	if err != nil {
 		return Secret{}, 0, errNoReply
@@ -42,8 +47,10 @@ func parseTokenReply(body []byte, now time.Time) (token Secret, life time.Durati
 	if err != nil || !isBearer(text) || len(text) > maxBearer {
 		return Secret{}, 0, errNoBearer
 	}
-	// REQUIRED by the RFC, forgotten by some; but a MAC or DPoP token is no bearer.
-	if kind, err := o.text("token_type"); err != nil || kind != "" && !strings.EqualFold(kind, "Bearer") {
+	// REQUIRED by the RFC, forgotten by some; but a MAC or DPoP token is no bearer, and
+	// one that is not bound to our key is no DPoP token (RFC 9449 section 5).
+	kind, err := o.text("token_type")
+	if err != nil || !strings.EqualFold(kind, want) && (kind != "" || want != "Bearer") {
 		return Secret{}, 0, errNoBearer
 	}
 	// RFC 8693 section 2.2.1: what was exchanged may have become something else.
@@ -108,10 +115,10 @@ func isBearer(s string) bool {
 	return s != ""
 }
 
-// errorCode reads the error member of a refusal (RFC 6749 section 5.2). Anything but
+// ErrorCode reads the error member of a refusal (RFC 6749 section 5.2). Anything but
 // the codes of that section and of RFC 8707 is dropped: it would be the other side's
 // text.
-func errorCode(body []byte) string {
+func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
 	}

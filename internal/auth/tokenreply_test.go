@@ -60,7 +60,7 @@ func FuzzTokenReply(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_ = errorCode(body)
+		_ = ErrorCode(body)
 		tok, life, err := parseTokenReply(body, time.Unix(1_700_000_000, 0))
 		if err != nil {
 			if !tok.IsZero() {

@@ -141,25 +141,25 @@ type dispatcher struct {
 func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	if d.failed == nil {
 		d.sent = true
-		got, err := exchange(d.client, req.WithContext(d.ctx), vaultService, maxBundle)
-		if err == nil && got.status == http.StatusOK {
+		got, err := Do(d.client, req.WithContext(d.ctx), vaultService, maxBundle)
+		if err == nil && got.Status == http.StatusOK {
 			return answer(req, got), nil
 		}
 		if d.failed = err; err == nil {
-			d.failed = &FetchError{Public: vaultService + " refused the request", Status: got.status}
+			d.failed = &FetchError{Public: vaultService + " refused the request", Status: got.Status}
 		}
 	}
 	if strings.HasSuffix(req.URL.Path, "/instance/region") {
-		return answer(req, reply{status: http.StatusOK}), nil
+		return answer(req, Reply{Status: http.StatusOK}), nil
 	}
-	return answer(req, reply{status: http.StatusBadRequest}), nil
+	return answer(req, Reply{Status: http.StatusBadRequest}), nil
 }
 
 // answer makes a response of a reply that was read.
-func answer(req *http.Request, r reply) *http.Response {
+func answer(req *http.Request, r Reply) *http.Response {
 	return &http.Response{
-		Status: http.StatusText(r.status), StatusCode: r.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: r.header, ContentLength: int64(len(r.body)), Body: io.NopCloser(bytes.NewReader(r.body)), Request: req,
+		Status: http.StatusText(r.Status), StatusCode: r.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header, ContentLength: int64(len(r.Body)), Body: io.NopCloser(bytes.NewReader(r.Body)), Request: req,
 	}
 }
 

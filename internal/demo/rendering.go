@@ -18,8 +18,10 @@ const (
 var sentenceKeys = []string{"summary", "text", "message", "answer", "result", "output", "error", "detail", "content", "structuredContent"}
 
 // renderResult is a tool's result as a text to read. JSON gives the field that is
-// meant for people, or else its fields by name.
+// meant for people, or else its fields by name. Structured content behind a text says
+// the same for programs.
 func renderResult(result string) string {
+	result, _, _ = strings.Cut(result, "\nStructured content: ")
 	var v any
 	text := result
 	if json.Unmarshal([]byte(result), &v) == nil {

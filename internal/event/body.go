@@ -158,22 +158,34 @@ type (
 		Logger string          `json:"logger,omitempty"`
 		Data   json.RawMessage `json:"data"`
 	}
-	// ToolResult ends a call that worked.
+	// FieldError is what is wrong with one field; Pointer is RFC 6901's.
+	FieldError struct {
+		Pointer string `json:"pointer"`
+		Detail  string `json:"detail"`
+	}
+	// ToolResult ends a call that worked. SchemaViolations is how the structured content
+	// differs from the tool's own output schema, which doesn't keep it from anybody.
 	ToolResult struct {
 		Call
 		Args       json.RawMessage   `json:"args"`
 		Payload    json.RawMessage   `json:"payload"`
 		Content    []json.RawMessage `json:"content"`
 		Structured json.RawMessage   `json:"structured,omitempty"`
+		Truncated  *Truncated        `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64             `json:"duration_ms"`
+
+		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
 	}
-	// ToolError ends a call that failed, or never ran.
+	// ToolError ends a call that failed, or never ran. Errors is, of invalid_arguments,
+	// what is wrong with which field of Args, where that is known.
 	ToolError struct {
 		Call
 		Args       json.RawMessage `json:"args,omitempty"`
 		ArgsText   string          `json:"args_text,omitempty"`
 		Payload    string          `json:"payload"` // what the model is told
 		Kind       string          `json:"kind"`
+		Errors     []FieldError    `json:"errors,omitempty"`
+		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64           `json:"duration_ms"`
 	}
 
@@ -209,6 +221,12 @@ type (
 		PartialAnswer string `json:"partial_answer"`
 	}
 )
+
+// Truncated says that a result is too large for an event, which has a part of it.
+type Truncated struct {
+	Bytes int    `json:"bytes"`         // of the whole: content and structured content
+	URL   string `json:"url,omitempty"` // where the whole is, as an absolute path; "" if it is not kept
+}
 
 // Interrupt is one thing that a suspended run waits for.
 type Interrupt struct {

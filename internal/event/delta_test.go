@@ -14,17 +14,44 @@ func FuzzADeltaIsWrittenAsEncodingJSONWould(f *testing.F) {
 	f.Fuzz(func(t *testing.T, one, other string) {
 		call := Call{CallID: one, Tool: other, Server: one}
 		for _, b := range []Body{TextDelta{one, other}, ReasoningDelta{one, other}, ToolCallArgs{call, other}} {
-			var buf bytes.Buffer
-			enc := json.NewEncoder(&buf)
-			enc.SetEscapeHTML(false)
-			if err := enc.Encode(b); err != nil {
-				t.Fatal(err)
-			}
-			want := encode("run_a", 1, 2, Start{}, bytes.TrimSpace(buf.Bytes()))
-			want = bytes.Replace(want, []byte(`"start"`), []byte(`"`+b.Type()+`"`), 1)
-			if got := encode("run_a", 1, 2, b, nil); !bytes.Equal(got, want) {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			sameJSON(t, b)
 		}
 	})
+}
+
+// sameJSON compares how b is written by hand with what encoding/json makes of it.
+func sameJSON(t *testing.T, b Body) {
+	t.Helper()
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(b); err != nil {
+		t.Fatal(err)
+	}
+	want := encode("run_a", 1, 2, Start{}, bytes.TrimSpace(buf.Bytes()))
+	want = bytes.Replace(want, []byte(`"start"`), []byte(`"`+b.Type()+`"`), 1)
+	if got := encode("run_a", 1, 2, b, nil); !bytes.Equal(got, want) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A field that is added to a body and forgotten by hand shows here.
+func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
+	raw := []json.RawMessage{json.RawMessage(`{"a":[1,"<&>"]}`), json.RawMessage(`0`)}
+	call := Call{"c", "t<>\"", "s"}
+	full := []Body{
+		ToolResult{call, raw[0], raw[1], raw, raw[0], &Truncated{1 << 20, "/runs/a"}, 7, []FieldError{{"/a", "<b>"}, {"", "c"}}},
+		FinalAnswer{"<\n\u2028>", Metadata{[]string{"a", "<\">"}, raw, raw, "m", 2, "stop", Usage{1, 2, 3}}, "stop"},
+	}
+	for _, b := range append(full,
+		ToolResult{}, ToolResult{Call: call, Content: []json.RawMessage{}, Truncated: &Truncated{}},
+		FinalAnswer{}, FinalAnswer{Metadata: Metadata{ToolNames: []string{}, ToolParams: []json.RawMessage{}, ToolResults: []json.RawMessage{nil}}},
+		ToolResult{Payload: json.RawMessage("{\r\n \"a\" : [ ]\n}")},
+	) {
+		sameJSON(t, b)
+	}
+	broken := encode("run_a", 1, 2, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
+	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
+		t.Errorf("%s", broken)
+	}
 }

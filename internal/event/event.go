@@ -61,7 +61,7 @@ func terminal(b Body) bool {
 // known before the log gives it a number. It is nil for the bodies that encode
 // themselves in place.
 func encodeBody(b Body) ([]byte, error) {
-	if _, ok := b.(delta); ok {
+	if _, ok := b.(appender); ok {
 		return nil, nil
 	}
 	var buf bytes.Buffer
@@ -77,10 +77,10 @@ func encodeBody(b Body) ([]byte, error) {
 // encode joins the envelope and the fields of an event. run is an id that we made
 // and a type is a constant of ours, so neither needs escaping.
 func encode(run string, seq, ms int64, body Body, fields []byte) []byte {
-	d, isDelta := body.(delta)
+	a, byHand := body.(appender)
 	size := len(fields)
-	if isDelta {
-		size = d.size()
+	if byHand {
+		size = a.size()
 	}
 	typ := body.Type()
 	b := make([]byte, 0, size+len(run)+len(typ)+64)
@@ -93,8 +93,8 @@ func encode(run string, seq, ms int64, body Body, fields []byte) []byte {
 	b = append(b, `,"ts":`...)
 	b = strconv.AppendInt(b, ms, 10)
 	switch {
-	case isDelta:
-		b = d.appendFields(append(b, ','))
+	case byHand:
+		b = a.appendFields(append(b, ','))
 	case len(fields) > len("{}"):
 		b = append(b, ',')
 		return append(b, fields[1:]...)

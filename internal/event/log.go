@@ -8,7 +8,8 @@ import (
 
 // What a Log says instead of an answer. They mean the same in every log.
 var (
-	// ErrNotFound: no such run was ever created here, as far as is remembered.
+	// ErrNotFound: no such run was ever created here, as far as is remembered; or
+	// nothing was kept for such a call of it.
 	ErrNotFound = errors.New("no such run")
 	// ErrGone: the run or the position was here and is no longer kept.
 	ErrGone = errors.New("no longer kept")
@@ -18,7 +19,13 @@ var (
 	ErrEnded = errors.New("the run has ended")
 	// ErrExists: a run with this id was created before.
 	ErrExists = errors.New("the run exists already")
+	// ErrTooLarge: a result is longer than MaxResult.
+	ErrTooLarge = errors.New("the result is too large to be kept")
 )
+
+// MaxResult bounds one result that a log keeps, in bytes. It leaves room for an answer
+// of the most that an MCP server may send and what tells whose it is.
+const MaxResult = 4<<20 + 64<<10
 
 // Owner is who a run belongs to: the issuer and subject of the token that started
 // it. The zero Owner is the anonymous caller.
@@ -66,4 +73,14 @@ type Log interface {
 	// Run returns what is known of a run. With ErrGone it still tells the owner,
 	// so that others are told nothing.
 	Run(id string) (Run, error)
+	// KeepResult keeps the whole result of a call, which may be too large for an event,
+	// as long as the events of the run. The bytes mean nothing to the log, are its own
+	// from now on, and may be readable before KeepResult returns. For a call that has
+	// one already the newer one counts: a run that was taken over may repeat a call.
+	// ErrTooLarge beyond MaxResult, ErrNotFound, ErrGone, ErrEnded after the terminal
+	// event. A log that is full may give up results before events.
+	KeepResult(ctx context.Context, run, call string, result []byte) error
+	// Result returns what was kept for a call; it is shared, not to be changed.
+	// ErrNotFound if nothing was, ErrGone if it or the run is no longer kept.
+	Result(ctx context.Context, run, call string) ([]byte, error)
 }

@@ -25,8 +25,9 @@ const (
 type MemoryOptions struct {
 	// Retention is how long a run is kept after its last event.
 	Retention time.Duration
-	// MaxBytes bounds the events of all runs together. The run that ended first
-	// goes first; when none has ended, the run that appends gives up its own past.
+	// MaxBytes bounds the events and results of all runs together. The run that ended
+	// first goes first; when none has ended, the run that appends gives up its own
+	// results, and then its past.
 	MaxBytes int64
 }
 
@@ -34,7 +35,7 @@ type MemoryOptions struct {
 type Memory struct {
 	retention time.Duration
 	maxBytes  int64
-	bytes     atomic.Int64 // of all events kept
+	bytes     atomic.Int64 // of all events and results kept
 
 	mu    sync.RWMutex // guards the fields below; taken before a run's own mutex
 	runs  map[string]*memoryRun
@@ -47,7 +48,8 @@ type memoryRun struct {
 	run    Run
 	events []Event
 	first  int64 // Seq of events[0]
-	bytes  int64
+	bytes  int64 // of events and results
+	kept   keptResults
 	ended  time.Time // when the terminal event came; zero before
 	gone   bool      // a tombstone: only run is left
 	more   chan struct{}
@@ -139,11 +141,15 @@ func (m *Memory) account(r *memoryRun, size int64, ended bool) {
 	}
 }
 
-// trim drops the oldest events of r, at least want bytes of them or all but the
-// newest, and returns how many bytes went.
+// trim drops the oldest results of r, and then its oldest events, at least want bytes
+// of them or all but the newest event, and returns how many bytes went.
 func (r *memoryRun) trim(want int64) (freed int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if freed = r.kept.drop(want); freed >= want {
+		r.bytes -= freed
+		return freed
+	}
 	n := 0
 	for n < len(r.events)-1 && freed < want {
 		freed += int64(len(r.events[n].JSON)) + eventOverhead
@@ -178,7 +184,7 @@ func (m *Memory) buryLocked() {
 	m.ended = m.ended[1:]
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
-	r.events, r.bytes, r.gone = nil, 0, true
+	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
 	r.run.Last = Event{}
 	id := r.run.ID
 	r.mu.Unlock()

@@ -86,6 +86,55 @@ func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
 	}
 }
 
+func TestResultsGoWithTheirRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{Retention: time.Minute})
+		newRun(t, log, "run_a", event.Start{})
+		keepResult(t, log, "run_a", "call_1", 10)
+		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		for _, when := range []string{"past the retention", "buried"} {
+			if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrGone) {
+				t.Errorf("%s: %v", when, err)
+			}
+			if err := log.KeepResult(t.Context(), "run_a", "call_1", nil); !errors.Is(err, event.ErrGone) {
+				t.Errorf("%s: keep: %v", when, err)
+			}
+			newRun(t, log, "run_"+when, event.Start{})
+		}
+	})
+}
+
+func TestResultsCountAndGoBeforeTheEventsOfALiveRun(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{MaxBytes: 64 << 10})
+	newRun(t, log, "run_a", event.Start{})
+	for i := range 20 {
+		keepResult(t, log, "run_a", fmt.Sprintf("call_%d", i), 10<<10)
+	}
+	if _, err := log.Result(t.Context(), "run_a", "call_0"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("the oldest result: %v", err)
+	}
+	if got, err := log.Result(t.Context(), "run_a", "call_19"); err != nil || len(got) != 10<<10 {
+		t.Errorf("the newest result: %d bytes, %v", len(got), err)
+	}
+	if page, err := log.After("run_a", 0); err != nil || len(page.Events) != 1 {
+		t.Errorf("the events: %d, %v", len(page.Events), err)
+	}
+	keepResult(t, log, "run_a", "call_20", 1<<20)
+	if _, err := log.Result(t.Context(), "run_a", "call_20"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("a result that is larger than the log: %v", err)
+	}
+}
+
+func keepResult(t *testing.T, log event.Log, run, call string, size int) {
+	t.Helper()
+	if err := log.KeepResult(t.Context(), run, call, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // BenchmarkMemoryAppend appends the deltas of runs of 1,000 events each, to a log that
 // is full, so that room is made as it is in production.
 func BenchmarkMemoryAppend(b *testing.B) {

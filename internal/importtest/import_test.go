@@ -23,8 +23,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":       {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":             {ours: []string{"sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest":     {},
-	"answerd/internal/mcp":             {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go", "github.com/coder/websocket"}},
-	"answerd/internal/mcp/conformance": {ours: []string{"mcp"}},
+	"answerd/internal/mcp":             {ours: []string{"auth", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
+	"answerd/internal/mcp/schema":      {outside: []string{"github.com/google/jsonschema-go"}},
+	"answerd/internal/mcp/conformance": {ours: []string{"auth", "mcp"}},
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -37,6 +38,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
+
+	"answerd/internal/mcp/oauth":           {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5"}},
+	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},

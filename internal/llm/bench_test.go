@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -46,11 +47,7 @@ func BenchmarkAnswer(b *testing.B) {
 func BenchmarkRequestBody(b *testing.B) {
 	for _, n := range []int{0, 10, 100, 1000} {
 		b.Run(fmt.Sprintf("%d tools", n), func(b *testing.B) {
-			r := Request{Model: "m", Messages: []Message{{Role: System, Text: strings.Repeat("s", 2000)}, {Role: User, Text: "Hi"}}}
-			for i := range n {
-				r.Tools = append(r.Tools, Tool{Name: fmt.Sprintf("tool_%d", i), Description: "Does something useful.",
-					Schema: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city"},"days":{"type":"integer"}},"required":["city"]}`)})
-			}
+			r := Request{Model: "m", Messages: []Message{{Role: System, Text: strings.Repeat("s", 2000)}, {Role: User, Text: "Hi"}}, Tools: manyTools(n)}
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
@@ -60,4 +57,40 @@ func BenchmarkRequestBody(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkToolBlock is what a request costs whose tools are not those of another
+// before: each tool is kept, the block is not. "new" is with tools never seen.
+func BenchmarkToolBlock(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		tools := manyTools(n)
+		b.Run(fmt.Sprintf("%d tools/kept", n), func(b *testing.B) {
+			var cache toolCache
+			b.ReportAllocs()
+			for b.Loop() {
+				cache.blocks = [len(cache.blocks)]atomic.Pointer[toolBlock]{}
+				if _, err := cache.render(tools); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("%d tools/new", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				var cache toolCache
+				if _, err := cache.render(tools); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func manyTools(n int) []Tool {
+	tools := make([]Tool, n)
+	for i := range tools {
+		tools[i] = Tool{Name: fmt.Sprintf("tool_%d", i), Description: "Does something useful.",
+			Schema: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city"},"days":{"type":"integer"}},"required":["city"]}`)}
+	}
+	return tools
 }

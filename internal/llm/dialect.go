@@ -88,12 +88,14 @@ func dialectHistory(messages []Message) []Message {
 		case m.Role == ToolRole && i > 0 && messages[i-1].Role == ToolRole:
 			last := &out[len(out)-1]
 			last.Text += "\n\n" + resultText(m)
+			last.Media = append(last.Media, m.Media...)
 		case m.Role == ToolRole:
-			out = append(out, Message{Role: User, Text: resultText(m)})
+			// A copy of the media: more may be appended to it.
+			out = append(out, Message{Role: User, Text: resultText(m), Media: slices.Clone(m.Media)})
 		case len(m.Calls) > 0:
 			out = append(out, Message{Role: m.Role, Text: callsText(m)})
 		default:
-			out = append(out, Message{Role: m.Role, Text: m.Text})
+			out = append(out, Message{Role: m.Role, Text: m.Text, Media: m.Media})
 		}
 	}
 	return out

@@ -27,6 +27,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"strings"
 )
 
 // Model answers one request with a stream of parts.
@@ -64,7 +65,20 @@ type Message struct {
 	Tool   string
 	// Failed marks a ToolRole message that reports a failure.
 	Failed bool
+	// Media are pictures and sounds that belong to a User or ToolRole message. They are
+	// for models that take them; whoever adds them knows that from the Profile.
+	Media []Media
 }
+
+// Media is a picture or a sound for the model.
+type Media struct {
+	Label string // tells the model what it is
+	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
+	Data  string // base64, padded, without line breaks
+}
+
+// IsImage reports whether it is a picture, or else a sound.
+func (m Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }
 
 // Tool is what the model may call.
 type Tool struct {

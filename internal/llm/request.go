@@ -30,11 +30,12 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// wireMessage is one message. Content is a pointer since an assistant that only
-// calls tools must say null: several endpoints refuse an empty text there.
+// wireMessage is one message. Content is a text, a list of wirePart, or nil since an
+// assistant that only calls tools must say null: several endpoints refuse an empty text
+// there.
 type wireMessage struct {
 	Role       Role       `json:"role"`
-	Content    *string    `json:"content"`
+	Content    any        `json:"content"`
 	ToolCalls  []wireCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
@@ -63,9 +64,7 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 		StreamOptions: streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
 	}
-	for _, m := range r.Messages {
-		head.Messages = append(head.Messages, wire(m))
-	}
+	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
 	if len(r.Tools) > 0 {
 		head.ToolChoice = r.ToolChoice
@@ -96,8 +95,10 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 // wire turns a message into what goes over the wire. The caller has seen to it that a
 // tool message is never empty, which some endpoints refuse.
 func wire(m Message) wireMessage {
-	w := wireMessage{Role: m.Role, Content: &m.Text}
+	w := wireMessage{Role: m.Role, Content: m.Text}
 	switch {
+	case m.Role == User && len(m.Media) > 0:
+		w.Content = wireParts(m)
 	case m.Role == ToolRole:
 		w.ToolCallID = m.CallID
 	case m.Role == Assistant && len(m.Calls) > 0:
@@ -153,6 +154,7 @@ func wireArguments(raw string) string {
 type toolCache struct {
 	blocks [8]atomic.Pointer[toolBlock]
 	next   atomic.Uint32 // which is replaced next
+	texts  toolTexts
 }
 
 // find returns the block of tools, nil if it is not kept.
@@ -193,20 +195,14 @@ func (c *toolCache) render(tools []Tool) ([]byte, error) {
 	if kept := c.find(tools); kept != nil {
 		return kept.json, nil
 	}
-	list := make([]wireTool, len(tools))
+	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
-		list[i] = wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: t.Schema}}
-		if len(t.Schema) == 0 {
-			list[i].Function.Parameters = noParameters
+		var err error
+		if texts[i], err = c.texts.of(t); err != nil {
+			return nil, err
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(list); err != nil {
-		return nil, fmt.Errorf("encode the tools: %w", err)
-	}
-	block := &toolBlock{tools: slices.Clone(tools), json: bytes.TrimSpace(b.Bytes())}
+	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
 	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }

@@ -144,7 +144,7 @@ func TestToolsAreRenderedAgainOnlyWhenTheyChange(t *testing.T) {
 	}
 	for name, other := range map[string][]Tool{
 		"name": {weather, {Name: "then"}}, "description": {weather, {Name: "now", Description: "x"}},
-		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object"}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
+		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object","properties":{"x":{}}}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
 	} {
 		if got, _ := cache.render(other); string(got) == string(first) {
 			t.Errorf("another %s gave the old block", name)

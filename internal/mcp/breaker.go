@@ -53,6 +53,9 @@ func judge(f *failure) verdict {
 	if f == nil {
 		return works
 	}
+	if f.fields != nil { // the server was not asked
+		return saysNothing
+	}
 	switch f.kind {
 	case Cancelled, Denied:
 		return saysNothing

@@ -19,6 +19,10 @@ import (
 type Call struct {
 	Tool string          // Tool.Name
 	Args json.RawMessage // a JSON object; empty means {}
+	// Check refuses, as InvalidArguments, arguments that do not fit the tool as it is
+	// listed when the call is sent (S3.8). That may be long after CheckArgs: a call waits
+	// for persons and in the queue.
+	Check bool
 	// Context goes to the server with this call: as query parameters over HTTP, and
 	// in _meta (seed 000). At most 64 entries and 8 KiB.
 	Context map[string]string
@@ -106,7 +110,7 @@ func (f *failure) of(tool, server string) *CallError {
 	if f.kind == UnknownOutcome {
 		message += "; the call may or may not have been carried out"
 	}
-	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Err: f}
+	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Fields: f.fields, Err: f}
 }
 
 // check refuses, without asking the server, what cannot be sent.
@@ -129,10 +133,10 @@ func check(call *Call) *failure {
 	return nil
 }
 
-// call waits for a permit and sends the call: a second time only if the first
+// admitted waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
@@ -182,6 +186,9 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *fa
 	var last *failure
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call.Tool, deadline)
+		if f == nil && call.Check {
+			f = b.refits(call.Args)
+		}
 		switch {
 		case f != nil && last != nil && last.kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
@@ -222,7 +229,7 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 	if f != nil {
 		return ways{}, nil, f
 	}
-	return ways{pool: t.pool, tokens: s.callers.exchange.For(who)}, func() { s.callers.leave(t) }, nil
+	return ways{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
@@ -274,7 +281,7 @@ func matches(globs []string, names ...string) bool {
 // not the server's.
 type ways struct {
 	pool   *pool
-	tokens auth.TokenSource
+	tokens sender
 	asking func() // called when a person is asked, who may take his time
 }
 
@@ -320,6 +327,10 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 		}
 		var res *Result
 		if res, f = decode(raw); f == nil {
+			if res.Violations = b.violations(res); res.Violations != nil {
+				// What is wrong quotes the result, which is not for the log.
+				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
+			}
 			return res, true, nil
 		}
 	}

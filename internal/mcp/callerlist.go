@@ -95,6 +95,8 @@ func (c *callers) round(who auth.Identity) error {
 	case !c.s.personal(f):
 		c.s.down(f)
 		c.note(f)
+	default:
+		c.offerSignIn(f)
 	}
 	return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
 }

@@ -40,6 +40,7 @@ type CallError struct {
 	Tool    string
 	Server  string
 	Message string
+	Fields  []ContentField // of InvalidArguments, where we found them: all that is wrong
 	Err     error
 }
 
@@ -57,9 +58,10 @@ func (e *CallError) Unwrap() error { return e.Err }
 // same code as one that was never made (facts, section 1).
 type failure struct {
 	kind   ErrorKind
-	public string        // fit for the caller: no session ids, no upstream bodies
-	notRun bool          // the server provably did not carry the request out
-	lost   bool          // because the session is gone
+	public string // fit for the caller: no session ids, no upstream bodies
+	notRun bool   // the server provably did not carry the request out
+	lost   bool   // because the session is gone
+	fields []ContentField
 	err    error         // the cause, for the log; may be nil
 	later  time.Duration // how long the server wants to be left alone; 0 if it didn't say
 }

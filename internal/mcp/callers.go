@@ -2,8 +2,8 @@ package mcp
 
 import (
 	"container/list"
-	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -29,9 +29,9 @@ const awaitCaller = "its tools are listed with the first caller's token"
 // may not do, the server refuses. Nothing is done on behalf of somebody who is not
 // there: no listing again with backoff, and no reconnecting.
 type callers struct {
-	s        *server
-	exchange *auth.Exchange
-	turn     chan struct{} // of capacity 1: held by who lists the tools
+	behalf
+	s    *server
+	turn chan struct{} // of capacity 1: held by who lists the tools
 
 	mu       sync.Mutex // protects what follows, and the fields of seats
 	seats    map[principal]*list.Element
@@ -55,9 +55,9 @@ type seat struct {
 	last  time.Time
 }
 
-func newCallers(s *server, exchange *auth.Exchange) *callers {
+func newCallers(s *server, b behalf) *callers {
 	return &callers{
-		s: s, exchange: exchange, turn: make(chan struct{}, 1),
+		s: s, behalf: b, turn: make(chan struct{}, 1),
 		seats: map[principal]*list.Element{}, recent: list.New(),
 	}
 }
@@ -78,9 +78,12 @@ func (c *callers) run() {
 	}
 }
 
+// takes reports whether who has what it takes to be a caller.
+func (c *callers) takes(who auth.Identity) bool { return !c.takesToken || !who.Token.IsZero() }
+
 // enter is the sessions of a principal, which stay at least until leave.
 func (c *callers) enter(who auth.Identity) (*seat, *failure) {
-	if who.Token.IsZero() {
+	if !c.takes(who) {
 		return nil, &failure{kind: Unavailable, notRun: true, err: errCredentials,
 			public: "it is used on behalf of its caller, and this one has brought no token"}
 	}
@@ -165,20 +168,16 @@ func (c *callers) close() {
 	c.work.Wait()
 }
 
-// seatTokens is the source of a principal's requests that belong to no call.
+// seatTokens sends a principal's requests that belong to no call.
 type seatTokens struct {
 	c *callers
 	t *seat
 }
 
-func (s seatTokens) latest() auth.TokenSource {
+// Send implements sender.
+func (s seatTokens) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return s.c.exchange.For(s.t.now)
-}
-
-func (s seatTokens) Token(ctx context.Context) (auth.Secret, error) { return s.latest().Token(ctx) }
-
-func (s seatTokens) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
-	return s.latest().Renew(ctx, rejected)
+	now := s.t.now
+	s.c.mu.Unlock()
+	return s.c.of(now).Send(next, r)
 }

@@ -46,7 +46,7 @@ func seats(t *testing.T) *callers {
 	t.Helper()
 	ex := exchangeAt(t)
 	t.Cleanup(ex.Close)
-	return newCallers(&server{life: t.Context(), log: quietLog()}, ex)
+	return newCallers(&server{life: t.Context(), log: quietLog()}, behalf{of: func(who auth.Identity) sender { return bearer{ex.For(who)} }, takesToken: true})
 }
 
 // What is kept of principals is bounded: the one who has not been here for the longest
@@ -114,7 +114,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		}
 		c := open(t, Options{Transport: w, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost", Auth: AuthExchange,
 			Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.exchange = source
+		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
 		c.ToolsFor(t.Context(), caller("ann"))
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
 			t.Fatal(got, err)
@@ -144,7 +144,7 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 		source := exchangeAt(t)
 		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost",
 			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.exchange = source
+		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
 		took := func() time.Duration {
 			begin := time.Now()
 			c.ToolsFor(t.Context(), caller("ann"))

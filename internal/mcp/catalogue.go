@@ -59,6 +59,7 @@ func newCatalogue(log *slog.Logger) *catalogue {
 // configuration does, and returns how many tools remain. A server that has left the
 // configuration has none.
 func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
+	c.compile(id, tools)
 	e := entry{cfg: cfg, listed: tools}
 	if cfg.Pin {
 		// Before the lock: these are some 60 MiB at worst, and calls wait for the lock.
@@ -77,8 +78,11 @@ func (c *catalogue) setLocked(id int, e entry) int {
 	// The filters come before names are given: a tool that is not offered must not
 	// take a name from one that is.
 	e.kept = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
-		if t.reads { // our own; an heir may offer no resources any more
+		switch {
+		case t.reads: // our own; an heir may offer no resources any more
 			return len(e.cfg.Resources) == 0
+		case t.signsIn:
+			return e.cfg.Auth != AuthAuthorizationCode
 		}
 		return !allowed(e.cfg, t.Original)
 	})

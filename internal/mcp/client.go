@@ -29,7 +29,8 @@
 // to the call's queue, requests to the call's talk. What it says beside all calls comes on
 // its connection, on the standing stream of a session over HTTP, or on the stream of
 // subscriptions/listen, and keeps the list of tools and the session's shelf of resources
-// fresh.
+// fresh. A sender puts a token on what goes out over HTTP; package oauth has those of
+// authorization servers.
 package mcp
 
 import (
@@ -66,9 +67,14 @@ type Options struct {
 	StartWait time.Duration
 	// Version is what servers are told about this client; "": "dev".
 	Version string
+	// RedirectURL is where browsers come back to, for servers of AuthAuthorizationCode
+	// that name none of their own: whoever gets the request there calls Client.Callback.
+	RedirectURL string
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
+
+	grants *grants // of all servers; New sets it
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -105,6 +111,9 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 	if err := checkServers(servers, o.Service != nil); err != nil {
 		return nil, err
 	}
+	if err := checkRedirects(servers, o.RedirectURL); err != nil {
+		return nil, err
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -120,6 +129,7 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 	if o.Version == "" {
 		o.Version = "dev"
 	}
+	o.grants = &grants{all: map[grantKey]*sharedGrant{}}
 	c := &Client{
 		opts:  o,
 		log:   o.Logger,
@@ -216,7 +226,7 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 func (c *Client) uncalled(who auth.Identity) []*callers {
 	var out []*callers
 	for _, s := range c.all() {
-		if s.callers != nil && !who.Token.IsZero() && s.callers.wanted() {
+		if s.callers != nil && s.callers.takes(who) && s.callers.wanted() {
 			out = append(out, s.callers)
 		}
 	}

@@ -39,7 +39,7 @@ type ServerConfig struct {
 	Query       map[string]string      // added to the URL
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
-	Grant       TokenGrant             // of AuthClientCredentials and AuthExchange
+	Grant       TokenGrant             // of every AuthType with an authorization server
 
 	// Command is a child process, with the next three. It is found with our own PATH
 	// and started without a shell; a relative path starts in WorkDir.
@@ -117,6 +117,16 @@ func checkServers(servers []ServerConfig, service bool) error {
 			return fmt.Errorf("MCP server %q, name: it is used twice", s.Name)
 		}
 		seen[s.Name] = true
+	}
+	return nil
+}
+
+// checkRedirects says which server lacks an address for browsers to come back to.
+func checkRedirects(servers []ServerConfig, redirect string) error {
+	for _, s := range servers {
+		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && redirect == "" {
+			return fmt.Errorf("MCP server %q, auth.redirectUrl: is missing, since PUBLIC_URL is not set either", s.Name)
+		}
 	}
 	return nil
 }

@@ -2,9 +2,7 @@ package mcp
 
 import (
 	"net/url"
-	"strings"
-
-	"answerd/internal/auth"
+	"slices"
 )
 
 // AuthType is whose token goes to a server.
@@ -17,25 +15,35 @@ const (
 	// AuthClientCredentials is a token of the service's own that is good at this
 	// server alone (RFC 6749 section 4.4, RFC 8707).
 	AuthClientCredentials AuthType = "client_credentials"
+	// AuthJWTBearer is the same, given for an assertion about the service: workload
+	// identity federation (RFC 7523).
+	AuthJWTBearer AuthType = "jwt_bearer"
 	// AuthExchange is a token on behalf of the caller, which the one that he brought
 	// is exchanged for (RFC 8693). The server's sessions are his, too.
 	AuthExchange AuthType = "exchange"
+	// AuthEnterprise is the same, by way of the callers' identity provider and of the
+	// server's own authorization server (SEP-990).
+	AuthEnterprise AuthType = "enterprise"
+	// AuthAuthorizationCode is a token that the caller agrees to in his browser. The
+	// server's sessions are his, too.
+	AuthAuthorizationCode AuthType = "authorization_code"
 )
 
-// TokenGrant is how the tokens of AuthClientCredentials and AuthExchange are got.
-type TokenGrant struct {
-	// Issuer or TokenURL, and never the server, says where. Issuer's own metadata
-	// must name it letter by letter.
-	Issuer, TokenURL string
-	ClientID         string
-	ClientSecret     auth.Secret
-	Scope            string // "" asks for none
-	Audience         string // of AuthExchange; "" names none
-	Resource         string // RFC 8707; "": the server's URL without its query
-}
+// authTypes are all of them, as error messages list them.
+var authTypes = []AuthType{AuthNone, AuthJWT, AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode}
+
+const authTypesText = "must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code"
 
 // granted reports whether t is one of the types that a TokenGrant belongs to.
-func (t AuthType) granted() bool { return t == AuthClientCredentials || t == AuthExchange }
+func (t AuthType) granted() bool { return t != "" && t != AuthNone && t != AuthJWT }
+
+// OfCallers reports whether a server of that type is used on behalf of its callers.
+func (t AuthType) OfCallers() bool {
+	return t == AuthExchange || t == AuthEnterprise || t == AuthAuthorizationCode
+}
+
+// TakesToken reports whether callers of such a server must have brought a token.
+func (t AuthType) TakesToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
 // parseAuth reads whose token the server gets.
 func parseAuth(s *ServerConfig, v value) error {
@@ -52,20 +60,18 @@ func parseAuth(s *ServerConfig, v value) error {
 		if err != nil {
 			return err
 		}
-		switch s.Auth = AuthType(t); s.Auth {
-		case AuthNone, AuthJWT, AuthClientCredentials, AuthExchange:
-		default:
-			return f.errorf("must be none, jwt, client_credentials or exchange")
+		if s.Auth = AuthType(t); !slices.Contains(authTypes, s.Auth) {
+			return f.errorf(authTypesText)
 		}
 	}
 	for _, f := range fields {
-		set := grantSetters[f.name]
+		known := grantFields[f.name]
 		switch {
 		case f.name == "type":
-		case set == nil, !s.Auth.granted(), f.name == "audience" && s.Auth != AuthExchange:
+		case !slices.Contains(known.of, s.Auth):
 			return f.unknown()
 		default:
-			if err := set(&s.Grant, f); err != nil {
+			if err := known.set(&s.Grant, f); err != nil {
 				return err
 			}
 		}
@@ -76,69 +82,27 @@ func parseAuth(s *ServerConfig, v value) error {
 	return nil
 }
 
-var grantSetters = map[string]func(*TokenGrant, value) error{
-	"issuer":       func(g *TokenGrant, v value) (err error) { g.Issuer, err = v.text(); return },
-	"tokenUrl":     func(g *TokenGrant, v value) (err error) { g.TokenURL, err = v.text(); return },
-	"clientId":     func(g *TokenGrant, v value) (err error) { g.ClientID, err = v.text(); return },
-	"clientSecret": func(g *TokenGrant, v value) (err error) { g.ClientSecret, err = v.secret(); return },
-	"scope":        func(g *TokenGrant, v value) (err error) { g.Scope, err = v.text(); return },
-	"audience":     func(g *TokenGrant, v value) (err error) { g.Audience, err = v.text(); return },
-	"resource":     func(g *TokenGrant, v value) (err error) { g.Resource, err = v.text(); return },
-}
-
 // checkAuth is what is wrong with whose token the server gets.
 func (s *ServerConfig) checkAuth() *fieldError {
-	switch s.Auth {
-	case "", AuthNone:
+	switch {
+	case s.Auth == "", s.Auth == AuthNone:
 		return nil
-	case AuthJWT, AuthClientCredentials, AuthExchange:
-	default:
-		return wrong("auth.type", "must be none, jwt, client_credentials or exchange")
-	}
-	if !s.BearerToken.IsZero() {
+	case !slices.Contains(authTypes, s.Auth):
+		return wrong("auth.type", authTypesText)
+	case !s.BearerToken.IsZero():
 		return wrong("bearerToken", "cannot be set together with auth type %s", string(s.Auth))
-	}
-	if !s.Auth.granted() {
+	case !s.Auth.granted():
 		return nil
-	}
-	switch {
-	case s.Auth == AuthExchange && s.kind() != TypeHTTP:
-		return wrong("auth.type", "exchange is for servers of type http")
-	case s.Auth == AuthExchange && s.Pin:
+	case s.Auth.OfCallers() && s.kind() != TypeHTTP:
+		return wrong("auth.type", "%s is for servers of type http", string(s.Auth))
+	case s.Auth.OfCallers() && s.Pin:
 		// A pinned server is listed every minute, with nobody's token.
-		return wrong("pin", "cannot be set together with auth type exchange")
-	case s.Auth == AuthExchange && len(s.Resources) > 0:
+		return wrong("pin", "cannot be set together with auth type %s", string(s.Auth))
+	case s.Auth.OfCallers() && len(s.Resources) > 0:
 		// The list of one caller's would be shown to all.
-		return wrong("resources", "cannot be set together with auth type exchange")
+		return wrong("resources", "cannot be set together with auth type %s", string(s.Auth))
 	}
-	return s.Grant.check()
-}
-
-func (g *TokenGrant) check() *fieldError {
-	switch {
-	case g.Issuer == "" && g.TokenURL == "":
-		return wrong("auth", "needs issuer or tokenUrl")
-	case g.Issuer != "" && g.TokenURL != "":
-		return wrong("auth", "has both issuer and tokenUrl")
-	case g.ClientID == "":
-		return wrong("auth.clientId", "is missing")
-	case g.ClientSecret.IsZero():
-		return wrong("auth.clientSecret", "is missing")
-	}
-	if err := auth.CheckTokenEndpoint(g.Issuer, g.TokenURL); err != nil {
-		field := "auth.issuer"
-		if g.Issuer == "" {
-			field = "auth.tokenUrl"
-		}
-		return wrong(field, "cannot be used: %s", err)
-	}
-	// RFC 8707 section 2: an absolute URI without a fragment.
-	if g.Resource != "" {
-		if u, err := url.Parse(g.Resource); err != nil || !u.IsAbs() || strings.Contains(g.Resource, "#") {
-			return wrong("auth.resource", "must be an absolute URI without a fragment")
-		}
-	}
-	return nil
+	return s.Grant.check(s.Auth)
 }
 
 // resource is whom the server's tokens are for: MCP wants the server's own URI where
@@ -147,6 +111,11 @@ func (s *ServerConfig) resource() string {
 	if s.Grant.Resource != "" {
 		return s.Grant.Resource
 	}
+	return s.httpURL()
+}
+
+// httpURL is the server's address without its query, of scheme http or https.
+func (s *ServerConfig) httpURL() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
 		return "" // checkURL has refused it

@@ -23,6 +23,19 @@ func TestConfigOfGrants(t *testing.T) {
 			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost:1/token", ClientID: "me", ClientSecret: auth.NewSecret("x"),
 				Scope: "a b", Audience: "crm", Resource: "urn:crm"},
 		},
+		withAuth(`"type": "client_credentials", "clientId": "me", "privateKeyFile": "/k.pem", "dpop": true`): {
+			Auth: AuthClientCredentials, Grant: TokenGrant{ClientID: "me", PrivateKeyFile: "/k.pem", DPoP: true},
+		},
+		withAuth(`"type": "authorization_code"`): {Auth: AuthAuthorizationCode},
+		withAuth(`"type": "authorization_code", "clientMetadataUrl": "https://me.example/client.json", "redirectUrl": "https://me.example/cb", "scope": "a"`): {
+			Auth: AuthAuthorizationCode, Grant: TokenGrant{ClientMetadataURL: "https://me.example/client.json", RedirectURL: "https://me.example/cb", Scope: "a"},
+		},
+		withAuth(`"type": "jwt_bearer", "assertion": "${TOKEN}"`):                          {Auth: AuthJWTBearer, Grant: TokenGrant{Assertion: auth.NewSecret("secret-token")}},
+		withAuth(`"type": "jwt_bearer", "assertionFile": "/a", "tokenUrl": "https://i/t"`): {Auth: AuthJWTBearer, Grant: TokenGrant{AssertionFile: "/a", TokenURL: "https://i/t"}},
+		withAuth(`"type": "enterprise", "clientId": "me", "clientSecret": "x", "idpTokenUrl": "https://idp/t", "idpClientId": "we", "subjectTokenType": "access_token"`): {
+			Auth: AuthEnterprise, Grant: TokenGrant{ClientID: "me", ClientSecret: auth.NewSecret("x"), IdPTokenURL: "https://idp/t", IdPClientID: "we",
+				SubjectTokenType: "urn:ietf:params:oauth:token-type:access_token"},
+		},
 	} {
 		got, err := ParseConfig([]byte(file), getenv)
 		if err != nil || len(got) != 1 || got[0].Auth != want.Auth || got[0].Grant != want.Grant {
@@ -37,14 +50,13 @@ func TestConfigOfGrants(t *testing.T) {
 func TestConfigErrorsOfAuth(t *testing.T) {
 	const client = `"clientId": "me", "clientSecret": "s3cret"`
 	for fields, want := range map[string]string{
-		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials or exchange`,
+		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code`,
 		`"type": 7`:                                                `auth.type: must be a string, not a number`,
 		`"type": "jwt", "clientId": "me"`:                          `auth.clientId: unknown field`,
 		`"type": "none", "issuer": "https://i"`:                    `auth.issuer: unknown field`,
 		`"issuer": "https://i"`:                                    `auth.issuer: unknown field`,
 		`"type": "client_credentials", "secret": "s3cret"`:         `auth.secret: unknown field`,
 		`"type": "client_credentials", "audience": "a", ` + client: `auth.audience: unknown field`,
-		`"type": "client_credentials", ` + client:                  `auth: needs issuer or tokenUrl`,
 		`"type": "exchange", ` + client:                            `auth: needs issuer or tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "tokenUrl": "https://i", ` + client:                   `auth: has both issuer and tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "clientSecret": "s3cret"`:                             `auth.clientId: is missing`,
@@ -56,6 +68,23 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 		`"type": "exchange", "issuer": "https://i?x=s3cret", ` + client:                                   `auth.issuer: cannot be used: the issuer must not have a query or a fragment`,
 		`"type": "exchange", "issuer": "https://i", "resource": "crm", ` + client:                         `auth.resource: must be an absolute URI without a fragment`,
 		`"type": "client_credentials", "issuer": "https://i", "resource": "https://h/#s3cret", ` + client: `auth.resource: must be an absolute URI without a fragment`,
+		`"type": "client_credentials", "clientId": "me"`:                                                  `auth.clientSecret: is missing`,
+		`"type": "client_credentials", "privateKeyFile": "/k"`:                                            `auth.clientId: is missing`,
+		`"type": "client_credentials", "privateKeyFile": "/k", ` + client:                                 `auth: has more than one of clientSecret, privateKey and privateKeyFile`,
+		`"type": "client_credentials", "clientId": "me", "privateKey": "s3cret"`:                          `auth.privateKey: cannot be used: the private key is not PEM`,
+		`"type": "client_credentials", "dpop": "true", ` + client:                                         `auth.dpop: must be a boolean, not a string`,
+		`"type": "exchange", "dpop": true, ` + client:                                                     `auth.dpop: unknown field`,
+		`"type": "jwt_bearer"`: `auth: needs assertion or assertionFile`,
+		`"type": "jwt_bearer", "assertion": "a", "assertionFile": "b"`:                           `auth: needs assertion or assertionFile`,
+		`"type": "enterprise", "idpClientId": "a", ` + client:                                    `auth.idpTokenUrl: is missing`,
+		`"type": "enterprise", "idpTokenUrl": "https://i", ` + client:                            `auth.idpClientId: is missing`,
+		`"type": "enterprise", "idpTokenUrl": "http://i.example", "idpClientId": "a", ` + client: `auth.idpTokenUrl: cannot be used: the token URL must be https, or http on the loopback address`,
+		`"type": "enterprise", "tokenUrl": "https://i", ` + client:                               `auth.tokenUrl: unknown field`,
+		`"type": "enterprise", "subjectTokenType": "saml", ` + client:                            `auth.subjectTokenType: must be id_token or access_token`,
+		`"type": "authorization_code", "clientSecret": "s3cret"`:                                 `auth.clientId: is missing`,
+		`"type": "authorization_code", "clientMetadataUrl": "https://me.example"`:                `auth.clientMetadataUrl: must be an https:// URL with a path`,
+		`"type": "authorization_code", "clientMetadataUrl": "https://me.example/c", ` + client:   `auth: has both clientId and clientMetadataUrl`,
+		`"type": "authorization_code", "redirectUrl": "http://me.example/cb"`:                    `auth.redirectUrl: cannot be used: the redirect URL must be https, or http on the loopback address`,
 	} {
 		_, err := ParseConfig([]byte(withAuth(fields)), getenv)
 		if want = `mcp.json: server "crm", ` + want + ` (line 3)`; err == nil || err.Error() != want {
@@ -64,6 +93,7 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 	}
 	grant := `"auth": {"type": "client_credentials", "issuer": "https://i", ` + client + `}`
 	exchange := strings.Replace(grant, "client_credentials", "exchange", 1)
+	code := `"auth": {"type": "authorization_code"}`
 	for fields, want := range map[string]string{
 		`"url": "http://h", ` + grant:                                 `url: must be https://, since tokens would go there in the clear`,
 		`"url": "https://h", "bearerToken": "s3cret", ` + grant:       `bearerToken: cannot be set together with auth type client_credentials`,
@@ -73,6 +103,10 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 		`"type": "websocket", "url": "wss://h", ` + exchange:          `auth.type: exchange is for servers of type http`,
 		`"url": "https://h", "resources": ["x:*"], ` + exchange:       `resources: cannot be set together with auth type exchange`,
 		`"url": "https://h", "pin": true, ` + exchange:                `pin: cannot be set together with auth type exchange`,
+		`"url": "https://h", "pin": true, ` + code:                    `pin: cannot be set together with auth type authorization_code`,
+		`"type": "websocket", "url": "wss://h", ` + code:              `auth.type: authorization_code is for servers of type http`,
+		`"url": "http://h", ` + code:                                  `url: must be https://, since tokens would go there in the clear`,
+		`"url": "https://h", ` + code:                                 ``,
 		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
 	} {
 		_, err := ParseConfig([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), getenv)
@@ -93,5 +127,18 @@ func TestResourceIsTheServersURL(t *testing.T) {
 		if got := (&ServerConfig{URL: url}).resource(); got != want {
 			t.Errorf("%s: %s", url, got)
 		}
+	}
+}
+
+// Browsers must know where to come back to.
+func TestAuthorizationCodeNeedsARedirectURL(t *testing.T) {
+	servers := []ServerConfig{{Name: "crm", URL: "https://h", Auth: AuthAuthorizationCode}}
+	_, err := New(servers, Options{Logger: quietLog()})
+	if want := `MCP server "crm", auth.redirectUrl: is missing, since PUBLIC_URL is not set either`; err == nil || err.Error() != want {
+		t.Error(err)
+	}
+	c := open(t, Options{})
+	if err := c.Reload(servers); err == nil {
+		t.Error("reloaded")
 	}
 }

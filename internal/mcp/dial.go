@@ -5,17 +5,15 @@ import (
 	"net/http"
 	"net/url"
 
-	"answerd/internal/auth"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // A dialer makes sessions with one server. There is one for each type of server
 // that this build supports; dialers is the list of them.
 type dialer struct {
-	connect  func(context.Context) (*sdk.ClientSession, error)
-	close    func()         // frees what sessions shared, after the last one
-	exchange *auth.Exchange // of AuthExchange
+	connect func(context.Context) (*sdk.ClientSession, error)
+	close   func()  // frees what sessions shared, after the last one
+	behalf  *behalf // of servers that are used on behalf of their callers
 }
 
 // dialers makes the dialer of a server, by its type.
@@ -54,7 +52,7 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 			}, &sdk.ClientSessionOptions{ProtocolVersion: version})
 		})
 	}
-	return dialer{connect: connect, close: out.close, exchange: out.exchange}, nil
+	return dialer{connect: connect, close: out.close, behalf: out.behalf}, nil
 }
 
 // newOutgoing is the way to a server over HTTP, with the connections at its end.
@@ -74,7 +72,7 @@ func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, err
 		return nil, err
 	}
 	return &outgoingTrip{
-		next: wire, base: base, headers: cfg.Headers, query: cfg.Query, tokens: creds.source, exchange: creds.exchange,
+		next: wire, base: base, headers: cfg.Headers, query: cfg.Query, tokens: creds.source, behalf: creds.behalf,
 		close: func() {
 			creds.close()
 			pooled.CloseIdleConnections()

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"answerd/internal/auth"
-
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -48,7 +46,7 @@ type exchange struct {
 	wantsLog  bool              // its reader takes log messages
 	talk      *talk             // who answers the server's own requests; nil: nobody
 	limit     limit             // its time
-	tokens    auth.TokenSource  // of the caller; nil: the session's, or the server's
+	tokens    sender            // of the caller; nil: the session's, or the server's
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	renewed atomic.Bool  // a token was renewed once already
@@ -91,7 +89,7 @@ func exchangeOf(ctx context.Context) *exchange {
 }
 
 // source is whose token the exchange's requests carry; nil: the server's.
-func (x *exchange) source() auth.TokenSource {
+func (x *exchange) source() sender {
 	switch {
 	case x == nil:
 		return nil

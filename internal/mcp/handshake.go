@@ -37,7 +37,7 @@ func (p *speech) shake(ctx context.Context, connect func(version string) (*sdk.C
 	switch {
 	case p.pinned != "":
 		return cs, err
-	case err != nil && begin != "" && refused(ctx, err):
+	case err != nil && begin != "" && answeredNo(ctx, err):
 		p.learn("")
 		cs, err = connect("")
 	}
@@ -64,9 +64,9 @@ func (p *speech) learn(version string) {
 	p.learned = version
 }
 
-// refused reports whether a handshake failed for what the server said to it: one that
+// answeredNo reports whether a handshake failed for what the server said to it: one that
 // is not there, or busy, has said nothing about the version.
-func refused(ctx context.Context, err error) bool {
+func answeredNo(ctx context.Context, err error) bool {
 	x := exchangeOf(ctx)
 	if x.ctx.Err() != nil {
 		return false

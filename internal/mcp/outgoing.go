@@ -16,11 +16,10 @@ type outgoingTrip struct {
 	base    *url.URL
 	headers map[string]auth.Secret
 	query   map[string]string
-	tokens  auth.TokenSource // of what has none of its own; nil: no bearer token
-	upgrade bool             // requests are WebSocket handshakes
+	tokens  sender // of what has none of its own; nil: requests go without a token
 
-	exchange *auth.Exchange // of AuthExchange
-	close    func()         // to be called after the last request
+	behalf *behalf // of servers that are used on behalf of their callers
+	close  func()  // to be called after the last request
 }
 
 func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -41,7 +40,24 @@ func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	if tokens == nil {
 		return t.next.RoundTrip(r)
 	}
-	return t.authorized(r, x, tokens)
+	x.fetching.Store(true)
+	return tokens.Send(tokened{t.next, x}, r)
+}
+
+// tokened is where a request goes that has its token. Until it comes here, and when it
+// is refused, the time of its exchange is not the server's.
+type tokened struct {
+	next http.RoundTripper
+	x    *exchange
+}
+
+func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.x.fetching.Store(false)
+	resp, err := t.next.RoundTrip(r)
+	if err == nil && refused(r, resp) {
+		t.x.fetching.Store(true)
+	}
+	return resp, err
 }
 
 // bare reports whether neither the server nor the call has anything to add to a request.
@@ -78,47 +94,4 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 	}
 	r.URL.RawQuery = q.Encode()
 	return r
-}
-
-// authorized sends r with the server's token, and once more with a new one if the
-// server refuses it with 401. An exchange renews once, so a server that always
-// refuses costs one fetch and not a loop (F18). A WebSocket handshake may be refused
-// with 403 for the same reason: some frameworks have no other way to decline one.
-func (t *outgoingTrip) authorized(r *http.Request, x *exchange, tokens auth.TokenSource) (*http.Response, error) {
-	x.fetching.Store(true)
-	token, err := tokens.Token(r.Context())
-	if err != nil {
-		closeBody(r)
-		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: ofCredentials(err)}
-	}
-	x.fetching.Store(false) // not sooner: who gave up meanwhile is to know why
-	// After the configured headers, so that it wins over an Authorization there.
-	r.Header.Set("Authorization", "Bearer "+token.Reveal())
-	resp, err := t.next.RoundTrip(r)
-	if err != nil || !t.refused(resp) || !x.renewed.CompareAndSwap(false, true) {
-		return resp, err
-	}
-	drain(resp, maxError)
-	x.sent.Store(false) // refused, so not run
-	x.fetching.Store(true)
-	if token, err = tokens.Renew(r.Context(), token); err != nil {
-		f := badStatus(resp.StatusCode, nil)
-		f.err = ofCredentials(err)
-		return nil, f
-	}
-	x.fetching.Store(false)
-	// The first body has been read; GetBody gives the same bytes once more.
-	again := r.Clone(r.Context())
-	if r.GetBody != nil {
-		if again.Body, err = r.GetBody(); err != nil {
-			return nil, fmt.Errorf("send the request again: %w", err)
-		}
-	}
-	again.Header.Set("Authorization", "Bearer "+token.Reveal())
-	return t.next.RoundTrip(again)
-}
-
-// refused reports whether a reply says that our token is not good.
-func (t *outgoingTrip) refused(resp *http.Response) bool {
-	return resp.StatusCode == http.StatusUnauthorized || t.upgrade && resp.StatusCode == http.StatusForbidden
 }

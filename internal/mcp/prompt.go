@@ -133,7 +133,8 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *failure) {
 		if m.Role != "user" && m.Role != "assistant" || json.Unmarshal(m.Content, &b) != nil {
 			return nil, badReply("a message of its prompt has no role or no content", nil)
 		}
-		text := b.render(len(m.Content))
+		b.raw = m.Content
+		text := b.render()
 		size += len(text)
 		out = append(out, PromptMessage{Role: m.Role, Text: text})
 	}

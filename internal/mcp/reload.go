@@ -18,6 +18,9 @@ func (c *Client) Reload(servers []ServerConfig) error {
 	if err := checkServers(servers, c.opts.Service != nil); err != nil {
 		return err
 	}
+	if err := checkRedirects(servers, c.opts.RedirectURL); err != nil {
+		return err
+	}
 	c.reload.Lock()
 	defer c.reload.Unlock()
 	if c.closed {
@@ -87,7 +90,7 @@ func (c *Client) startLocked(added map[int]*server) {
 	c.begunLocked()
 }
 
-func isClosed(ch chan struct{}) bool {
+func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true

@@ -16,7 +16,7 @@ import (
 type inquiry func(context.Context, *sdk.ClientSession) error
 
 // request asks the server on a session, and returns the result as received.
-func (s *server) request(ctx context.Context, used *session, tokens auth.TokenSource, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
+func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.session, x.tokens = used, tokens

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -204,6 +205,7 @@ func decodeRead(raw json.RawMessage) (*Result, *failure) {
 		Contents   []json.RawMessage `json:"contents"`
 		ResultType string            `json:"resultType"`
 	}
+	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, badReply("its resource does not decode", err)
 	}

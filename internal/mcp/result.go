@@ -5,42 +5,82 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
-// Result is a server's answer to a call.
+// Result is a server's answer to a call. One goroutine uses it at a time.
 type Result struct {
-	Content    []json.RawMessage // each an MCP content block, as received
+	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
 	Structured json.RawMessage   // structuredContent; nil where there is none
 	IsError    bool              // the tool itself reports failure; Text says what
+	// Violations is how the structured content differs from the tool's own output
+	// schema; one of more than 1 MiB is not checked. The result is delivered all the same,
+	// and Text says so.
+	Violations []ContentField
+
+	blocks []block // Content once it was looked into
 }
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
 // the SDK's types: those turn large integers into floats, and refuse content types
-// that they don't know.
+// that they don't know. The result shares these bytes, which are nobody else's.
 func decodeResult(raw json.RawMessage) (*Result, *failure) {
-	var w struct {
-		Content    []json.RawMessage `json:"content"`
-		Structured json.RawMessage   `json:"structuredContent"`
-		IsError    bool              `json:"isError"`
-		ResultType string            `json:"resultType"`
+	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, badReply("its result does not decode", err)
+	raw = bytes.TrimSpace(raw)
+	if !json.Valid(raw) || raw[0] != '{' {
+		return nil, badReply("its result is no JSON object", nil)
 	}
-	if f := checkType(w.ResultType); f != nil {
+	var w struct{ content, structured, isError, resultType json.RawMessage }
+	for name, value := range members(raw) {
+		switch name {
+		case "content":
+			w.content = value
+		case "structuredContent":
+			w.structured = value
+		case "isError":
+			w.isError = value
+		case "resultType":
+			w.resultType = value
+		}
+	}
+	resultType, ok := textOf(w.resultType)
+	if !ok {
+		return nil, badReply("its resultType is no text", nil)
+	}
+	if f := checkType(resultType); f != nil {
 		return nil, f
 	}
-	for _, c := range w.Content {
-		if len(c) == 0 || c[0] != '{' {
+	r := &Result{}
+	if w.isError != nil && json.Unmarshal(w.isError, &r.IsError) != nil {
+		return nil, badReply("its isError is neither true nor false", nil)
+	}
+	// null is how some servers write "none"; other falsy values are values (S2.7).
+	if string(w.structured) != "null" {
+		r.Structured = w.structured
+	}
+	if w.content == nil || string(w.content) == "null" {
+		return r, nil
+	}
+	var f *failure
+	r.Content, f = decodeContent(w.content)
+	return r, f
+}
+
+// decodeContent is the blocks of a list of content.
+func decodeContent(raw json.RawMessage) ([]json.RawMessage, *failure) {
+	if raw[0] != '[' {
+		return nil, badReply("its content is no list", nil)
+	}
+	blocks := elements(raw)
+	for _, b := range blocks {
+		if b[0] != '{' {
 			return nil, badReply("a content block is not an object", nil)
 		}
 	}
-	r := &Result{Content: w.Content, IsError: w.IsError}
-	// null is how some servers write "none"; other falsy values are values (S2.7).
-	if s := bytes.TrimSpace(w.Structured); len(s) > 0 && string(s) != "null" {
-		r.Structured = s
-	}
-	return r, nil
+	return blocks, nil
 }
 
 // checkType refuses results that are none yet. The SDK hands some of them out as empty
@@ -53,94 +93,63 @@ func checkType(resultType string) *failure {
 	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }
 
-// block is what of a content block Text needs.
-type block struct {
-	Type     string `json:"type"`
-	Text     string `json:"text"`
-	MIME     string `json:"mimeType"`
-	Data     string `json:"data"`
-	URI      string `json:"uri"`
-	Name     string `json:"name"`
-	Size     int64  `json:"size"`
-	Resource struct {
-		URI  string  `json:"uri"`
-		MIME string  `json:"mimeType"`
-		Text *string `json:"text"`
-		Blob string  `json:"blob"`
-	} `json:"resource"`
-}
-
-// Text is the result for a reader of text: text parts joined by newlines, other
-// parts as a short placeholder with type and size, and "(no content)" where there
-// is nothing (S1.6). The text of an embedded resource follows its placeholder.
-func (r *Result) Text() string {
-	if len(r.Content) == 0 {
-		if r.Structured != nil {
-			return string(r.Structured)
-		}
-		return "(no content)"
-	}
-	parts := make([]string, 0, len(r.Content))
-	for _, raw := range r.Content {
-		var b block
-		if json.Unmarshal(raw, &b) != nil {
-			parts = append(parts, fmt.Sprintf("[unreadable content, %d bytes]", len(raw)))
-			continue
-		}
-		parts = append(parts, b.render(len(raw)))
-	}
-	return strings.Join(parts, "\n")
-}
-
-// render is the block as text; size is that of the whole block in bytes.
-func (b *block) render(size int) string {
-	switch b.Type {
-	case "text":
-		return b.Text
-	case "image", "audio":
-		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, printable(b.MIME, 100), base64Size(b.Data))
-	case "resource_link":
-		s := "[link to resource " + printable(b.URI, 500)
-		if b.MIME != "" {
-			s += ", " + printable(b.MIME, 100)
-		}
-		if b.Size > 0 {
-			s += fmt.Sprintf(", %d bytes", b.Size)
-		}
-		return s + "]"
-	case "resource":
-		uri, mime := printable(b.Resource.URI, 500), printable(b.Resource.MIME, 100)
-		if t := b.Resource.Text; t != nil {
-			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*t), *t)
-		}
-		return fmt.Sprintf("[resource %s, %s, %d bytes]", uri, mime, base64Size(b.Resource.Blob))
-	}
-	return fmt.Sprintf("[content of type %s, %d bytes]", printable(b.Type, 40), size)
-}
-
-// base64Size is the number of bytes that s stands for.
-func base64Size(s string) int {
-	return len(strings.TrimRight(s, "=")) * 3 / 4
-}
-
 // Payload is the result for a program: the structured content if there is any, else
 // the text as a JSON string if every part is text, else the content (S2.7).
 func (r *Result) Payload() json.RawMessage {
-	if r.Structured != nil {
+	switch text, ok := r.onlyText(); {
+	case r.Structured != nil:
 		return r.Structured
+	case ok && len(r.Content) == 1:
+		return r.blocks[0].textJSON
+	case ok:
+		return quote(text)
 	}
-	texts := make([]string, 0, len(r.Content))
-	for _, raw := range r.Content {
-		var b block
-		if json.Unmarshal(raw, &b) != nil || b.Type != "text" {
-			out, err := json.Marshal(r.Content)
-			if err != nil {
-				return json.RawMessage("[]") // can't be: the blocks were decoded
-			}
-			return out
+	return array(r.Content)
+}
+
+// Size is the bytes of the content and of the structured content.
+func (r *Result) Size() int { return size(r.Content) + len(r.Structured) }
+
+// IsText reports whether the result is text and nothing else.
+func (r *Result) IsText() bool {
+	_, ok := r.onlyText()
+	return ok && r.Structured == nil
+}
+
+// onlyText is the text of a result that is nothing else.
+func (r *Result) onlyText() (string, bool) {
+	blocks := r.parsed()
+	texts := make([]string, len(blocks))
+	for i, b := range blocks {
+		if b.Type != "text" {
+			return "", false
 		}
-		texts = append(texts, b.Text)
+		texts[i] = b.Text
 	}
-	out, _ := json.Marshal(strings.Join(texts, "\n")) // strings always marshal
-	return out
+	return strings.Join(texts, "\n"), true
+}
+
+// quote is text as a JSON string. HTML is no concern of its readers.
+func quote(text string) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // strings always encode
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// array is a JSON array of values, as they are.
+func array(values []json.RawMessage) json.RawMessage {
+	size := 2
+	for _, v := range values {
+		size += len(v) + 1
+	}
+	b := append(make([]byte, 0, size), '[')
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, v...)
+	}
+	return append(b, ']')
 }

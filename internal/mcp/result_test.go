@@ -1,8 +1,11 @@
 package mcp
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // S1.6 and S2.7: what a reader of text and what a program gets.
@@ -11,7 +14,12 @@ func TestTextAndPayload(t *testing.T) {
 		{`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, "a\nb", `"a\nb"`},
 		{`{"content":[]}`, "(no content)", `""`},
 		{`{}`, "(no content)", `""`},
-		{`{"content":[{"type":"text","text":""}]}`, "", `""`},
+		{`{"content":[{"type":"text","text":""}]}`, "(no content)", `""`},
+		{`{"content":[{"type":"text"}]}`, "(no content)", `""`},
+		{`{"content":[{"type":"text","text":null}]}`, "(no content)", `""`},
+		{`{"content":[{"type":"text","text":7}]}`, "[unreadable content, 24 bytes]", `[{"type":"text","text":7}]`},
+		{` {"content" : [ {"text" : "a\u00e9\n", "type" : "text"} ] } `, "aé\n", `"a\u00e9\n"`},
+		{`{"content":null,"structuredContent":1}`, "1", `1`},
 		{`{"content":[{"type":"image","mimeType":"image/png","data":"AAAAAAA="},{"type":"text","text":"x"}]}`,
 			"[image image/png, 5 bytes]\nx", `[{"type":"image","mimeType":"image/png","data":"AAAAAAA="},{"type":"text","text":"x"}]`},
 		{`{"content":[{"type":"audio","mimeType":"audio/wav","data":""}]}`, "[audio audio/wav, 0 bytes]",
@@ -27,12 +35,12 @@ func TestTextAndPayload(t *testing.T) {
 		// A type of tomorrow is no error.
 		{`{"content":[{"type":"video","data":"AAAA"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","data":"AAAA"}]`},
 		{`{"content":[{"type":7}]}`, "[unreadable content, 10 bytes]", `[{"type":7}]`},
-		{`{"content":[{"type":"text","text":"t"}],"structuredContent":{"n":9007199254740993}}`, "t", `{"n":9007199254740993}`},
+		{`{"content":[{"type":"text","text":"t"}],"structuredContent":{"n":9007199254740993}}`, "t\nStructured content: {\"n\":9007199254740993}", `{"n":9007199254740993}`},
 		{`{"content":[],"structuredContent":{"a":1}}`, `{"a":1}`, `{"a":1}`},
 		{`{"content":[{"type":"text","text":"0"}],"structuredContent":0}`, "0", `0`},
-		{`{"content":[{"type":"text","text":"f"}],"structuredContent":false}`, "f", `false`},
-		{`{"content":[{"type":"text","text":"e"}],"structuredContent":[]}`, "e", `[]`},
-		{`{"content":[{"type":"text","text":"e"}],"structuredContent":""}`, "e", `""`},
+		{`{"content":[{"type":"text","text":"f"}],"structuredContent":false}`, "f\nStructured content: false", `false`},
+		{`{"content":[{"type":"text","text":"e"}],"structuredContent":[]}`, "e\nStructured content: []", `[]`},
+		{`{"content":[{"type":"text","text":"e"}],"structuredContent":""}`, "e\nStructured content: \"\"", `""`},
 		{`{"content":[{"type":"text","text":"n"}],"structuredContent":null}`, "n", `"n"`},
 		{`{"resultType":"complete","content":[{"type":"text","text":"c"}]}`, "c", `"c"`},
 	} {
@@ -69,8 +77,94 @@ func FuzzResult(f *testing.F) {
 		if fail != nil {
 			return
 		}
-		if r.Payload() == nil || r.Text() == "" && !strings.Contains(raw, "text") {
+		if r.Payload() == nil || r.Text() == "" {
 			t.Errorf("%s: %q %s", raw, r.Text(), r.Payload())
 		}
+		const limit = 300
+		b := r.Brief(BriefOptions{Max: limit, Binary: 50, Where: "/w"})
+		notes := 400 * (len(b.Content) + 2)
+		if n := len(b.Payload) + len(b.Structured) + size(b.Content); n > limit+2*notes {
+			t.Errorf("%s: %d bytes of a brief %+v", raw, n, b)
+		}
+		for _, v := range append(b.Content, b.Payload) {
+			if !json.Valid(v) || !utf8.Valid(v) {
+				t.Errorf("%s: %s", raw, v)
+			}
+		}
+		if whole := r.Brief(BriefOptions{Max: 1 << 30, Binary: 1 << 30}); whole.Cut || string(whole.Payload) != string(r.Payload()) || len(whole.Content) != len(r.Content) {
+			t.Errorf("%s: %+v", raw, whole)
+		}
 	})
+}
+
+func TestTextsAreCutAtWholeRunesByTheirSizeInJSON(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		limit      int
+	}{
+		{"abc", "abc", 3},
+		{"abc", "ab", 2},
+		{"aéb", "a", 2},
+		{"aéb", "aé", 3},
+		{"a\n\"\\b", "a\n\"\\", 7},
+		{"\x00\x01", "\x00", 11},
+		{"\u2028x", "", 5},
+		{"\u2028x", "\u2028", 6},
+		{"a\U0001F600", "a", 4},
+		{"", "", 0},
+	} {
+		got, cut := CutText(test.text, test.limit, "")
+		got, _, _ = strings.Cut(got, "\n[cut here")
+		if got != test.want || cut != (test.want != test.text) {
+			t.Errorf("%q in %d bytes: %q", test.text, test.limit, got)
+		}
+	}
+}
+
+func FuzzCutText(f *testing.F) {
+	f.Add("a\"\u2028\x00é", 7)
+	f.Add("\x80\"", 7)
+	f.Fuzz(func(t *testing.T, text string, limit int) {
+		limit = min(max(limit, 0), 1<<20)
+		n := fits(text, limit)
+		if got := len(quote(text[:n])) - len(`""`); got > limit {
+			t.Errorf("%q takes %d bytes, not %d", text[:n], got, limit)
+		}
+		if n < len(text) {
+			_, size := utf8.DecodeRuneInString(text[n:])
+			if got := len(quote(text[:n+size])) - len(`""`); got <= limit {
+				t.Errorf("%q would fit in %d bytes", text[:n+size], limit)
+			}
+		}
+	})
+}
+
+func TestMediaIsWhatItSaysOrNotShown(t *testing.T) {
+	encode := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	png := "\x89PNG\r\n\x1a\n" + strings.Repeat("x", 10_000)
+	for _, test := range []struct{ mime, data, want string }{
+		{"image/png", encode(png), "image/png"},
+		{"IMAGE/PNG; q=1", encode(png), "image/png"},
+		{"image/jpg", encode("\xFF\xD8\xFF\xE0"), "image/jpeg"},
+		{"image/gif", encode("GIF89a.."), "image/gif"},
+		{"image/webp", encode("RIFF....WEBP"), "image/webp"},
+		{"audio/wave", encode("RIFF....WAVEfmt "), "audio/wav"},
+		{"audio/mp3", encode("\xFF\xFB\x90"), "audio/mpeg"},
+		{"image/png", encode(png)[:76] + "\r\n" + encode(png)[76:], "image/png"},
+		{"image/png", encode("GIF89a.."), ""},
+		{"image/svg+xml", encode("<svg/>"), ""},
+		{"image/png\",\"x", encode(png), ""},
+		{"", encode(png), ""},
+		{"audio/wav", encode("RIFF....WEBP"), ""},
+		{"image/png", encode(png) + "=", ""},
+		{"image/png", strings.TrimRight(encode(png+"x"), "="), ""},
+		{"image/png", encode(png)[:4095] + "=" + encode(png)[4096:], ""},
+		{"image/png", encode(png)[:5000] + "\"" + encode(png)[5001:], ""},
+		{"image/png", "data:image/png;base64," + encode(png), ""},
+	} {
+		m, err := (&Media{MIME: test.mime, Data: test.data}).Check()
+		if (err == nil) != (test.want != "") || err == nil && (m.MIME != test.want || strings.ContainsAny(m.Data, "\r\n")) {
+			t.Errorf("%s %.40s: %v, %v", test.mime, test.data, m != nil, err)
+		}
+	}
 }

@@ -22,6 +22,9 @@ func (x *exchange) callTool(cs *sdk.ClientSession, params *sdk.CallToolParams) e
 	for wait := roundWait; ; wait *= 2 {
 		_, err := cs.CallTool(x.ctx, params)
 		state := unfinished(x.received())
+		if err != nil && state != "" {
+			x.begin(x.asked(), methodCall) // what an earlier round brought is no result
+		}
 		if err != nil || state == "" || wait == roundWait<<(maxRounds-1) {
 			return err
 		}
@@ -33,7 +36,7 @@ func (x *exchange) callTool(cs *sdk.ClientSession, params *sdk.CallToolParams) e
 		case <-timer.C:
 		case <-x.ctx.Done():
 			timer.Stop()
-			x.begin(x.asked(), methodCall) // what came is no result
+			x.begin(x.asked(), methodCall)
 			return x.ctx.Err()
 		}
 	}

@@ -97,9 +97,12 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed, attend: s.attend,
 		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
-	if s.dialer.exchange != nil {
-		s.callers = newCallers(s, s.dialer.exchange)
+	if s.dialer.behalf != nil {
+		s.callers = newCallers(s, *s.dialer.behalf)
 		s.reason = awaitCaller
+		if s.callers.consents != nil {
+			s.reason = awaitConsent
+		}
 	}
 	return s
 }

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"answerd/internal/auth"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -41,7 +39,7 @@ type session struct {
 	// was there to find out. It must not wait.
 	forgotten func()
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
-	tokens auth.TokenSource
+	tokens sender
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
@@ -96,7 +94,7 @@ type pool struct {
 	attend  func(context.Context, *session)
 	shelved bool // sessions have a shelf
 	// tokens are of the principal whose sessions these are; nil: the server's.
-	tokens auth.TokenSource
+	tokens sender
 
 	mu     sync.Mutex // protects what follows
 	cur    *session   // nil until needed and after drop

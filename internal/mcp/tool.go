@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"answerd/internal/mcp/schema"
 )
 
 // Tool is one tool of a server as the model and the API see it.
@@ -20,8 +22,14 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
+	// Unchecked is why arguments are only checked for being an object: the input schema
+	// is none that can be used. "" where they are checked.
+	Unchecked string `json:"unchecked,omitempty"`
 
-	reads bool // it is ours, and reads the server's resources
+	reads   bool // it is ours, and reads the server's resources
+	signsIn bool // it is ours, and stands for the tools that nobody may list yet
+	// The schemas compiled, once for each version of the tool; nil where they can't be.
+	input, output *schema.Schema
 }
 
 // Annotations are a server's own claims about a tool. They are hints from outside
@@ -87,7 +95,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	}
 	// What a tool says about its results is of no use to a call: a bad output schema
 	// is left out and the tool kept.
-	if out, err := schema(w.OutputSchema); err == nil {
+	if out, err := boundedSchema(w.OutputSchema); err == nil {
 		t.OutputSchema = out
 	}
 	return t, nil
@@ -109,7 +117,7 @@ func checkToolName(name string) error {
 // inputSchema checks a tool's input schema and makes sure that it says "object",
 // as providers demand.
 func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
-	s, err := schema(raw)
+	s, err := boundedSchema(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +142,9 @@ func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
 	return append(json.RawMessage(`{"type":"object",`), s[1:]...), nil
 }
 
-// schema checks the bounds of a schema that must be a JSON object; nil where there
-// is none.
-func schema(raw json.RawMessage) (json.RawMessage, error) {
+// boundedSchema checks the bounds of a schema that must be a JSON object; nil where
+// there is none.
+func boundedSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}

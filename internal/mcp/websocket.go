@@ -27,7 +27,6 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	out.upgrade = true
 	var sockets sync.WaitGroup
 	d := &linkDialer{
 		client: sdkClient(cfg, o),

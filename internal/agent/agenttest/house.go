@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +43,9 @@ type ToolServer struct {
 	Entered  chan string   // a tool was entered
 	Left     chan struct{} // the tool "wait" saw its context end
 	Together chan struct{} // the tool "meet" leaves when it is closed
+
+	mu    sync.Mutex // protects gifts
+	gifts map[string]json.RawMessage
 }
 
 type sum struct {
@@ -115,6 +119,7 @@ func newToolServer(t testing.TB) *ToolServer {
 		said, err := json.Marshal(given)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 	})
+	s.addGive(server)
 	server.AddPrompt(&sdk.Prompt{Name: "greet", Arguments: []*sdk.PromptArgument{{Name: "who", Required: true}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
 			{Role: "user", Content: &sdk.TextContent{Text: "Greet " + r.Params.Arguments["who"]}},

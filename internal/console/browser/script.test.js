@@ -43,6 +43,67 @@ describe("the console and scripted answers", { skip: missing }, () => {
     assert.deepEqual(faults, []);
   });
 
+  it("shows the pictures of a result, and nothing else as one", async () => {
+    const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    const content = [
+      { type: "text", text: "Look:" },
+      { type: "image", mimeType: "image/png", data: png },
+      { type: "resource", resource: { uri: "file:///a.png", mimeType: "image/png", blob: png } },
+      { type: "image", mimeType: "image/svg+xml", data: "PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciLz4=" },
+      { type: "image", mimeType: 'image/png,"><script>alert(1)</script>', data: png },
+      { type: "image", mimeType: "image/png", data: '" onerror="alert(1)' },
+      { type: "image", mimeType: "image/png" }, { type: "image" }, null, 7,
+    ];
+    await script(page, sse([
+      start, { type: "step_start", step: 1 },
+      { type: "tool_call_start", ...call }, { type: "tool_call", ...call, args: {} },
+      { type: "tool_result", ...call, args: {}, payload: content, content, duration_ms: 1 },
+      { type: "step_end", step: 1 }, finalAnswer("seen"),
+    ]));
+    await ask(page, "?");
+    await answered(page);
+    const images = page.locator(".conversation img");
+    assert.deepEqual(await images.evaluateAll((all) => all.map((i) => [i.alt, i.src.slice(0, 26), i.naturalWidth])), [
+      ["Result of lookup, image 1", "data:image/png;base64,iVBO", 1],
+      ["Result of lookup, image 2", "data:image/png;base64,iVBO", 1],
+    ]);
+    assert.match(await page.getByRole("region", { name: "Result of lookup" }).innerText(), /Look:[^]*shown below/);
+    await accessible(page);
+    assert.deepEqual(faults, []);
+  });
+
+  it("shows all of a result that its event has a part of", async () => {
+    const url = "/runs/run_script/results/c1";
+    const asked = [];
+    await page.route("**/runs/**", (route) => {
+      asked.push(new URL(route.request().url()).pathname);
+      if (asked.length === 1) return route.fulfill(problem(410, "gone", "This part of the run is no longer kept."));
+      return route.fulfill({ json: { call_id: "c1", payload: "x".repeat(300_000) + "end", content: [] } });
+    });
+    await script(page, sse([
+      start, { type: "step_start", step: 1 },
+      { type: "tool_call_start", ...call }, { type: "tool_call", ...call, args: {} },
+      { type: "tool_result", ...call, args: {}, payload: "x\n[cut here]", content: [], truncated: { bytes: 300_003, url }, duration_ms: 1 },
+      { type: "step_end", step: 1 }, finalAnswer("seen"),
+    ]));
+    await ask(page, "?");
+    await answered(page);
+    await page.getByText("Only a part of 300 kB is shown.").waitFor();
+    const button = page.getByRole("button", { name: "Show all of it" });
+    await button.click();
+    await page.getByText("This part of the run is no longer kept.").waitFor();
+    await accessible(page);
+    // The browser itself says on its console that something was 410.
+    assert.equal(faults.splice(0).filter((f) => !f.includes("410")).length, 0);
+    await button.click();
+    await button.waitFor({ state: "detached" });
+    assert.ok((await page.getByRole("region", { name: "Result of lookup" }).textContent()).endsWith("xend"));
+    assert.deepEqual(asked, [url, url]);
+    await accessible(page);
+    await fits(page);
+    assert.deepEqual(faults, []);
+  });
+
   it("shows the Markdown that models write", async () => {
     const text = "# Title\nOne **bold** and *soft* `co*de*` snake_case_name 2 * 3 * 4\nnext line\n\n1. first\n   - inner\n   - **two**\n2. second\n\n```go\nfunc main() {}\n\n// <b>\n```\nafter \\*plain\\* **open";
     await script(page, says(text));

@@ -32,6 +32,7 @@ export class AnswerView {
   #frame = 0;
   #activity = "";
   #announce;
+  #load;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
 
@@ -39,9 +40,11 @@ export class AnswerView {
    * @param {string} question
    * @param {number} number of the question in the conversation, from 1
    * @param {(text: string) => void} announce says something to a screen reader
+   * @param {(path: string) => Promise<any>} load reads JSON from the service
    */
-  constructor(question, number, announce) {
+  constructor(question, number, announce, load) {
     this.#announce = announce;
+    this.#load = load;
     const title = element("h2", { class: "unseen" }, `Question ${number}`);
     this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
   }
@@ -124,7 +127,7 @@ export class AnswerView {
         this.#parts.get(event.part_id)?.close();
         break;
       case "tool_call_start":
-        this.#calls.set(event.call_id, { view: this.#add(new CallView(event)), step: this.#step });
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#load)), step: this.#step });
         this.#now("Choosing tools");
         break;
       default:

@@ -1,6 +1,7 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
 import { element, valueBlock } from "./element.js";
+import { resultView } from "./result.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 
@@ -12,8 +13,14 @@ export class CallView {
   #progress = element("div", { class: "call-part", hidden: true });
   #end = element("div", { class: "call-part" });
 
-  /** @param {RunEvent} event tool_call_start */
-  constructor(event) {
+  #load;
+
+  /**
+   * @param {RunEvent} event tool_call_start
+   * @param {(path: string) => Promise<any>} load reads the whole of a large result
+   */
+  constructor(event, load) {
+    this.#load = load;
     this.name = event.tool;
     const server = event.server ? [element("span", { class: "call-server" }, event.server)] : [];
     this.root = element(
@@ -46,11 +53,11 @@ export class CallView {
         break;
       case "tool_result":
         this.#finish("done", duration(event.duration_ms));
-        this.#end.replaceChildren(label("Result"), valueBlock(`Result of ${this.name}`, event.payload));
+        this.#showEnd("Result", event);
         break;
       case "tool_error":
         this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
-        this.#end.replaceChildren(label("Error"), valueBlock(`Error of ${this.name}`, event.payload));
+        this.#showEnd("Error", event);
         break;
     }
   }
@@ -74,6 +81,14 @@ export class CallView {
       return;
     }
     this.#args.replaceChildren(label("Arguments"), valueBlock(`Arguments of ${this.name}`, value));
+  }
+
+  /**
+   * @param {string} title
+   * @param {RunEvent} event tool_result or tool_error
+   */
+  #showEnd(title, event) {
+    this.#end.replaceChildren(label(title), resultView(`${title} of ${this.name}`, /** @type {any} */ (event), this.#load));
   }
 
   /** @param {RunEvent} event tool_progress */

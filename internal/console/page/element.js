@@ -26,12 +26,13 @@ const shownLength = 20_000;
  *
  * @param {string} label what it is, for those who cannot see where it stands
  * @param {unknown} value a string is shown as it is
+ * @param {number} [length] how many characters of it
  * @returns {HTMLPreElement}
  */
-export function valueBlock(label, value) {
+export function valueBlock(label, value, length = shownLength) {
   const text = typeof value === "string" ? value : pretty(value);
-  const rest = text.length - shownLength;
-  const shown = rest > 0 ? `${text.slice(0, shownLength)}\n… ${rest} more characters` : text;
+  const rest = text.length - length;
+  const shown = rest > 0 ? `${text.slice(0, length)}\n… ${rest} more characters` : text;
   return element("pre", { class: "value", tabindex: 0, role: "region", "aria-label": label }, shown);
 }
 

@@ -33,6 +33,11 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"RunsDoNotMix", runsDoNotMix},
 		{"ManyReadersSeeTheSame", manyReadersSeeTheSame},
 		{"TheEnvelopeIsOnEveryEvent", theEnvelopeIsOnEveryEvent},
+		{"AResultIsReadableUntilTheRunIsGone", aResultIsReadable},
+		{"ResultsDoNotMix", resultsDoNotMix},
+		{"TheNewerResultCounts", theNewerResultCounts},
+		{"AResultTooLargeIsRefused", aResultTooLargeIsRefused},
+		{"NoResultFollowsTheTerminalEvent", noResultFollowsTheTerminalEvent},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}

@@ -41,10 +41,30 @@ type Request struct {
 
 // Message is one message of a request.
 type Message struct {
-	Role       string     `json:"role"`
-	Content    string     `json:"content"`
-	ToolCalls  []ToolCall `json:"tool_calls"`
-	ToolCallID string     `json:"tool_call_id"`
+	Role       string
+	Content    string          // "" if it is a list of parts
+	Parts      json.RawMessage // the list, if it is one
+	ToolCalls  []ToolCall
+	ToolCallID string
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *Message) UnmarshalJSON(b []byte) error {
+	var w struct {
+		Role       string          `json:"role"`
+		Content    json.RawMessage `json:"content"`
+		ToolCalls  []ToolCall      `json:"tool_calls"`
+		ToolCallID string          `json:"tool_call_id"`
+	}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*m = Message{Role: w.Role, ToolCalls: w.ToolCalls, ToolCallID: w.ToolCallID}
+	if len(w.Content) > 0 && w.Content[0] == '[' {
+		m.Parts = w.Content
+		return nil
+	}
+	return json.Unmarshal(w.Content, &m.Content) // null is ""
 }
 
 // ToolCall is a call that an earlier answer made.

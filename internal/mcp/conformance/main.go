@@ -53,10 +53,12 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	server.ProtocolVersion, server.Timeout = s.protocol, callTime
 	// Some of its servers ask nowhere else (elicitation-sep1034-client-defaults).
 	server.StandaloneStream = true
+	s.authorize(&server)
 	client, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{
-		StartWait: patience,
-		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Version:   "conformance",
+		StartWait:   patience,
+		RedirectURL: "http://localhost:3000/callback", // nobody is there: the person below looks where it leads
+		Logger:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Version:     "conformance",
 	})
 	if err != nil {
 		return fmt.Errorf("configure the client: %w", err)

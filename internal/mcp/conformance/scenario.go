@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"answerd/internal/auth"
 	"answerd/internal/mcp"
 )
 
@@ -16,6 +17,8 @@ type scenario struct {
 	name     string
 	protocol string // "" leaves it to the client
 	calls    []toolCall
+	given    given
+	caller   auth.Identity
 }
 
 type toolCall struct {
@@ -32,18 +35,23 @@ func newScenario(getenv func(string) string) (scenario, error) {
 	}
 	var wanted struct {
 		ToolCalls []toolCall `json:"toolCalls"`
+		given
 	}
 	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
 		return s, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
 	}
-	s.calls = wanted.ToolCalls
+	s.calls, s.given = wanted.ToolCalls, wanted.given
+	s.caller.Token = auth.NewSecret(wanted.IDToken)
 	return s, nil
 }
 
 // play lists the tools, makes the calls that the suite asks for, and then calls every
 // other tool once with arguments made from its schema, as a model would.
 func (s scenario) play(ctx context.Context, client *mcp.Client) error {
-	tools := client.Tools(ctx)
+	tools, err := s.list(ctx, client)
+	if err != nil {
+		return err
+	}
 	for _, st := range client.Servers() {
 		if st.State != mcp.Connected {
 			return fmt.Errorf("the server is %s: %s", st.State, st.Reason)
@@ -66,7 +74,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 			continue
 		}
 		// A call that fails is often what a scenario is about.
-		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Elicit: acceptDefaults})
+		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Principal: s.caller, Elicit: person{client}.answer})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			continue
@@ -106,13 +114,4 @@ func arguments(t mcp.Tool, all []mcp.Tool) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(args)
-}
-
-// acceptDefaults answers a form with nothing, which leaves its fields to their defaults
-// (SEP-1034).
-func acceptDefaults(_ context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
-	if e.Mode != mcp.ElicitForm {
-		return mcp.ElicitationResult{Action: mcp.Decline}, nil
-	}
-	return mcp.ElicitationResult{Action: mcp.Accept, Content: json.RawMessage(`{}`)}, nil
 }

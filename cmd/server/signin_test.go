@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp/oauth/oauthtest"
+	"answerd/internal/sse"
+)
+
+// consenting is an MCP server whose callers have to sign in, its authorization server,
+// and an mcp.json that names it.
+func consenting(t *testing.T) (as *oauthtest.Server, config string) {
+	t.Helper()
+	as = oauthtest.New(t)
+	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
+	sdk.AddTool(server, &sdk.Tool{Name: "whoami"}, func(_ context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.Header.Get("X-Subject")}}}, nil, nil
+	})
+	crm := as.Protect(t, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	t.Cleanup(func() {
+		for session := range server.Sessions() {
+			_ = session.Close()
+		}
+	})
+	config = filepath.Join(t.TempDir(), "mcp.json")
+	file := fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "toolPrefix": "crm", "auth": {"type": "authorization_code"}}}}`, crm.URL+"/mcp")
+	if err := os.WriteFile(config, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return as, config
+}
+
+// signIn reads a stream to its question, goes where that says, and brings answerd what
+// the browser came back with. It returns the frames and that query.
+func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query string) {
+	t.Helper()
+	resp := post(t, c, url+"/answer/stream", `{"question":"Who am I at the CRM?"}`)
+	for r := sse.NewReader(resp.Body, 1<<20); ; {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return frames, query
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Data = append([]byte(nil), f.Data...)
+		frames = append(frames, f)
+		if f.Event != "elicitation" {
+			continue
+		}
+		var asked struct{ Mode, URL string }
+		if err := json.Unmarshal(f.Data, &asked); err != nil || asked.Mode != "url" {
+			t.Fatalf("%s, %v", f.Data, err)
+		}
+		query = oauthtest.Browse(t, asked.URL).Encode()
+		if status, page := visit(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
+			t.Fatalf("%d %s", status, page)
+		}
+	}
+}
+
+func visit(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// S4.9: OAuth. A person is asked in the stream of his question, signs in with his
+// browser, and the run goes on by itself; the next question has the server's tools.
+func TestAPersonSignsInDuringARun(t *testing.T) {
+	as, config := consenting(t)
+	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer { // it calls the one tool that it is offered
+		for _, m := range r.Messages {
+			if m.Role == "tool" {
+				return llmtest.Says("You are " + m.Content)
+			}
+		}
+		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
+	})
+	s := start(t, from("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
+	c := web(t)
+	frames, query := signIn(t, c, s.url)
+	var names []string
+	var wire strings.Builder
+	for _, f := range frames {
+		names = append(names, f.Event)
+		wire.Write(f.Data)
+	}
+	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
+		t.Errorf("events %s", got)
+	}
+	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "there are: crm_whoami") {
+		t.Errorf("the run says %s", wire.String())
+	}
+	if a := ask(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
+		t.Errorf("%+v %s", a, a.Metadata)
+	}
+	// A browser's history, or somebody who looked over a shoulder.
+	if status, page := visit(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not good any more") {
+		t.Errorf("replayed: %d %s", status, page)
+	}
+	if n := len(as.Granted("authorization_code")); n != 1 {
+		t.Errorf("%d codes were redeemed", n)
+	}
+	for _, secret := range []string{"canary", "code-", "state=", "registered-"} {
+		if strings.Contains(s.log.String(), secret) || secret != "state=" && strings.Contains(wire.String(), secret) {
+			t.Errorf("%q is in the log or the stream", secret)
+		}
+	}
+}
+
+// Where nobody can be asked, the caller is told where he can.
+func TestACallWithoutAStreamSaysHowToSignIn(t *testing.T) {
+	_, config := consenting(t)
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("No.")))
+	s := start(t, from("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
+	status, body := direct(t, web(t), s.url, "crm_sign_in", `{}`)
+	if !strings.Contains(body, `"denied"`) || !strings.Contains(body, "POST /answer/stream") || status/100 == 2 {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// answerd check says as much as it can without a person.
+func TestCheckSaysWhereCallersSignIn(t *testing.T) {
+	as, config := consenting(t)
+	var out, errs strings.Builder
+	err := checkCommand(t.Context(), nil, from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
+	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "its tools are listed once a caller has allowed") {
+		t.Errorf("%v\n%s%s", err, out.String(), errs.String())
+	}
+}
+
+// PUBLIC_URL is where browsers come back to; without it and on no loopback address a
+// server that needs it is a start-up error that says so.
+func TestPublicURL(t *testing.T) {
+	for settings, want := range map[[4]string]string{
+		{"ADDR", "127.0.0.1:8080"}: "http://127.0.0.1:8080/oauth/callback",
+		{"ADDR", "[::1]:8080"}:     "http://[::1]:8080/oauth/callback",
+		{"ADDR", "127.0.0.1:0"}:    "",
+		{"ADDR", "10.0.0.1:8080"}:  "",
+		{"ADDR", "10.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/"}:     "https://ask.example.com/oauth/callback",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com"}:     "https://ask.example.com/oauth/callback",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/sub"}: "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "http://ask.example.com"}:      "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "ask.example.com"}:             "PUBLIC_URL",
+	} {
+		c, err := loadConfig(from(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
+		bad, refused := errors.AsType[*configError](err)
+		switch {
+		case refused && bad.name != want, !refused && (err != nil || c.redirectURL() != want):
+			t.Errorf("%s: %q, %v", settings, c.redirectURL(), err)
+		case !refused && settings[3] != "" && !strings.Contains(fmt.Sprint(c.AllowedHosts), "ask.example.com"):
+			t.Errorf("%s: hosts %s", settings, c.AllowedHosts)
+		}
+	}
+	_, config := consenting(t)
+	var errs strings.Builder
+	err := run(t.Context(), nil, from("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
+	if bad, ok := errors.AsType[*configError](err); !ok || !strings.Contains(bad.Error(), "PUBLIC_URL is not set either") {
+		t.Error(err)
+	}
+}

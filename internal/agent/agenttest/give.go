@@ -1,0 +1,51 @@
+package agenttest
+
+import (
+	"context"
+	"encoding/json"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Gift makes result the answer of the tool "give" to the arguments that it returns. It is
+// sent byte for byte, also where no library would write it so.
+func (s *ToolServer) Gift(name, result string) (args string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gifts == nil {
+		s.gifts = make(map[string]json.RawMessage)
+	}
+	s.gifts[name] = json.RawMessage(result)
+	quoted, _ := json.Marshal(map[string]string{"name": name})
+	return string(quoted)
+}
+
+// given is a result that is sent as it stands.
+type given struct {
+	*sdk.CallToolResult
+	raw json.RawMessage
+}
+
+func (g *given) MarshalJSON() ([]byte, error) { return g.raw, nil }
+
+func (s *ToolServer) addGive(server *sdk.Server) {
+	server.AddTool(&sdk.Tool{Name: "give", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{}, nil
+	})
+	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			call, ok := r.(*sdk.CallToolRequest)
+			if err != nil || !ok || call.Params.Name != "give" {
+				return res, err
+			}
+			var args struct{ Name string }
+			if err := json.Unmarshal(call.Params.Arguments, &args); err != nil {
+				return nil, err
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return &given{&sdk.CallToolResult{}, s.gifts[args.Name]}, nil
+		}
+	})
+}

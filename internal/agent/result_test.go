@@ -1,0 +1,320 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// picture is a PNG as far as its first bytes tell.
+func picture(size int) string {
+	return base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, size-8)...))
+}
+
+// kinds are results as servers send them, in the order of the golden file.
+var kinds = []struct{ name, result string }{
+	{"text", `{"content":[{"type":"text","text":"a"},{"type":"text","text":"b <é>"}]}`},
+	{"empty", `{"content":[]}`},
+	{"empty text", `{"content":[{"type":"text","text":""}]}`},
+	{"structured, said in the text too", `{"content":[{"type":"text","text":"{ \"n\": 9007199254740993 }"}],"structuredContent":{"n":9007199254740993}}`},
+	{"structured, wrapped by the SDK", `{"content":[{"type":"text","text":"5"}],"structuredContent":{"result":5}}`},
+	{"structured and a summary", `{"content":[{"type":"text","text":"Three."}],"structuredContent":{"n":3}}`},
+	{"structured alone", `{"content":[],"structuredContent":{"n":3}}`},
+	{"zero", `{"content":[{"type":"text","text":"0"}],"structuredContent":0}`},
+	{"false", `{"content":[],"structuredContent":false}`},
+	{"no list", `{"content":[],"structuredContent":[]}`},
+	{"null", `{"content":[{"type":"text","text":"n"}],"structuredContent":null}`},
+	{"image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"},{"type":"text","text":"There."}]}`},
+	{"image of another type", `{"content":[{"type":"image","mimeType":"image/svg+xml","data":"PHN2Zy8+"}]}`},
+	{"image that is none", `{"content":[{"type":"image","mimeType":"image/jpeg","data":"` + picture(12) + `"},{"type":"image","mimeType":"image/png","data":"%%%%"}]}`},
+	{"audio", `{"content":[{"type":"audio","mimeType":"audio/mpeg","data":"SUQzBA=="},{"type":"audio","mimeType":"audio/x-wav","data":"UklGRgAAAABXQVZF"}]}`},
+	{"embedded text", `{"content":[{"type":"resource","resource":{"uri":"file:///a.txt","mimeType":"text/plain","text":"inside"}}]}`},
+	{"embedded image", `{"content":[{"type":"resource","resource":{"uri":"file:///a.png","mimeType":"image/png","blob":"` + picture(12) + `"}}]}`},
+	{"embedded file", `{"content":[{"type":"resource","resource":{"uri":"file:///a.bin","mimeType":"application/zip","blob":"UEsDBA=="}}]}`},
+	{"link", `{"content":[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]}`},
+	{"a type of tomorrow", `{"content":[{"type":"video","data":"AAAA"}]}`},
+	{"unreadable", `{"content":[{"type":7}]}`},
+	{"broken UTF-8", "{\"content\":[{\"type\":\"text\",\"text\":\"a\xffb\"}]}"},
+	{"failure", `{"isError":true,"content":[{"type":"text","text":"No such city."}]}`},
+	{"failure with an image", `{"isError":true,"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"}]}`},
+	{"large text", `{"content":[{"type":"text","text":"` + strings.Repeat("0123456789abcde\\n", 20000) + `"}]}`},
+	{"large structured", `{"content":[{"type":"text","text":"See there."}],"structuredContent":{"s":"` + strings.Repeat("x", 300000) + `"}}`},
+	{"large image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(60000) + `"}]}`},
+	{"large failure", `{"isError":true,"content":[{"type":"text","text":"` + strings.Repeat("é", 200000) + `"}]}`},
+	{"many blocks", `{"content":[` + strings.Repeat(`{"type":"text","text":"`+strings.Repeat("y", 5000)+`"},`, 99) + `{"type":"text","text":"z"}]}`},
+}
+
+// S0.4, S1.6, S2.7, S2.8: what the model, the events and the metadata have of each kind
+// of result stands in testdata/results.golden.
+func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
+	takes := map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, Audio: true}}
+	houses := []struct {
+		name  string
+		house *agenttest.House
+	}{
+		{"native", agenttest.Build(t, gives, nil)},
+		{"native, takes images and audio", agenttest.Build(t, gives, func(o *agent.Options) { o.Profiles = takes })},
+		{"text dialect", agenttest.Build(t, gives, func(o *agent.Options) { o.Model, o.Profiles = llm.NewText(o.Model), takes })},
+	}
+	var out bytes.Buffer
+	for _, k := range kinds {
+		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, short(k.result))
+		for i, h := range houses {
+			h.house.Tools.Gift("it", k.result)
+			before := len(h.house.Model.Requests())
+			run := h.house.Begin(t, agent.Request{})
+			events := h.house.Events(t, run.ID)
+			end := agenttest.Last[event.FinalAnswer](t, events)
+			hide := strings.NewReplacer(run.ID, "RUN")
+			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(conversation(h.house.Model.Requests()[before:])), "CALL"))
+			if i > 0 {
+				continue
+			}
+			for _, e := range events {
+				switch e.Body.(type) {
+				case event.ToolResult, event.ToolError:
+					fmt.Fprintf(&out, "event\n\t%s\n", hide.Replace(passing.ReplaceAllString(short(string(e.JSON)), `"$1":0`)))
+					if len(e.JSON) > 320<<10 {
+						t.Errorf("%s: the event has %d bytes", k.name, len(e.JSON))
+					}
+				}
+			}
+			fmt.Fprintf(&out, "metadata\n\t%s\n", hide.Replace(short(string(end.Metadata.ToolResults[0]))))
+			whole(t, h.house, run.ID, k.name, k.result)
+		}
+	}
+	golden(t, "testdata/results.golden", out.Bytes())
+}
+
+// gives calls the tool once and answers, in either way of calling.
+func gives(r llmtest.Request) llmtest.Answer {
+	switch last := r.Messages[len(r.Messages)-1]; {
+	case last.Role == "tool" || last.Parts != nil || strings.HasPrefix(last.Content, "TOOL "):
+		return llmtest.Says("Done.")
+	case len(r.Tools) == 0:
+		return llmtest.Says("TOOL: give\nPARAMETERS: {\"name\":\"it\"}")
+	}
+	return llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
+}
+
+// conversation is what the last request says after the call.
+func conversation(requests []llmtest.Request) string {
+	messages := requests[len(requests)-1].Messages
+	var out strings.Builder
+	for i, m := range messages {
+		if m.Role != "assistant" {
+			continue
+		}
+		for _, m := range messages[i+1:] {
+			text := m.Content
+			if m.Parts != nil {
+				text = string(m.Parts)
+			}
+			fmt.Fprintf(&out, "\t%s: %s\n", m.Role, strings.ReplaceAll(short(text), "\n", "\n\t| "))
+		}
+	}
+	return out.String()
+}
+
+var (
+	madeUp     = regexp.MustCompile(`call_[A-Z0-9]{26}`) // ids of calls as text
+	passing    = regexp.MustCompile(`"(ts|duration_ms|seq)":\d+`)
+	manyBlocks = regexp.MustCompile(`(\{"type":"text","text":"yyyyyyyy[^"]*"\},){3,}`)
+)
+
+// short stands in for what is long and monotonous.
+func short(s string) string {
+	s = strings.ToValidUTF8(s, `\xff`)
+	const monotonous = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=\\\né"
+	var out strings.Builder
+	for len(s) > 0 {
+		run := len(s) - len(strings.TrimLeft(s, monotonous))
+		if run >= 200 {
+			fmt.Fprintf(&out, "%s…%d bytes…%s", s[:8], run, s[run-8:run])
+		} else {
+			run = max(run, 1)
+			out.WriteString(s[:run])
+		}
+		s = s[run:]
+	}
+	return manyBlocks.ReplaceAllStringFunc(out.String(), func(m string) string { return fmt.Sprintf("«%d blocks»", strings.Count(m, `"type"`)) })
+}
+
+// whole checks that the whole result can be read, wherever it is kept.
+func whole(t *testing.T, h *agenttest.House, run, kind, result string) {
+	var want struct {
+		Content           []json.RawMessage
+		StructuredContent json.RawMessage
+		IsError           bool
+	}
+	if err := json.Unmarshal([]byte(strings.ToValidUTF8(result, "\uFFFD")), &want); err != nil {
+		t.Fatal(err)
+	}
+	if string(want.StructuredContent) == "null" {
+		want.StructuredContent = nil
+	}
+	got, err := h.Result(t.Context(), run, "call_1")
+	if err != nil || got.IsError != want.IsError || fmt.Sprintf("%s", got.Content) != fmt.Sprintf("%s", want.Content) || string(got.Structured) != string(want.StructuredContent) {
+		t.Errorf("%s: %s, %v", kind, short(fmt.Sprintf("%t %s %s", got.IsError, got.Content, got.Structured)), err)
+	}
+	if len(got.Payload) == 0 || got.CallID != "call_1" || got.Tool != "give" || got.Server != "default" {
+		t.Errorf("%s: %+v", kind, got)
+	}
+}
+
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		g, w := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
+		for i := range min(len(g), len(w)) {
+			if g[i] != w[i] {
+				t.Fatalf("%s:%d: got\n%s\nwant\n%s\nrenew it with -update", path, i+1, g[i], w[i])
+			}
+		}
+		t.Fatalf("%s: %d lines, want %d; renew it with -update", path, len(g), len(w))
+	}
+}
+
+// The pictures of a turn come after all results of the turn, in call order, and no more
+// of them than are allowed; endpoints refuse a request with anything between results.
+func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
+	var calls []llmtest.Call
+	for i := range 3 {
+		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"four"}`})
+	}
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Calls(llmtest.Call{ID: "c3", Name: "give", Args: `{"name":"four"}`}), llmtest.Says("Seen.")),
+		func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
+	block := `{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"}`
+	h.Tools.Gift("four", `{"content":[`+strings.Repeat(block+",", 3)+block+`]}`)
+	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	requests := h.Model.Requests()
+	var roles []string
+	for _, m := range requests[len(requests)-1].Messages {
+		roles = append(roles, m.Role)
+	}
+	if got := strings.Join(roles, " "); got != "system user assistant tool tool tool user assistant tool user" {
+		t.Fatal(got)
+	}
+	messages := requests[len(requests)-1].Messages
+	if n := bytes.Count(messages[6].Parts, []byte(`"image_url":`)); n != 8 {
+		t.Errorf("%d pictures in the first turn", n)
+	}
+	if want := "[image image/png, 12 bytes] (not shown: only 8 can be shown in one turn)"; !strings.HasPrefix(messages[5].Content, want) {
+		t.Errorf("the third result is %s", messages[5].Content)
+	}
+	if p := string(messages[6].Parts); !strings.Contains(p, `"Image 1 of the result of give (call c0):"`) || strings.Index(p, "call c0") > strings.Index(p, "call c1") {
+		t.Errorf("labels %s", p)
+	}
+	if n := bytes.Count(messages[9].Parts, []byte(`"image_url":`)); n != 4 {
+		t.Errorf("%d pictures in the second turn", n)
+	}
+}
+
+// A picture that the run's budget has no room for is not shown.
+func TestPicturesCountAsResultBytes(t *testing.T) {
+	h := agenttest.Build(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
+	block := `{"type":"image","mimeType":"image/png","data":"` + picture(300) + `"}`
+	h.Tools.Gift("it", `{"content":[`+block+`,`+block+`]}`)
+	h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
+	told := conversation(h.Model.Requests())
+	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
+		t.Error(told)
+	}
+}
+
+func repeat(n int) (calls []llmtest.Call) {
+	for i := range n {
+		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"big"}`})
+	}
+	return calls
+}
+
+// S2.8: the arrays stay aligned, and the metadata bounded, whatever the calls bring.
+func TestTheMetadataOfManyLargeResultsIsBounded(t *testing.T) {
+	calls := append(repeat(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
+	h.Tools.Gift("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)
+	run := h.Begin(t, agent.Request{})
+	end := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	m := end.Metadata
+	if len(m.ToolNames) != 21 || len(m.ToolParams) != 21 || len(m.ToolResults) != 21 {
+		t.Fatalf("%d names, %d params, %d results", len(m.ToolNames), len(m.ToolParams), len(m.ToolResults))
+	}
+	total := 0
+	for i, r := range m.ToolResults {
+		total += len(r)
+		if !json.Valid(r) {
+			t.Errorf("result %d is no JSON", i)
+		}
+	}
+	if total > 1<<20+21*(1<<10+200) || len(m.ToolResults[0]) != 100_002 {
+		t.Errorf("%d bytes in all, %d of the first", total, len(m.ToolResults[0]))
+	}
+	if last := string(m.ToolResults[19]); !strings.Contains(last, "[cut here: ") || !strings.Contains(last, "/runs/"+run.ID+"/results/c19]") {
+		t.Errorf("the last result is %s", short(last))
+	}
+	if got := string(m.ToolResults[20]); got != `{"error":"the tool is out of order"}` {
+		t.Errorf("the failure is %s", got)
+	}
+}
+
+// A log that cannot keep a result costs the run nothing, and no event points to it.
+func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
+	h := agenttest.Build(t, gives, func(o *agent.Options) { o.Log = fullLog{o.Log} })
+	h.Tools.Gift("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
+	run := h.Begin(t, agent.Request{})
+	events := h.Events(t, run.ID)
+	agenttest.Last[event.FinalAnswer](t, events)
+	res := agenttest.Find[event.ToolResult](events)[0]
+	if res.Truncated == nil || res.Truncated.URL != "" || res.Truncated.Bytes < 400_000 || !strings.Contains(string(res.Payload), "bytes are shown]") {
+		t.Errorf("truncated %+v, payload %s", res.Truncated, short(string(res.Payload)))
+	}
+	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("result: %v", err)
+	}
+}
+
+// What a hook has not seen of a failure, nobody sees.
+func TestAFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
+	h, _ := hooked(t, gives, on("none", ""), nil)
+	h.Tools.Gift("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
+	run := h.Begin(t, agent.Request{})
+	events := h.Events(t, run.ID)
+	failed := agenttest.Find[event.ToolError](events)[0]
+	if failed.Truncated == nil || failed.Truncated.URL != "" || strings.Contains(failed.Payload, "secret") {
+		t.Errorf("truncated %+v of %s", failed.Truncated, short(failed.Payload))
+	}
+	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("result: %v", err)
+	}
+}
+
+// fullLog is a real log whose store of results fails.
+type fullLog struct{ event.Log }
+
+func (fullLog) KeepResult(context.Context, string, string, []byte) error { return event.ErrTooLarge }

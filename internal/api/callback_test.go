@@ -1,0 +1,46 @@
+package api_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// What a stranger's page sends a browser here with does nothing, and nothing of it is on
+// the page, which runs no script, is framed by nobody and kept by nobody.
+func TestAStrangersCallbackDoesNothing(t *testing.T) {
+	s := serve(t, llmtest.Turns(), nil, nil)
+	var page string
+	for _, query := range []string{
+		"", "?state=made-up&code=c", "?state=%3Cscript%3Ealert(1)%3C/script%3E&error=%3Cb%3E&error_description=%3Ci%3E", "?state=a&state=b", "?state=%zz", "?code=" + strings.Repeat("c", 9<<10),
+	} {
+		resp := s.do(t, "GET", "/oauth/callback"+query, "", "Sec-Fetch-Site", "cross-site", "Origin", "https://login.example")
+		body, err := io.ReadAll(resp.Body)
+		if page == "" {
+			page = string(body)
+		}
+		if err != nil || resp.StatusCode != http.StatusBadRequest || string(body) != page || !strings.Contains(page, "not good any more") {
+			t.Errorf("%.60s: %d %s, %v", query, resp.StatusCode, body, err)
+		}
+		for name, want := range map[string]string{
+			"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+			"Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		} {
+			if got := resp.Header.Get(name); got != want {
+				t.Errorf("%s is %q", name, got)
+			}
+		}
+	}
+	// A link that is looked at is not used up, and nothing is posted here.
+	for _, method := range []string{"HEAD", "POST"} {
+		if resp := s.do(t, method, "/oauth/callback?state=x", ""); resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s: %d", method, resp.StatusCode)
+		}
+	}
+	if resp := s.do(t, "GET", "/oauth/callback?state=x", "", "Host", "evil.example"); resp.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("another host: %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,128 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+type callResult struct {
+	CallID     string `json:"call_id"`
+	Tool       string
+	Server     string
+	IsError    bool `json:"is_error"`
+	Payload    any
+	Content    []map[string]any
+	Structured any
+}
+
+const wholeText = 1 << 20 // bytes
+
+// gives is a model that calls give twice, the second time for a failure, with an id that
+// needs escaping in a path.
+func gives() llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(
+		llmtest.Call{Name: "give", Args: `{"name":"large"}`},
+		llmtest.Call{ID: "call/2 ?%2F", Name: "give", Args: `{"name":"small"}`},
+	), llmtest.Says("Read."))
+}
+
+func gift(tools *agenttest.ToolServer) {
+	tools.Gift("large", `{"content":[{"type":"text","text":"`+strings.Repeat("x", wholeText)+`"}],"structuredContent":{"n":9007199254740993}}`)
+	tools.Gift("small", `{"isError":true,"content":[{"type":"text","text":"No."}]}`)
+}
+
+// S2.7: where the event has a part, it leads to the whole.
+func TestTheWholeResultIsWhereItsEventSays(t *testing.T) {
+	s := serve(t, gives(), nil, nil)
+	gift(s.Tools)
+	stream := frames(t, s.do(t, "POST", "/answer/stream", question), "")
+	var seen int
+	for _, f := range stream {
+		var e struct {
+			RunID     string           `json:"run_id"`
+			CallID    string           `json:"call_id"`
+			Truncated *event.Truncated `json:"truncated"`
+		}
+		if err := json.Unmarshal(f.Data, &e); err != nil {
+			t.Fatal(err)
+		}
+		switch f.Event {
+		case "tool_result":
+			seen++
+			if e.Truncated == nil || e.Truncated.Bytes < wholeText || len(f.Data) > 320<<10 {
+				t.Fatalf("%d bytes, truncated %+v", len(f.Data), e.Truncated)
+			}
+			resp := s.do(t, "GET", e.Truncated.URL, "")
+			if got := resp.Header.Get("Cache-Control"); got != "no-store" {
+				t.Errorf("Cache-Control is %s", got)
+			}
+			r := decode[callResult](t, resp, 200)
+			if len(r.Content) != 1 || len(r.Content[0]["text"].(string)) != wholeText || r.IsError || r.CallID != "call_1" || r.Tool != "give" || r.Server != "default" {
+				t.Errorf("%d blocks of %s, %s, %s", len(r.Content), r.CallID, r.Tool, r.Server)
+			}
+		case "tool_error":
+			seen++
+			path := "/runs/" + e.RunID + "/results/" + url.PathEscape(e.CallID)
+			r := decode[callResult](t, s.do(t, "GET", path, ""), 200)
+			if e.Truncated != nil || !r.IsError || r.Payload != "No." || r.CallID != "call/2 ?%2F" {
+				t.Errorf("truncated %+v, result %+v", e.Truncated, r)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d calls ended", seen)
+	}
+}
+
+func TestAResultIsForTheOwnerOfTheRun(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, gives(), nil, func(o *api.Options) { o.Verifier = v })
+	gift(s.Tools)
+	ada, bob := iam.token(t, "ada", "", time.Hour), iam.token(t, "bob", "", time.Hour)
+	a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
+	path := "/runs/" + a.RunID + "/results/call_1"
+	decode[callResult](t, s.do(t, "GET", path, "", "Authorization", ada), 200)
+	refused(t, s.do(t, "GET", path, "", "Authorization", bob), 404, "not_found")
+	refused(t, s.do(t, "GET", path, ""), 401, "unauthenticated")
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_9", "", "Authorization", ada), 404, "not_found")
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/%2e%2e%2f", "", "Authorization", ada), 404, "not_found")
+	refused(t, s.do(t, "GET", "/runs/run_none/results/call_1", "", "Authorization", ada), 404, "not_found")
+	refused(t, s.do(t, "GET", path, "", "Authorization", ada, "Accept", "text/html"), 406, "not_acceptable")
+}
+
+func TestAResultThatIsNoLongerKeptIsGone(t *testing.T) {
+	s := serve(t, gives(), func(o *agent.Options) { o.Log = event.NewMemory(event.MemoryOptions{MaxBytes: 900 << 10}) }, nil)
+	gift(s.Tools)
+	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_1", ""), 410, "gone")
+	decode[callResult](t, s.do(t, "GET", "/runs/"+a.RunID+"/results/"+url.PathEscape("call/2 ?%2F"), ""), 200)
+}
+
+// A call that goes on has no result yet.
+func TestACallThatGoesOnHasNoResult(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
+	run := s.Begin(t, agent.Request{})
+	<-s.Tools.Entered
+	refused(t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 404, "not_found")
+	close(s.Tools.Together)
+	s.Events(t, run.ID)
+	if r := decode[callResult](t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 200); r.Payload != "x" {
+		t.Errorf("%+v", r)
+	}
+}

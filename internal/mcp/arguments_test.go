@@ -1,0 +1,314 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// forecast is a tool whose schema asks for something.
+const forecast = `{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false}}`
+
+// counting is a server with those tools that counts its calls.
+func counting(list *script) (*script, *atomic.Int64) {
+	calls := new(atomic.Int64)
+	list.call = func(w http.ResponseWriter, _ *http.Request, m message) {
+		calls.Add(1)
+		reply(w, m.ID, text("done"))
+	}
+	return list, calls
+}
+
+// S1.5: arguments are checked before anything is sent, all that is wrong is named at
+// once, and what was only written as text is repaired.
+func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
+	s, calls := counting(listing(forecast))
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	given := json.RawMessage(`{"days":"x","town":"Rome"}`)
+	got, err := c.CheckArgs("forecast", given)
+	e := kind(t, err)
+	if e.Kind != InvalidArguments || len(e.Fields) != 3 || e.Err != nil || string(got) != string(given) {
+		t.Errorf("%+v, %s", e, got)
+	}
+	for _, want := range []string{"\n- /city: missing required field: city", "\n- /days: expected integer, got string \"x\"", "\n- /town: unexpected field: town"} {
+		if !strings.Contains(e.Message, want) {
+			t.Errorf("message %q does not say %q", e.Message, want)
+		}
+	}
+	if got, err := c.CheckArgs("forecast", json.RawMessage(`{"city":"Rome","days":"3"}`)); err != nil || string(got) != `{"city":"Rome","days":3}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	if got, err := c.CheckArgs("nowhere", given); err != nil || string(got) != string(given) {
+		t.Errorf("a tool that isn't there: %s, %v", got, err)
+	}
+	// Who calls without asking first gets no further.
+	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
+	if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
+		t.Errorf("%+v after %d calls", e, calls.Load())
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`), Check: true})
+	must(t, res, err)
+}
+
+// S3.8: a call is checked against the tool as it is when it is sent, which may be after
+// a wait of minutes.
+func TestACallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
+	var version atomic.Value
+	version.Store(`{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"}}}}`)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	s := &script{
+		list: func(w http.ResponseWriter, _ *http.Request, m message) {
+			reply(w, m.ID, `{"tools":[{"name":"slow"},`+version.Load().(string)+`]}`)
+		},
+		call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			if m.Params.Name == "slow" {
+				close(inside)
+				<-goOn
+			} else {
+				calls.Add(1)
+			}
+			reply(w, m.ID, text("done"))
+		},
+	}
+	c := open(t, Options{MaxConcurrentCalls: 1}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	args := json.RawMessage(`{"city":"Rome"}`)
+	if _, err := c.CheckArgs("forecast", args); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		res, err := c.Call(t.Context(), Call{Tool: "slow"})
+		must(t, res, err)
+	})
+	<-inside
+	all.Go(func() { // waits in the queue, while the tool becomes another one
+		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args, Check: true})
+		if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 2 {
+			t.Errorf("%+v", e)
+		}
+	})
+	version.Store(strings.ReplaceAll(forecast, "city", "place"))
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	close(goOn)
+	all.Wait()
+	if calls.Load() != 0 {
+		t.Error("it was sent")
+	}
+	if _, err := c.CheckArgs("forecast", args); err == nil {
+		t.Error("the old schema is still there")
+	}
+}
+
+// A schema is compiled once for each version of its tool, however often it is listed.
+func TestASchemaIsCompiledOnce(t *testing.T) {
+	other := atomic.Bool{}
+	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		extra := ""
+		if other.Load() {
+			extra = `{"name":"forecast2","inputSchema":{"type":"object"}},`
+		}
+		reply(w, m.ID, `{"tools":[`+extra+forecast+`]}`)
+	}}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	before, _ := c.names.find("forecast")
+	other.Store(true)
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := c.names.find("forecast")
+	if before.input == nil || before.input != after.input || len(c.Tools(t.Context())) != 2 {
+		t.Error("it was compiled again")
+	}
+}
+
+// keptLog is a log that is kept.
+type keptLog struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *keptLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(p))
+	return len(p), nil
+}
+
+func (l *keptLog) with(text string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// F21: a tool whose schema cannot be used stays usable: its arguments are checked for
+// being an object, which is said once in the log, and in the list.
+func TestAToolWithABadSchemaStaysUsable(t *testing.T) {
+	bad := []string{
+		`{"type":"object","required":true}`, `{"type":"object","properties":{"a":{"$ref":"http://localhost:1/x"}}}`,
+		`{"type":"object","allOf":[{"$ref":"#"}]}`, `{"type":"object","properties":{"a":{"pattern":"` + strings.Repeat("a{1000}", 30) + `"}}}`,
+	}
+	var list []string
+	for i, schema := range bad {
+		list = append(list, fmt.Sprintf(`{"name":"t%d","inputSchema":%s}`, i, schema))
+	}
+	s, calls := counting(listing(list...))
+	log := &keptLog{}
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	for _, tool := range c.Tools(t.Context()) {
+		if !strings.HasPrefix(tool.Unchecked, "the input schema cannot be used: ") {
+			t.Errorf("%s: unchecked %q", tool.Name, tool.Unchecked)
+		}
+		if args, err := c.CheckArgs(tool.Name, json.RawMessage(`{"x":"1"}`)); err != nil || string(args) != `{"x":"1"}` {
+			t.Errorf("%s: %s, %v", tool.Name, args, err)
+		}
+		res, err := c.Call(t.Context(), Call{Tool: tool.Name, Args: json.RawMessage(`{"x":"1"}`)})
+		must(t, res, err)
+	}
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if n := log.with("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
+		t.Errorf("said %d times, %d calls", n, calls.Load())
+	}
+}
+
+// A form whose schema leads back to itself ended the process once it was answered: the
+// library that checks answers, ours and the SDK's, follows it until its stack is full.
+func TestAFormThatRefersToItselfIsNoForm(t *testing.T) {
+	for _, form := range []string{
+		`{"type":"object","properties":{"a":{"$ref":"#"}},"$ref":"#"}`,
+		`{"type":"object","properties":{"a":{"$ref":"#/properties/a"}}}`,
+	} {
+		_, err := decodeElicitation(&sdk.ElicitParams{Message: "?"}, json.RawMessage(form))
+		if err == nil || !strings.Contains(err.Error(), "leads back to itself") {
+			t.Errorf("%s: %v", form, err)
+		}
+	}
+}
+
+// What a tool says about its results is held against them. The result is delivered, and
+// what is wrong with it said to whoever reads it; the log gets no word of it but that.
+func TestAResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
+	results := map[string]string{
+		"fits":    `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":3}}`,
+		"wrong":   `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":"sesame","x":1}}`,
+		"missing": `{"content":[{"type":"text","text":"3"}]}`,
+		"failed":  `{"content":[{"type":"text","text":"no"}],"isError":true}`,
+	}
+	var list []string
+	for name := range results {
+		list = append(list, `{"name":"`+name+`","outputSchema":{"type":"object","properties":{"sum":{"type":"number"}},"required":["sum"],"additionalProperties":false}}`)
+	}
+	s := listing(list...)
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, results[m.Params.Name]) }
+	log := &keptLog{}
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	for name, want := range map[string]string{
+		"fits":    "3\nStructured content: {\"sum\":3}",
+		"wrong":   "3\nStructured content: {\"sum\":\"sesame\",\"x\":1}\n[This result does not fit the tool's own output schema:\n- /sum: expected number, got string \"sesame\"\n- /x: unexpected field: x]",
+		"missing": "3\n[This result does not fit the tool's own output schema:\n- expected structured content, got none]",
+		"failed":  "no",
+	} {
+		res, err := c.Call(t.Context(), Call{Tool: name})
+		must(t, res, err)
+		if got := res.Text(); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+		if (res.Violations != nil) != strings.Contains(want, "does not fit") {
+			t.Errorf("%s: %+v", name, res.Violations)
+		}
+	}
+	if log.with("MCP result does not fit the tool's output schema") != 2 || log.with("sesame") != 0 {
+		t.Errorf("log %q", log.all)
+	}
+}
+
+// S0.3: servers say in many words that the arguments are no good.
+func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
+	for said, want := range map[string]ErrorKind{
+		`validating "arguments": validating root: required: missing properties: ["city"]`:                             InvalidArguments,
+		`MCP error -32602: Input validation error: Invalid arguments for tool forecast: [ { "code": "invalid_type"`:   InvalidArguments,
+		`MCP error -32602: Invalid arguments for tool forecast: []`:                                                   InvalidArguments,
+		`Input validation error: 'city' is a required property`:                                                       InvalidArguments,
+		"Error executing tool forecast: 1 validation error for forecastArguments\ncity\n  Field required":             InvalidArguments,
+		"2 validation errors for call[forecast]\ncity\n  Missing required argument":                                   InvalidArguments,
+		"1 validation error for X\nfoo\n  Unexpected keyword argument [type=unexpected_keyword_argument, input_value": InvalidArguments,
+		"forecast() got an unexpected keyword argument 'town'":                                                        InvalidArguments,
+		`Invalid arguments: city is missing`:                                                                          InvalidArguments,
+		`failed to deserialize parameters: missing field city`:                                                        InvalidArguments,
+		`MCP error -32602: Tool forecast not found`:                                                                   UnknownTool,
+		`Unknown tool: forecast`:               UnknownTool,
+		`Tool forecast disabled`:               UnknownTool,
+		`the tool is out of order`:             Execution,
+		`Row 3: 2 validation errors for Order`: Execution,
+		`the order has 1 validation error`:     Execution,
+		``:                                     Execution,
+	} {
+		quoted, _ := json.Marshal(map[string]string{"type": "text", "text": said})
+		if got := (&Result{IsError: true, Content: []json.RawMessage{quoted}}).Failure(); got != want {
+			t.Errorf("%q is %s", said, got)
+		}
+	}
+}
+
+// The wordings of the SDKs as they are today: real servers, the schema of whose tool
+// says less than their code asks for.
+func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
+	server := tools(nil)
+	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			if list, ok := res.(*sdk.ListToolsResult); ok {
+				list.Tools[0].InputSchema = map[string]any{"type": "object"}
+			}
+			return res, err
+		}
+	})
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, handler(server, nil)).URL})
+	c.Tools(t.Context())
+	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
+	must(t, res, err)
+	if !res.IsError || res.Failure() != InvalidArguments {
+		t.Errorf("%v %s: %q", res.IsError, res.Failure(), res.Text())
+	}
+}
+
+// A schema that is too long to be repeated is reduced to what the mistakes are about.
+func TestTheExcerptOfALargeSchema(t *testing.T) {
+	var fields []string
+	for i := range 500 {
+		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"string","description":"The field of that number."}`, i))
+	}
+	tool := Tool{InputSchema: json.RawMessage(`{"type":"object","properties":{` + strings.Join(fields, ",") + `},"required":["field_7"]}`)}
+	wrong := []ContentField{{Pointer: "/field_7"}, {Pointer: "/field_9/x"}}
+	if got := tool.SchemaExcerpt(wrong, 1<<20); got != string(tool.InputSchema) {
+		t.Error("a schema that fits was changed")
+	}
+	want := `{"type":"object","properties":{"field_7":{"type":"string","description":"The field of that number."},"field_9":{"type":"string","description":"The field of that number."}},"required":["field_7"]} [2 of 500 fields are shown]`
+	if got := tool.SchemaExcerpt(wrong, 1000); got != want {
+		t.Errorf("%s", got)
+	}
+	if got := tool.SchemaExcerpt(nil, 1000); len(got) > 1100 || !strings.HasSuffix(got, fmt.Sprintf("[cut here: 1000 of %d bytes are shown]", len(tool.InputSchema))) {
+		t.Errorf("%s", got)
+	}
+}

@@ -1,0 +1,174 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth"
+)
+
+const (
+	// maxConsents is how often one call asks its person to agree: first, to more rights,
+	// and once more where the server has moved to another authorization server. A server
+	// that is never content gets no more.
+	maxConsents = 3
+	// awaitConsent is the state of a server that nobody has allowed yet to be used.
+	awaitConsent = "its tools are listed once a caller has allowed that it is used on his behalf"
+	signInTool   = "sign_in"
+)
+
+// call makes a call. Where the server is used on behalf of the call's principal, and he
+// has not agreed to that yet, he is asked, and then the call goes on by itself. It holds
+// no permit meanwhile.
+func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
+	do := s.admitted
+	if b, ok := s.c.names.find(call.Tool); ok && b.signsIn && s.consents() != nil {
+		do = s.signIn
+	}
+	for asked := 0; ; asked++ {
+		res, f := do(ctx, call)
+		if f == nil || !f.notRun || s.consents() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
+			return res, f
+		}
+		if f := s.ask(ctx, call); f != nil {
+			return nil, f
+		}
+	}
+}
+
+// consents is where principals agree; nil where they needn't.
+func (s *server) consents() *oauth.Client {
+	if s.callers == nil {
+		return nil
+	}
+	return s.callers.consents
+}
+
+// ask asks the person behind a call to agree in his browser, and waits until he has. He
+// may do so without a word to us, or say first that he will.
+func (s *server) ask(ctx context.Context, call Call) *failure {
+	if call.Elicit == nil {
+		return notAllowed(nil)
+	}
+	a, err := s.consents().Authorize(ctx, call.Principal)
+	if err != nil {
+		return &failure{kind: Unavailable, public: publicOf(err), notRun: true, err: ofCredentials(err)}
+	}
+	actx, end := context.WithDeadline(ctx, a.Expires)
+	defer end()
+	defer context.AfterFunc(s.life, end)()
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer end()
+	watch.Go(func() {
+		select {
+		case <-a.Done:
+			end()
+		case <-actx.Done():
+		}
+	})
+	res, err := call.Elicit(actx, Elicitation{
+		Mode: ElicitURL, URL: a.URL, Done: a.Done,
+		Message: fmt.Sprintf("The MCP server %s is used on your behalf, which you have to allow at %s.", s.cfg.Name, a.Host()),
+	})
+	if err == nil && res.Action == Accept {
+		<-actx.Done() // at the latest when it expires
+	}
+	switch {
+	case isClosed(a.Done):
+		if err := a.Err(); err != nil {
+			return &failure{kind: Denied, public: publicOf(err), notRun: true, err: ofCredentials(err)}
+		}
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case s.life.Err() != nil:
+		return &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+	}
+	return notAllowed(err)
+}
+
+// notAllowed is a call whose person didn't agree, or could not be asked.
+func notAllowed(err error) *failure {
+	return &failure{kind: Denied, notRun: true, err: ofCredentials(err),
+		public: "its user has not allowed that it is used on his behalf. Where he can be asked, as in POST /answer/stream, he is given the address to do so"}
+}
+
+// publicOf is the part of an error of package oauth that is fit for the caller.
+func publicOf(err error) string {
+	if e, ok := errors.AsType[*oauth.Error](err); ok {
+		return e.Public
+	}
+	return "there is no token for it"
+}
+
+// offerSignIn offers a tool in place of those that nobody may list before somebody has
+// agreed: without any tool nobody would ever be asked to.
+func (c *callers) offerSignIn(f *failure) {
+	c.mu.Lock()
+	known := c.known
+	c.mu.Unlock()
+	if known || c.consents == nil || !errors.Is(f, oauth.ErrConsent) {
+		return
+	}
+	c.s.c.names.set(c.s.id, &c.s.cfg, []Tool{{
+		Server: c.s.cfg.Name, Original: signInTool, signsIn: true,
+		Title:       "Sign in to " + c.s.cfg.Name,
+		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on his behalf. Call it when his question needs that server.",
+		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Annotations: &Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
+	}})
+}
+
+// signIn lists the tools with the principal's token, which is what makes the server say
+// that he has to agree.
+func (s *server) signIn(ctx context.Context, call Call) (*Result, *failure) {
+	if err := s.callers.list(ctx, call.Principal, true); err != nil {
+		if f, ok := errors.AsType[*failure](err); ok {
+			return nil, f
+		}
+		if ctx.Err() != nil {
+			return nil, ended(ctx)
+		}
+		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: err}
+	}
+	var names []string
+	for _, t := range s.c.names.offer() {
+		if t.Server == s.cfg.Name {
+			names = append(names, t.Name)
+		}
+	}
+	text, _ := json.Marshal("The user has signed in. From the next question on there are: " + strings.Join(names, ", "))
+	return decodeResult(json.RawMessage(`{"content":[{"type":"text","text":` + string(text) + `}]}`))
+}
+
+// Callback takes what a browser brought back from an authorization server to the
+// redirect URL. found is false if that was never asked for, is over, or came before: then
+// nothing happened. Otherwise the calls that waited for it go on, or fail where err is
+// not nil. It waits for a token, at most 20 s.
+func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, err error) {
+	for _, s := range c.all() {
+		if o := s.consents(); o != nil {
+			if found, err = o.Callback(ctx, query); found {
+				return true, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// SignInAt is the host where callers of a server of AuthAuthorizationCode agree that it
+// is used on their behalf, as its metadata says now. It registers nobody.
+func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
+	s := c.named(name)
+	if s == nil || s.consents() == nil {
+		return "", fmt.Errorf("sign in to %.64q: %w", name, ErrUnknownServer)
+	}
+	return s.consents().At(ctx, auth.Identity{})
+}

@@ -1,0 +1,432 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth/oauthtest"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// consented is a real MCP server whose callers have to agree, and a Client for it.
+type consented struct {
+	*Client
+	t   *testing.T
+	as  *oauthtest.Server
+	mcp *oauthtest.Resource
+	log *locked
+	buf *bytes.Buffer
+	// runs is how often the tool ran.
+	runs atomic.Int64
+	// asked counts the questions to people, and visits their browsers' ways.
+	asked, visits atomic.Int64
+}
+
+const redirectURL = "http://127.0.0.1:7/oauth/callback" // nobody listens there
+
+// newConsented is such a server. Its tool says whose token came with the call.
+func newConsented(t *testing.T, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
+	t.Helper()
+	as := oauthtest.New(t)
+	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+	return newConsentedAt(t, as, change, o)
+}
+
+func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
+	t.Helper()
+	c := &consented{t: t, as: as, buf: &bytes.Buffer{}}
+	c.log = &locked{&sync.Mutex{}, c.buf}
+	server := sdk.NewServer(&sdk.Implementation{Name: "consented", Version: "1"}, nil)
+	rawTool(server, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		c.runs.Add(1)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.Header.Get("X-Subject")}}}, nil
+	})
+	c.mcp = c.as.Protect(t, handler(server, o))
+	t.Cleanup(func() {
+		for session := range server.Sessions() {
+			_ = session.Close()
+		}
+	})
+	cfg := ServerConfig{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm", Auth: AuthAuthorizationCode, MaxConcurrentCalls: 4}
+	if change != nil {
+		change(&cfg)
+	}
+	c.Client = open(t, Options{RedirectURL: redirectURL, Logger: textLog(c.log)}, cfg)
+	return c
+}
+
+// agrees answers a call's question as a person does who signs in as name.
+func (c *consented) agrees(name string) func(context.Context, Elicitation) (ElicitationResult, error) {
+	return func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
+		c.asked.Add(1)
+		if e.Mode != ElicitURL || !strings.HasPrefix(e.URL, c.as.URL+"/authorize?") || !strings.Contains(e.Message, "crm") || checkAskURL(e.URL) != nil {
+			c.t.Errorf("asked %+v", e)
+		}
+		c.visit(name, e.URL)
+		return ElicitationResult{Action: Accept}, nil
+	}
+}
+
+// visit takes a browser there and back. Of two at a time with one address the second
+// finds that it is over.
+func (c *consented) visit(name, address string) {
+	c.visits.Add(1)
+	c.as.Lock()
+	c.as.Subject = name
+	c.as.Unlock()
+	if q := oauthtest.Browse(c.t, address); q != nil {
+		if found, err := c.Callback(c.t.Context(), q); found && err != nil {
+			c.t.Error(err)
+		}
+	}
+}
+
+// as calls a tool on behalf of name, who agrees.
+func (c *consented) callAs(tool, name string) (string, error) {
+	res, err := c.Call(c.t.Context(), Call{Tool: tool, Principal: caller(name), Elicit: c.agrees(name)})
+	if err != nil {
+		return "", err
+	}
+	return res.Text(), nil
+}
+
+// signIn takes the first caller through signing in.
+func (c *consented) signIn(name string) {
+	c.t.Helper()
+	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_sign_in" {
+		c.t.Fatalf("tools %q, %+v", got, c.Servers())
+	}
+	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "there are: crm_who") {
+		c.t.Fatalf("%q, %v\n%s", got, err, c.buf)
+	}
+	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_who" {
+		c.t.Fatalf("tools %q", got)
+	}
+}
+
+// The first caller signs in by a tool that stands for those that nobody may list, the
+// next are asked when they call one; each acts as himself, in a session of his own, on
+// every kind of server.
+func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
+	for name, o := range flavours {
+		t.Run(name, func(t *testing.T) {
+			c := newConsented(t, nil, o)
+			if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitConsent {
+				t.Errorf("%+v", st)
+			}
+			c.signIn("ann")
+			if st := c.Servers()[0]; st.State != Connected {
+				t.Errorf("%+v", st)
+			}
+			for range 2 {
+				for _, who := range []string{"ann", "bob", "eve"} {
+					if got, err := c.callAs("crm_who", who); err != nil || got != who {
+						t.Errorf("%s called as %q, %v", who, got, err)
+					}
+				}
+			}
+			if c.asked.Load() != 3 || c.runs.Load() != 6 || len(c.as.Granted("authorization_code")) != 3 {
+				t.Errorf("asked %d times, ran %d times", c.asked.Load(), c.runs.Load())
+			}
+			if sent := strings.Join(c.mcp.Sent, " "); strings.Contains(sent, "inbound-") {
+				t.Error("a caller's own token reached the server")
+			}
+		})
+	}
+}
+
+// However many calls of one caller wait, more than the server has permits for: one
+// authorization, one token, and all go on when his browser comes back.
+func TestOneVisitLetsAllCallsOfACallerGoOn(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	before := len(c.as.Granted("authorization_code"))
+	addresses := make(chan string, 64)
+	var all, questions sync.WaitGroup
+	questions.Add(20)
+	for range 20 {
+		all.Go(func() {
+			res, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
+				addresses <- e.URL
+				questions.Done()
+				<-ctx.Done() // nobody answers here: the browser does
+				if !isClosed(e.Done) {
+					t.Error("ended before the browser came back")
+				}
+				return ElicitationResult{Action: Cancel}, nil
+			}})
+			if err != nil || res.Text() != "bob" {
+				t.Error(res, err)
+			}
+		})
+	}
+	questions.Wait() // none of them holds a permit
+	if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" {
+		t.Error("somebody else's call waits", got, err)
+	}
+	address := <-addresses
+	for range 19 {
+		if other := <-addresses; other != address {
+			t.Errorf("%s and %s", address, other)
+		}
+	}
+	c.visit("bob", address)
+	all.Wait()
+	if n := len(c.as.Granted("authorization_code")) - before; n != 1 {
+		t.Errorf("%d tokens", n)
+	}
+}
+
+// Who says no, or cannot be asked, is told what to do; the server is as it was.
+func TestWithoutConsentACallIsDenied(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	for range 2 * maxStreak { // which would open the breaker
+		for name, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
+			"nobody": nil,
+			"no": func(context.Context, Elicitation) (ElicitationResult, error) {
+				return ElicitationResult{Action: Decline}, nil
+			},
+			"broken": func(context.Context, Elicitation) (ElicitationResult, error) {
+				return ElicitationResult{}, errors.New("gone")
+			},
+		} {
+			_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: elicit})
+			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "has not allowed that it is used on his behalf") {
+				t.Errorf("%s: %s: %s", name, e.Kind, e.Message)
+			}
+		}
+	}
+	if st := c.Servers()[0]; st.State != Connected || c.runs.Load() != 0 {
+		t.Errorf("%+v, ran %d times", st, c.runs.Load())
+	}
+	// The authorization server says no.
+	c.as.Lock()
+	c.as.Response = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") }
+	c.as.Unlock()
+	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
+		if found, err := c.Callback(t.Context(), oauthtest.Browse(t, e.URL)); !found || err == nil {
+			t.Error("it is taken")
+		}
+		return ElicitationResult{Action: Accept}, nil
+	}})
+	if e := kind(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+}
+
+// A caller who leaves, and the end of everything, end the wait for a person.
+func TestWaitingForAPersonEnds(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	for _, end := range []ErrorKind{Cancelled, Denied} {
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := c.Call(ctx, Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+			if end == Cancelled {
+				cancel()
+			}
+			return ElicitationResult{Action: map[ErrorKind]string{Cancelled: Accept, Denied: Decline}[end]}, nil
+		}})
+		if e := kind(t, err); e.Kind != end {
+			t.Errorf("%s: %s", e.Kind, e.Message)
+		}
+		cancel()
+	}
+	var closing sync.WaitGroup
+	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+		closing.Go(func() { _ = c.Close() })
+		<-ctx.Done()
+		return ElicitationResult{Action: Cancel}, nil
+	}})
+	closing.Wait()
+	if e := kind(t, err); e.Kind != Cancelled && e.Kind != Denied {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+}
+
+// A tool that wants more rights has the person asked for them, with those that he gave;
+// one that is never content ends soon.
+func TestAToolWantsMoreRights(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	var wants atomic.Pointer[string]
+	c.mcp.Lock()
+	c.mcp.Needs = func(r *http.Request) []string {
+		if w := wants.Load(); w != nil && strings.Contains(peek(r), "tools/call") {
+			return []string{*w}
+		}
+		return nil
+	}
+	c.mcp.Unlock()
+	write := "write"
+	wants.Store(&write)
+	asked := c.asked.Load()
+	if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" || c.asked.Load() != asked+1 {
+		t.Fatalf("%q, %v, asked %d times", got, err, c.asked.Load()-asked)
+	}
+	if got := c.as.Visits[len(c.as.Visits)-1].Get("scope"); got != "basic write" {
+		t.Errorf("asked for %q", got)
+	}
+	c.as.Lock()
+	c.as.Scope = "basic"
+	c.as.Unlock()
+	admin := "admin"
+	wants.Store(&admin)
+	asked = c.asked.Load()
+	_, err := c.callAs("crm_who", "ann")
+	if e := kind(t, err); e.Kind != Unavailable || !strings.HasSuffix(e.Message, "it wants more rights than its token has") || c.asked.Load() != asked+1 {
+		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
+	}
+}
+
+// Revoked: one refresh, however many calls; taken back altogether: the person is asked.
+func TestRevokedConsent(t *testing.T) {
+	c := newConsented(t, func(cfg *ServerConfig) { cfg.MaxConcurrentCalls = 50 }, nil)
+	c.signIn("ann")
+	c.as.Revoke(false)
+	asked := c.asked.Load()
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" {
+				t.Error(got, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(c.as.Granted("refresh_token")); n != 1 || c.asked.Load() != asked || c.runs.Load() != 50 {
+		t.Errorf("%d refreshes, asked %d times, ran %d times", n, c.asked.Load()-asked, c.runs.Load())
+	}
+	// S2.2
+	if text := c.buf.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") || strings.Contains(text, "state=") {
+		t.Errorf("the log has %s", text)
+	}
+}
+
+// A server of another type has no sign_in, and a name that is taken stays taken.
+func TestReloadTakesTheSignInAway(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
+		t.Fatal(got)
+	}
+	if err := c.Reload([]ServerConfig{{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.ToolsFor(t.Context(), caller("ann")); len(got) != 0 {
+		t.Errorf("tools %v", got)
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "crm_sign_in", Principal: caller("ann")})
+	if e := kind(t, err); e.Kind != UnknownTool {
+		t.Error(e)
+	}
+}
+
+// answerd check says where callers sign in, and registers nobody.
+func TestSignInAt(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.Tools(t.Context())
+	if host, err := c.SignInAt(t.Context(), "crm"); err != nil || "http://"+host != c.as.URL {
+		t.Error(host, err)
+	}
+	if len(c.as.Clients) != 1 {
+		t.Error("registered")
+	}
+	if _, err := c.SignInAt(t.Context(), "other"); !errors.Is(err, ErrUnknownServer) {
+		t.Error(err)
+	}
+}
+
+// The service's own token, from the authorization server that the server names, with a
+// proof of possession or without.
+func TestTheServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
+	for name, change := range map[string]func(*ServerConfig){
+		"http": func(*ServerConfig) {},
+		"dpop": func(cfg *ServerConfig) { cfg.Grant.DPoP = true },
+	} {
+		c := newConsented(t, func(cfg *ServerConfig) {
+			cfg.Auth, cfg.Grant = AuthClientCredentials, TokenGrant{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
+			change(cfg)
+		}, nil)
+		if list := namesOf(c.Tools(t.Context())); list != "crm_who" {
+			t.Errorf("%s: tools %q, %+v\n%s", name, list, c.Servers(), c.buf)
+		}
+		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "service" {
+			t.Errorf("%s: %q, %v\n%s", name, got, err, c.buf)
+		}
+	}
+}
+
+// A new time-out is no reason for people to sign in again; another scope is.
+func TestReloadKeepsConsent(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	cfg := c.servers[0].given
+	for n, change := range []func(){func() { cfg.Timeout = time.Second * 7 }, func() { cfg.Grant.Scope = "basic" }} {
+		change()
+		if err := c.Reload([]ServerConfig{cfg}); err != nil {
+			t.Fatal(err)
+		}
+		asked := c.asked.Load()
+		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" || c.asked.Load()-asked != int64(n) {
+			t.Errorf("%q, %v, asked %d times", got, err, c.asked.Load()-asked)
+		}
+	}
+}
+
+// On behalf of callers by way of their identity provider: each by one exchange, and what
+// he brought does not reach the server.
+func TestEnterpriseCallersShareNothing(t *testing.T) {
+	as := oauthtest.New(t) // of the server, and the identity provider too
+	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+	c := newConsentedAt(t, as, func(cfg *ServerConfig) {
+		secret := auth.NewSecret("client-s3cret")
+		cfg.Auth, cfg.Grant = AuthEnterprise, TokenGrant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
+	}, nil)
+	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
+		t.Errorf("tools without a caller: %v, %+v", list, c.Servers())
+	}
+	for range 2 {
+		for _, who := range []string{"ann", "bob"} {
+			c.ToolsFor(t.Context(), caller(who))
+			if got, err := c.callAs("crm_who", who); err != nil || got != who {
+				t.Errorf("%s called as %q, %v\n%s", who, got, err, c.buf)
+			}
+		}
+	}
+	if n := len(as.Granted("urn:ietf:params:oauth:grant-type:token-exchange")); n != 2 || c.asked.Load() != 0 {
+		t.Errorf("%d exchanges, asked %d times", n, c.asked.Load())
+	}
+	if sent := strings.Join(c.mcp.Sent, " "); strings.Contains(sent, "inbound-") {
+		t.Error("a caller's own token reached the server")
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
+	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "has brought no token") {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+}
+
+// A server that wants something else each time has its person asked three times, no more.
+func TestAServerThatIsNeverContentEndsSoon(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	c.signIn("ann")
+	var n atomic.Int64
+	c.mcp.Lock()
+	c.mcp.Needs = func(*http.Request) []string { return []string{fmt.Sprint("more-", n.Add(1))} }
+	c.mcp.Unlock()
+	asked := c.asked.Load()
+	_, err := c.callAs("crm_who", "ann")
+	if e := kind(t, err); e.Kind != Unavailable || c.asked.Load()-asked != maxConsents {
+		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
+	}
+}

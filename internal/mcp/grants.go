@@ -1,0 +1,94 @@
+package mcp
+
+import (
+	"sync"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth"
+)
+
+// grants are the tokens that authorization servers gave, by what they are for. A server
+// whose configuration changes in another respect keeps them over a Reload: people would
+// have to sign in again for a new time-out.
+type grants struct {
+	mu  sync.Mutex // protects all
+	all map[grantKey]*sharedGrant
+}
+
+// grantKey is everything that a grant depends on.
+type grantKey struct {
+	name, url, redirect string
+	kind                AuthType
+	grant               TokenGrant
+}
+
+type sharedGrant struct {
+	client *oauth.Client
+	users  int
+}
+
+// take is the client for a server, made now if there is none. It needs a release, after
+// the server's last request.
+func (g *grants) take(cfg ServerConfig, o Options) (*oauth.Client, func(), error) {
+	key := grantKey{cfg.Name, cfg.httpURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.all[key]
+	if s == nil {
+		client, err := oauth.New(cfg.oauth(o))
+		if err != nil {
+			return nil, nil, err
+		}
+		s = &sharedGrant{client: client}
+		g.all[key] = s
+	}
+	s.users++
+	return s.client, func() { g.release(key, s) }, nil
+}
+
+func (g *grants) release(key grantKey, s *sharedGrant) {
+	g.mu.Lock()
+	s.users--
+	last := s.users == 0
+	if last {
+		delete(g.all, key)
+	}
+	g.mu.Unlock()
+	if last {
+		s.client.Close()
+	}
+}
+
+// oauth is how the server's tokens are got that package oauth gets.
+func (s *ServerConfig) oauth(o Options) oauth.Config {
+	g := s.Grant
+	c := oauth.Config{
+		Kind: oauth.Kind(s.Auth), URL: s.httpURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
+		ClientID: g.ClientID, ClientMetadataURL: g.ClientMetadataURL, ClientSecret: g.ClientSecret,
+		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
+		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
+		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
+		DPoP: g.DPoP, Logger: o.Logger.With("mcp_server", s.Name),
+	}
+	if c.RedirectURL == "" {
+		c.RedirectURL = o.RedirectURL
+	}
+	return c
+}
+
+// credentials are those of a server that has an authorization server.
+func (g *grants) credentials(cfg ServerConfig, o Options) (credentials, error) {
+	client, release, err := g.take(cfg, o)
+	if err != nil {
+		return credentials{}, err
+	}
+	c := credentials{source: granted{client.For(auth.Identity{})}, close: release}
+	if cfg.Auth.OfCallers() {
+		c.source = nobody{}
+		c.behalf = &behalf{of: func(who auth.Identity) sender { return granted{client.For(who)} }, takesToken: cfg.Auth.TakesToken()}
+	}
+	if cfg.Auth == AuthAuthorizationCode {
+		c.behalf.consents = client
+	}
+	return c, nil
+}

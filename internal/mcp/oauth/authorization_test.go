@@ -1,0 +1,281 @@
+package oauth
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth/oauthtest"
+)
+
+// OAuth 2.1 section 4.1 with PKCE, RFC 7591, RFC 8707: the test's server checks it.
+func TestAPersonAgreesInHisBrowser(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+		w.as.Metadata["scopes_supported"] = []string{"basic", "offline_access"}
+	})
+	a := w.agree(person("ann"))
+	q := a.parameters(t)
+	for name, want := range map[string]string{
+		"response_type": "code", "code_challenge_method": "S256", "redirect_uri": redirectURL,
+		"resource": w.mcp.URL + "/mcp", "scope": "basic offline_access",
+	} {
+		if got := q.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if len(q.Get("state")) < 43 || a.Err() != nil || !strings.HasPrefix(w.as.URL, "http://"+a.Host()) {
+		t.Errorf("state %q, %v, %s", q.Get("state"), a.Err(), a.Host())
+	}
+	for range 3 {
+		w.says(person("ann"), "ann hello")
+	}
+	if n := len(w.as.Requests); n != 1 || len(w.as.Visits) != 1 {
+		t.Errorf("%d token requests, %d visits", n, len(w.as.Visits))
+	}
+}
+
+// However many of a principal's calls wait, he is sent to one address; another principal
+// to his own.
+func TestOneAuthorizationForAllCallsOfAPrincipal(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	states := map[string]int{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for n := range 40 {
+		all.Go(func() {
+			a := w.begin(person([]string{"ann", "bob"}[n%2]))
+			mu.Lock()
+			defer mu.Unlock()
+			states[a.state]++
+		})
+	}
+	all.Wait()
+	if len(states) != 2 {
+		t.Errorf("%d states", len(states))
+	}
+	w.mcp.Lock()
+	defer w.mcp.Unlock()
+	w.as.Lock()
+	defer w.as.Unlock()
+	if len(w.as.Clients) != 2 { // ours of the test, and one registration
+		t.Errorf("%d clients", len(w.as.Clients))
+	}
+}
+
+// RFC 9207 and RFC 9700 section 4.4 (mix-up): a response of another issuer, or of none
+// where there must be one, ends the authorization, and its code goes nowhere.
+func TestAResponseOfAnotherIssuerIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent bool // the metadata says nothing of iss
+		change func(url.Values)
+		ok     bool
+	}{
+		"wrong":            {change: func(q url.Values) { q.Set("iss", "https://evil.example") }},
+		"missing":          {change: func(q url.Values) { q.Del("iss") }},
+		"with a slash":     {change: func(q url.Values) { q.Set("iss", q.Get("iss")+"/") }},
+		"in capitals":      {change: func(q url.Values) { q.Set("iss", strings.ToUpper(q.Get("iss"))) }},
+		"twice":            {change: func(q url.Values) { q.Add("iss", q.Get("iss")) }},
+		"wrong, unasked":   {silent: true, change: func(q url.Values) { q.Set("iss", "https://evil.example") }},
+		"missing, unasked": {silent: true, change: func(q url.Values) { q.Del("iss") }, ok: true},
+		"right, unasked":   {silent: true, change: func(url.Values) {}, ok: true},
+		"two codes":        {change: func(q url.Values) { q.Add("code", "another") }},
+		"no code":          {change: func(q url.Values) { q.Del("code") }},
+		"a no":             {change: func(q url.Values) { q.Set("error", "access_denied") }},
+		"a long code":      {change: func(q url.Values) { q.Set("code", strings.Repeat("c", maxCode+1)) }},
+	} {
+		w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+			w.as.Response = c.change
+			if c.silent {
+				w.as.Metadata["authorization_response_iss_parameter_supported"] = nil
+			}
+		})
+		a := w.begin(person("ann"))
+		found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
+		<-a.Done
+		if !found || (err == nil) != c.ok || (a.Err() == nil) != c.ok || (len(w.as.Requests) == 1) != c.ok {
+			t.Errorf("%s: %v, %v, %d token requests", name, found, err, len(w.as.Requests))
+		}
+		if e, ok := errors.AsType[*Error](err); !c.ok && (!ok || e.Public != "signing in failed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A state is good once, for ten minutes, and a made-up one never.
+func TestACallbackIsGoodOnce(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	a := w.begin(person("ann"))
+	q := oauthtest.Browse(t, a.URL)
+	for name, stranger := range map[string]url.Values{
+		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "two states": {"code": q["code"], "state": {a.state, a.state}},
+	} {
+		if found, err := w.Callback(t.Context(), stranger); found || err != nil {
+			t.Errorf("%s: %v, %v", name, found, err)
+		}
+	}
+	if len(w.as.Requests) != 0 {
+		t.Error("a stranger's callback asked for a token")
+	}
+	if found, err := w.Callback(t.Context(), q); !found || err != nil {
+		t.Fatal(found, err)
+	}
+	if found, err := w.Callback(t.Context(), q); found || err != nil || len(w.as.Requests) != 1 {
+		t.Errorf("replayed: %v, %v, %d token requests", found, err, len(w.as.Requests))
+	}
+	late := w.begin(person("bob"))
+	q = oauthtest.Browse(t, late.URL)
+	w.mu.Lock()
+	late.Expires = time.Now().Add(-time.Second)
+	w.mu.Unlock()
+	if found, _ := w.Callback(t.Context(), q); found || late.Err() == nil || len(w.as.Requests) != 1 {
+		t.Error("an expired state is taken")
+	}
+}
+
+// A code that somebody else's browser brought is not ours to redeem: PKCE binds it to the
+// authorization that it was given for.
+func TestACodeOfAnotherAuthorizationIsRefused(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	mine, theirs := w.begin(person("ann")), w.begin(person("eve"))
+	q := oauthtest.Browse(t, theirs.URL)
+	q.Set("state", mine.state)
+	if found, err := w.Callback(t.Context(), q); !found || err == nil {
+		t.Error("injected")
+	}
+	w.fails(person("ann"))
+}
+
+// Refresh tokens are used once each, kept when they are replaced, and given up when they
+// are refused: then the person is asked again.
+func TestRefreshTokensAreRotated(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	w.agree(person("ann"))
+	for n := range 2 {
+		w.as.Revoke(false)
+		if n > 0 {
+			w.keptLongAgo(person("ann")) // or it would be the second forced fetch within a second
+		}
+		w.says(person("ann"), "ann hello")
+	}
+	if n := len(w.as.Granted("refresh_token")); n != 2 {
+		t.Errorf("refreshed %d times", n)
+	}
+	w.as.Revoke(true)
+	w.keptLongAgo(person("ann"))
+	if e := w.fails(person("ann")); !errors.Is(e, ErrConsent) {
+		t.Error(e)
+	}
+	w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+}
+
+// keptLongAgo makes the token of who one that has expired.
+func (w *world) keptLongAgo(who auth.Identity) {
+	h, err := w.take(who)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.release(h)
+	if token, ok := h.kept.Have(); ok {
+		h.kept.Forget(token)
+	}
+}
+
+// Without a refresh token the person is asked when the token is no good any more.
+func TestWithoutARefreshTokenThePersonIsAskedAgain(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) { w.as.Refresh = false })
+	w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+	w.as.Revoke(false)
+	w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+}
+
+// SEP-2350: agreeing to more keeps what was agreed to before.
+func TestAPersonAgreesToMore(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+		w.mcp.Needs = nil
+	})
+	w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+	w.mcp.Lock()
+	w.mcp.Needs = needsWrite
+	w.mcp.Unlock()
+	a := w.agree(person("ann"))
+	if got := a.parameters(t).Get("scope"); got != "basic write" {
+		t.Errorf("asked for %q", got)
+	}
+	w.says(person("ann"), "ann hello")
+	// He agreed to less: to ask again would get the same.
+	w.as.Lock()
+	w.as.Scope = "basic"
+	w.as.Unlock()
+	w.as.Revoke(true)
+	w.agree(person("ann"))
+	if e := w.fails(person("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, errScope) {
+		t.Error(e)
+	}
+}
+
+// SEP-2352: a server that moves to another authorization server: we register there, and
+// what the old one gave us stays there.
+func TestNothingOfOneIssuerGoesToAnother(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	first := w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+	other := oauthtest.New(t)
+	w.mcp.Lock()
+	w.mcp.As = other
+	w.mcp.Unlock()
+	w.as.Lock()
+	refreshes := len(w.as.Requests)
+	w.as.Unlock()
+	second := w.agree(person("ann"))
+	w.says(person("ann"), "ann hello")
+	if a, b := first.parameters(t).Get("client_id"), second.parameters(t).Get("client_id"); a == b {
+		t.Errorf("registered as %s at both", a)
+	}
+	if len(w.as.Requests)-refreshes > 1 {
+		t.Error("the old one was asked again and again")
+	}
+	for _, r := range other.Requests {
+		if r.Grant == "refresh_token" || r.Client == first.who.id {
+			t.Errorf("the new one got %v", r.Form)
+		}
+	}
+	// Those of the configuration are good at the first issuer only.
+	fixed := newWorld(t, Config{Kind: ClientCredentials}, nil)
+	fixed.says(person("ann"), "service hello")
+	fixed.mcp.Lock()
+	fixed.mcp.As = other
+	fixed.mcp.Unlock()
+	other.Lock()
+	asked := len(other.Requests)
+	other.Unlock()
+	if e := fixed.fails(person("ann")); !strings.Contains(e.Error(), "names another authorization server than before") {
+		t.Error(e)
+	}
+	if len(other.Requests) != asked {
+		t.Error("the new one got the secret")
+	}
+}
+
+// Close ends what people have not agreed to yet.
+func TestCloseEndsAuthorizations(t *testing.T) {
+	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	a := w.begin(person("ann"))
+	q := oauthtest.Browse(t, a.URL)
+	w.Close()
+	<-a.Done
+	if a.Err() == nil {
+		t.Error("no error")
+	}
+	if found, _ := w.Callback(t.Context(), q); found {
+		t.Error("taken after the end")
+	}
+	w.fails(person("bob"))
+}

@@ -1,0 +1,304 @@
+package oauth
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth/oauthtest"
+)
+
+func needsWrite(*http.Request) []string { return []string{"basic", "write"} }
+
+// privateKey is a key for private_key_jwt, and its public half.
+func privateKey(t *testing.T) (Text, crypto.PublicKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Text{Value: auth.NewSecret(pemOf(t, key))}, key.Public()
+}
+
+func pemOf(t *testing.T, key any) string {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+// What is wrong with metadata is said, and nothing is asked of whom it names.
+func TestHostileMetadataIsRefused(t *testing.T) {
+	thief := oauthtest.New(t)
+	big := strings.Repeat("x", maxMetadata)
+	for want, change := range map[string]func(*world){
+		"names another resource":              func(w *world) { w.mcp.Metadata["resource"] = "https://evil.example/mcp" },
+		"names another resource (origin)":     func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL },
+		"names another resource (none)":       func(w *world) { w.mcp.Metadata["resource"] = nil },
+		"names another resource (query)":      func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL + "/mcp?tenant=a" },
+		"names no authorization server":       func(w *world) { w.mcp.Metadata["authorization_servers"] = nil },
+		"is not the JSON of RFC 9728":         func(w *world) { w.mcp.Metadata["authorization_servers"] = "https://a.example" },
+		"must be https":                       func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"http://10.0.0.1"} },
+		"is not a URL":                        func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"javascript:alert(1)"} },
+		"must not hold credentials":           func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"https://a:b@c.example"} },
+		"must not have a query":               func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
+		"answered too much":                   func(w *world) { w.mcp.Metadata["x"] = big },
+		"names another issuer":                func(w *world) { w.as.Metadata["issuer"] = thief.URL },
+		"names another issuer (slash)":        func(w *world) { w.as.Metadata["issuer"] = w.as.URL + "/" },
+		"is not the JSON of RFC 8414":         func(w *world) { w.as.Metadata["token_endpoint"] = 7 },
+		"names no token endpoint":             func(w *world) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
+		"names no token endpoint (none)":      func(w *world) { w.as.Metadata["token_endpoint"] = nil },
+		"names no token endpoint (elsewhere)": func(w *world) { w.as.Metadata["token_endpoint"] = thief.URL + "/token" },
+		"names no authorization endpoint":     func(w *world) { w.as.Metadata["authorization_endpoint"] = "javascript:alert(1)" },
+		"names no registration endpoint":      func(w *world) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
+		"offers no PKCE with S256":            func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = nil },
+		"offers no PKCE with S256 (plain)":    func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
+		"must name the client id":             func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
+		"answered too much (issuer)":          func(w *world) { w.as.Metadata["x"] = big },
+	} {
+		w := newWorld(t, Config{Kind: AuthorizationCode}, change)
+		w.fails(person("ann"))
+		a, err := w.Authorize(t.Context(), person("ann"))
+		plain, _, _ := strings.Cut(want, " (")
+		if err == nil || !strings.Contains(err.Error(), plain) {
+			t.Errorf("%s: %v, %v", want, a, err)
+		}
+		if len(thief.Visits)+len(thief.Requests) > 0 || len(w.as.Requests) > 0 {
+			t.Errorf("%s: somebody was asked", want)
+		}
+	}
+}
+
+// F19: a redirect leads nowhere, whoever sends it.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var stolen atomic.Int64
+	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stolen.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	t.Cleanup(thief.Close)
+	redirect := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(redirect.Close)
+	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.TokenURL = redirect.URL + "/token" })
+	if e := w.fails(person("ann")); stolen.Load() != 0 || !strings.Contains(e.Error(), "redirect") {
+		t.Errorf("%d, %v", stolen.Load(), e)
+	}
+}
+
+// A server may not lead us nearer to this machine than it is itself.
+func TestAServerLeadsUsNoNearer(t *testing.T) {
+	for text, want := range map[string]int{
+		"93.184.216.34": public, "2606:2800:220:1::1": public, "10.1.2.3": private, "172.16.0.1": private, "192.168.1.1": private, "fd00::1": private,
+		"127.0.0.1": local, "127.9.9.9": local, "::1": local, "::ffff:127.0.0.1": local, "::ffff:10.0.0.1": private,
+		"169.254.169.254": forbidden, "fe80::1": forbidden, "0.0.0.0": forbidden, "::": forbidden, "224.0.0.1": forbidden, "255.255.255.255": forbidden,
+		"100.64.0.1": forbidden, "192.0.2.1": forbidden, "198.18.0.1": forbidden, "240.0.0.1": forbidden, "64:ff9b::7f00:1": forbidden, "2002:7f00:1::": forbidden, "0.1.2.3": forbidden,
+	} {
+		if got := nearnessOf(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+	var reached atomic.Int64
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	t.Cleanup(inside.Close)
+	for server, want := range map[string]int64{"https://mcp.example/mcp": 0, "https://10.0.0.1/mcp": 0, "http://127.0.0.1:1/mcp": 1, "http://localhost:1/mcp": 1} {
+		c, err := New(Config{Kind: AuthorizationCode, URL: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reached.Store(0)
+		// localhost, too: what counts is the address that a name leads to.
+		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
+			_, err := c.get(t.Context(), at, false, "it")
+			if (err == nil) != (want == 1) {
+				t.Errorf("%s led to %s: %v", server, at, err)
+			}
+		}
+		if reached.Load() != 2*want {
+			t.Errorf("%s: reached %d times", server, reached.Load())
+		}
+		c.Close()
+	}
+}
+
+// Where metadata is looked for, and whose it may be there.
+func TestPlacesOfMetadata(t *testing.T) {
+	root := wellKnown
+	for server, c := range map[string]struct{ given, want string }{
+		"https://h/mcp":       {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
+		"https://h/a/mcp/":    {"", "https://h" + root + "/a/mcp=https://h/a/mcp/; https://h" + root + "=https://h/a/mcp/,https://h"},
+		"https://h":           {"", "https://h" + root + "=https://h,https://h"},
+		"https://h/mcp?x=y":   {"https://h" + root, "https://h" + root + "=https://h/mcp,https://h"},
+		"https://h/tenant":    {"https://h/tenant/prm", "https://h/tenant/prm=https://h/tenant"},
+		"https://h/elsewhere": {"https://other/prm", "https://other/prm=https://h/elsewhere"},
+	} {
+		client, err := New(Config{Kind: ClientCredentials, URL: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range client.places(c.given) {
+			got = append(got, p.url+"="+strings.Join(p.names, ","))
+		}
+		if text := strings.Join(got, "; "); text != c.want {
+			t.Errorf("%s: %s", server, text)
+		}
+		client.Close()
+	}
+}
+
+// Before 2025-06-18 servers had no metadata of their own: the origin is the issuer.
+func TestAServerWithoutMetadataIsItsOwnIssuer(t *testing.T) {
+	var self *httptest.Server
+	self = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/.well-known/oauth-authorization-server":
+			_, _ = io.WriteString(w, `{"issuer":"`+self.URL+`","token_endpoint":"`+self.URL+`/token"}`)
+		case "/token":
+			_, _ = io.WriteString(w, `{"access_token":"canary","token_type":"Bearer","expires_in":60}`)
+		case "/mcp":
+			if r.Header.Get("Authorization") != "Bearer canary" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(self.Close)
+	c, err := New(Config{Kind: ClientCredentials, URL: self.URL + "/mcp", ClientID: "a", ClientSecret: auth.NewSecret("b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	req, _ := http.NewRequest(http.MethodGet, self.URL+"/mcp", nil)
+	resp, err := c.For(auth.Identity{}).Send(transport, req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+}
+
+// What a server registers us as is checked.
+func TestRegistrationsAreChecked(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"client_id":"a","client_secret":"b"}`:                                                   "a client_secret_basic",
+		`{"client_id":"a","client_secret":"b","token_endpoint_auth_method":"client_secret_post"}`: "a client_secret_post",
+		`{"client_id":"a","token_endpoint_auth_method":"none"}`:                                   "a none",
+		`{"client_id":"a"}`: "",
+		`{"client_id":"a","token_endpoint_auth_method":"tls_client_auth","client_secret":"b"}`: "",
+		`{"client_secret":"b"}`: "",
+		`{"client_id":"` + strings.Repeat("a", maxClientID+1) + `","client_secret":"b"}`: "",
+		`[]`: "",
+	} {
+		who, err := readRegistration([]byte(body), methodBasic)
+		if got := who.id + " " + who.method; (err == nil) != (want != "") || err == nil && got != want {
+			t.Errorf("%.80s: %s, %v", body, got, err)
+		}
+	}
+}
+
+// Keys of other kinds, and weak ones, are refused without a word of what they are.
+func TestPrivateKeys(t *testing.T) {
+	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
+	strong, _ := rsa.GenerateKey(rand.Reader, 2048)
+	elliptic384, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	elliptic224, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	for want, text := range map[string]string{
+		"EdDSA": pemOf(t, edwards), "RS256": pemOf(t, strong), "ES384": pemOf(t, elliptic384),
+		"no kind": pemOf(t, elliptic224), "not PEM": "s3cret",
+		"cannot be read": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("s3cret")})),
+	} {
+		_, method, err := ParsePrivateKey(text)
+		switch {
+		case err == nil && method.Alg() != want, err != nil && !strings.Contains(err.Error(), want), err != nil && strings.Contains(err.Error(), "s3cret"):
+			t.Errorf("%s: %v, %v", want, method, err)
+		}
+	}
+}
+
+// What is kept of principals is bounded, and one who is being served stays.
+func TestPrincipalsAreBounded(t *testing.T) {
+	c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	busy, _ := c.take(auth.Identity{Subject: "busy"})
+	for n := range maxHolders + 10 {
+		h, err := c.take(auth.Identity{Subject: "p", Issuer: strings.Repeat("i", n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.release(h)
+	}
+	if again, _ := c.take(auth.Identity{Subject: "busy"}); len(c.holders) != maxHolders || c.recent.Len() != maxHolders || again != busy {
+		t.Errorf("%d holders", len(c.holders))
+	}
+}
+
+// A server's header is read or says nothing; what is read is clean.
+func FuzzChallenge(f *testing.F) {
+	for _, seed := range []string{
+		`Bearer resource_metadata="https://h/prm", scope="a b", error="insufficient_scope"`, `DPoP error="use_dpop_nonce"`, `Bearer`, `Basic realm="x", Bearer scope=a`,
+		`Negotiate abc==`, `Bearer scope="`, `Bearer scope="\"`, `,,,=`, "Bearer scope=\"a\x00b c\"", `bearer SCOPE="x", scope="y"`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		c := readChallenge(http.Header{"Www-Authenticate": {header}})
+		if len(c.scopes) > maxScopes {
+			t.Errorf("%d scopes", len(c.scopes))
+		}
+		for _, s := range c.scopes {
+			if s == "" || len(s) > maxScope || strings.ContainsAny(s, " \"\\\x00\r\n") {
+				t.Errorf("scope %q", s)
+			}
+		}
+	})
+}
+
+// Nothing that metadata says makes us panic, or use what must not be used.
+func FuzzMetadata(f *testing.F) {
+	for _, seed := range []string{
+		`{"resource":"https://h/mcp","authorization_servers":["https://a"],"scopes_supported":["x"]}`, `{"issuer":"https://a","token_endpoint":"https://a/t","authorization_endpoint":"https://a/a","code_challenge_methods_supported":["S256"]}`,
+		`{}`, `null`, `[]`, `{"resource":"https://h/mcp","authorization_servers":[""]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	c, err := New(Config{Kind: AuthorizationCode, URL: "https://h/mcp"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(c.Close)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if r, err := readResource(body, []string{"https://h/mcp"}); err == nil && auth.CheckTokenEndpoint(r.issuer, "") != nil {
+			t.Errorf("issuer %q", r.issuer)
+		}
+		a, err := c.readAuthority(body, "https://a", false)
+		if err != nil {
+			return
+		}
+		for _, at := range []string{a.token, a.authorize} {
+			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && nearness(u.Hostname()) == local) {
+				t.Errorf("endpoint %q", at)
+			}
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package oauthtest
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Resource is a server that takes the tokens of a Server only. Protect makes one.
+type Resource struct {
+	*httptest.Server
+	sync.Mutex // protects what follows
+
+	As       *Server
+	Metadata map[string]any                 // added to its own; nil takes a member away
+	Needs    func(r *http.Request) []string // scopes; nil: none
+	Nonce    string                         // that proofs must have
+	Silent   bool                           // refuses without a challenge
+	Refuse   bool                           // refuses every token
+
+	Sent     []string // the Authorization headers that came, one per request
+	Refusals int
+	Reads    int // of the metadata
+}
+
+// Protect serves next at /mcp, for requests with a good token. It tells next who that is
+// of in the header X-Subject.
+func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
+	r := &Resource{As: s, Metadata: map[string]any{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/oauth-protected-resource/mcp", r.metadata)
+	mux.HandleFunc("/mcp", func(w http.ResponseWriter, req *http.Request) {
+		subject, challenge, status := r.check(w, req)
+		if status != 0 {
+			if challenge != "" {
+				w.Header().Set("WWW-Authenticate", challenge)
+			}
+			w.WriteHeader(status)
+			return
+		}
+		req.Header.Set("X-Subject", subject)
+		next.ServeHTTP(w, req)
+	})
+	r.Server = httptest.NewServer(mux)
+	t.Cleanup(func() { r.CloseClientConnections(); r.Close() })
+	return r
+}
+
+func (r *Resource) metadata(w http.ResponseWriter, _ *http.Request) {
+	r.Lock()
+	defer r.Unlock()
+	r.Reads++
+	m := map[string]any{"resource": r.URL + "/mcp", "authorization_servers": []string{r.As.URL}, "scopes_supported": []string{"basic"}}
+	for name, value := range r.Metadata {
+		m[name] = value
+		if value == nil {
+			delete(m, name)
+		}
+	}
+	reply(w, http.StatusOK, m)
+}
+
+// check is whose token req has, or how it is refused.
+func (r *Resource) check(w http.ResponseWriter, req *http.Request) (subject, challenge string, status int) {
+	r.Lock()
+	defer r.Unlock()
+	header := req.Header.Get("Authorization")
+	r.Sent = append(r.Sent, header)
+	scheme, text, _ := strings.Cut(header, " ")
+	r.As.Lock()
+	t, known := r.As.tokens[text]
+	r.As.Unlock()
+	where := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
+	refuse := func(status int, challenge string) (string, string, int) {
+		r.Refusals++
+		if r.Silent {
+			challenge = ""
+		}
+		return "", challenge, status
+	}
+	if !known || r.Refuse || t.resource != r.URL+"/mcp" {
+		return refuse(http.StatusUnauthorized, "Bearer "+where)
+	}
+	if t.thumbprint != "" || scheme == "DPoP" {
+		thumbprint, code := checkProof(req.Header.Get("DPoP"), req.Method, r.URL+"/mcp", text, r.Nonce)
+		if r.Nonce != "" {
+			w.Header().Set("DPoP-Nonce", r.Nonce)
+		}
+		if scheme != "DPoP" || code == "" && thumbprint != t.thumbprint {
+			code = "invalid_token"
+		}
+		if code != "" {
+			return refuse(http.StatusUnauthorized, fmt.Sprintf("DPoP error=%q, %s", code, where))
+		}
+	}
+	if r.Needs != nil {
+		for _, scope := range r.Needs(req) {
+			if !slices.Contains(t.scopes, scope) {
+				return refuse(http.StatusForbidden, fmt.Sprintf("Bearer error=\"insufficient_scope\", scope=%q, %s", scope, where))
+			}
+		}
+	}
+	return t.subject, "", 0
+}

@@ -1,0 +1,193 @@
+// Package oauthtest is a real authorization server, a resource that it protects, and a
+// person with a browser, over loopback HTTP, for the tests of other packages.
+//
+//	as := oauthtest.New(t)
+//	mcp := httptest.NewServer(as.Protect(inner))  // answers 401 with a challenge
+//	query := oauthtest.Browse(t, address)         // what the browser comes back with
+//
+// It checks what a careful one checks: the client's authentication, PKCE, the redirect
+// URL, the resource, that a code and a refresh token are used once, and proofs of
+// possession. Its fields may be changed under Lock.
+package oauthtest
+
+import (
+	"crypto"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Client is a client of the server.
+type Client struct {
+	Secret   string
+	Key      crypto.PublicKey // for private_key_jwt
+	Redirect string           // "": any
+}
+
+// Request is one token request that was understood.
+type Request struct {
+	Grant, Client, Method string
+	Form                  url.Values
+}
+
+// Server is an authorization server. New makes one.
+type Server struct {
+	*httptest.Server
+	sync.Mutex // protects what follows
+
+	Clients  map[string]Client
+	Metadata map[string]any                // added to the metadata; nil takes a member away
+	Response func(url.Values)              // changes what browsers are sent back with
+	Fail     func(r Request) (code string) // refuses a token request with that error code
+	Life     int                           // of tokens, in seconds
+	Refresh  bool                          // whether there are refresh tokens
+	Nonce    string                        // that proofs must have at the token endpoint
+	Subject  string                        // who signs in next
+	Scope    string                        // that is granted, whatever was asked for; "": that
+
+	Requests []Request    // token requests
+	Visits   []url.Values // of the authorization endpoint
+	Reads    int          // of the metadata
+
+	codes   map[string]url.Values
+	refresh map[string]token
+	tokens  map[string]token
+}
+
+// token is what an access or refresh token stands for.
+type token struct {
+	subject, client, resource, thumbprint string
+	scopes                                []string
+}
+
+// New starts a server that knows no client and registers everybody.
+func New(t testing.TB) *Server {
+	s := &Server{
+		Clients: map[string]Client{}, Metadata: map[string]any{}, Life: 3600, Refresh: true, Subject: "ann",
+		codes: map[string]url.Values{}, refresh: map[string]token{}, tokens: map[string]token{},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", s.metadata)
+	mux.HandleFunc("POST /register", s.register)
+	mux.HandleFunc("GET /authorize", s.authorize)
+	mux.HandleFunc("POST /token", s.token)
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s
+}
+
+func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) {
+	s.Lock()
+	defer s.Unlock()
+	s.Reads++
+	m := map[string]any{
+		"issuer": s.URL, "authorization_endpoint": s.URL + "/authorize", "token_endpoint": s.URL + "/token",
+		"registration_endpoint": s.URL + "/register", "code_challenge_methods_supported": []string{"S256"},
+		"authorization_response_iss_parameter_supported": true,
+		"token_endpoint_auth_methods_supported":          []string{"client_secret_basic", "client_secret_post", "private_key_jwt", "none"},
+	}
+	for name, value := range s.Metadata {
+		m[name] = value
+		if value == nil {
+			delete(m, name)
+		}
+	}
+	reply(w, http.StatusOK, m)
+}
+
+func (s *Server) register(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Redirects []string `json:"redirect_uris"`
+		Method    string   `json:"token_endpoint_auth_method"`
+	}
+	if json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Redirects) != 1 {
+		reply(w, http.StatusBadRequest, map[string]any{"error": "invalid_client_metadata"})
+		return
+	}
+	s.Lock()
+	defer s.Unlock()
+	id, secret := "client-"+rand.Text(), "registered-"+rand.Text()
+	s.Clients[id] = Client{Secret: secret, Redirect: in.Redirects[0]}
+	reply(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
+}
+
+// authorize signs Subject in without asking him.
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
+	s.Lock()
+	defer s.Unlock()
+	q := r.URL.Query()
+	s.Visits = append(s.Visits, q)
+	client, known := s.Clients[q.Get("client_id")]
+	back, err := url.Parse(q.Get("redirect_uri"))
+	switch {
+	case !known, err != nil, client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
+		q.Get("response_type") != "code", q.Get("code_challenge_method") != "S256", len(q.Get("code_challenge")) != 43, q.Get("resource") == "":
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	code := "code-" + rand.Text()
+	q.Set("subject", s.Subject)
+	s.codes[code] = q
+	out := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {s.URL}}
+	if s.Response != nil {
+		s.Response(out)
+	}
+	back.RawQuery = out.Encode()
+	http.Redirect(w, r, back.String(), http.StatusFound)
+}
+
+// Revoke makes all access tokens worthless, and the refresh tokens too if all is true.
+func (s *Server) Revoke(all bool) {
+	s.Lock()
+	defer s.Unlock()
+	clear(s.tokens)
+	if all {
+		clear(s.refresh)
+	}
+}
+
+// Granted are the requests for tokens of that grant so far.
+func (s *Server) Granted(grant string) []Request {
+	s.Lock()
+	defer s.Unlock()
+	var out []Request
+	for _, r := range s.Requests {
+		if r.Grant == grant {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Browse is a person's browser that goes to an address and is sent back: it returns the
+// query of where to.
+func Browse(t testing.TB, address string) url.Values {
+	t.Helper()
+	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer browser.CloseIdleConnections()
+	resp, err := browser.Get(address)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer resp.Body.Close()
+	to, err := resp.Location()
+	if err != nil {
+		t.Errorf("%s: %s: %v", address, resp.Status, err)
+		return nil
+	}
+	return to.Query()
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func fields(s string) []string { return strings.Fields(s) }

@@ -1,0 +1,153 @@
+package oauthtest
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
+	grantBearer   = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+	typeIDJAG     = "urn:ietf:params:oauth:token-type:id-jag"
+)
+
+// token is the token endpoint, which is an identity provider's too: it exchanges
+// "inbound-ann" for an assertion about ann, and takes that of every other one.
+func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+	s.Lock()
+	defer s.Unlock()
+	refuse := func(status int, code string) { reply(w, status, map[string]string{"error": code}) }
+	if r.ParseForm() != nil {
+		refuse(http.StatusBadRequest, "invalid_request")
+		return
+	}
+	thumbprint, code := "", ""
+	if proof := r.Header.Get("DPoP"); proof != "" {
+		thumbprint, code = checkProof(proof, http.MethodPost, s.URL+"/token", "", s.Nonce)
+		if s.Nonce != "" {
+			w.Header().Set("DPoP-Nonce", s.Nonce)
+		}
+		if code != "" {
+			refuse(http.StatusBadRequest, code)
+			return
+		}
+	}
+	id, method, ok := s.authenticate(r)
+	if !ok {
+		refuse(http.StatusUnauthorized, "invalid_client")
+		return
+	}
+	in := Request{r.PostForm.Get("grant_type"), id, method, r.PostForm}
+	s.Requests = append(s.Requests, in)
+	if s.Fail != nil {
+		if code := s.Fail(in); code != "" {
+			refuse(http.StatusBadRequest, code)
+			return
+		}
+	}
+	t, code := s.grant(in)
+	if code != "" {
+		refuse(http.StatusBadRequest, code)
+		return
+	}
+	if in.Grant == grantExchange {
+		reply(w, http.StatusOK, map[string]string{
+			"access_token": "jag|" + t.subject + "|" + in.Form.Get("audience") + "|" + in.Form.Get("resource"), "issued_token_type": typeIDJAG, "token_type": "N_A"})
+		return
+	}
+	t.client, t.thumbprint = id, thumbprint
+	s.give(w, t)
+}
+
+// give answers with a token, and another one that the next can be got with.
+func (s *Server) give(w http.ResponseWriter, t token) {
+	if s.Scope != "" {
+		t.scopes = fields(s.Scope)
+	}
+	access, kind := "canary-"+rand.Text(), "Bearer"
+	s.tokens[access] = t
+	if t.thumbprint != "" {
+		kind = "DPoP"
+	}
+	out := map[string]any{"access_token": access, "token_type": kind, "expires_in": s.Life, "scope": strings.Join(t.scopes, " ")}
+	if s.Refresh && t.subject != "service" {
+		refresh := "canary-refresh-" + rand.Text()
+		s.refresh[refresh], out["refresh_token"] = t, refresh
+	}
+	reply(w, http.StatusOK, out)
+}
+
+// grant is the token that a request is for, or why there is none.
+func (s *Server) grant(in Request) (token, string) {
+	form := in.Form
+	t := token{subject: "service", resource: form.Get("resource"), scopes: fields(form.Get("scope"))}
+	switch in.Grant {
+	case "client_credentials":
+		return t, ""
+	case "authorization_code":
+		asked, ok := s.codes[form.Get("code")]
+		delete(s.codes, form.Get("code"))
+		sum := sha256.Sum256([]byte(form.Get("code_verifier")))
+		if !ok || base64.RawURLEncoding.EncodeToString(sum[:]) != asked.Get("code_challenge") || asked.Get("client_id") != in.Client ||
+			asked.Get("redirect_uri") != form.Get("redirect_uri") || asked.Get("resource") != form.Get("resource") {
+			return t, "invalid_grant"
+		}
+		return token{subject: asked.Get("subject"), resource: asked.Get("resource"), scopes: fields(asked.Get("scope"))}, ""
+	case "refresh_token":
+		old, ok := s.refresh[form.Get("refresh_token")]
+		delete(s.refresh, form.Get("refresh_token")) // it is good once
+		if !ok || old.client != in.Client {
+			return t, "invalid_grant"
+		}
+		return old, ""
+	case grantExchange:
+		who, ok := strings.CutPrefix(form.Get("subject_token"), "inbound-")
+		if !ok || form.Get("requested_token_type") != typeIDJAG || form.Get("audience") == "" || t.resource == "" {
+			return t, "invalid_grant"
+		}
+		t.subject = who
+		return t, ""
+	case grantBearer:
+		parts := strings.Split(form.Get("assertion"), "|")
+		if len(parts) == 4 && parts[0] == "jag" && parts[2] == s.URL && parts[3] == t.resource {
+			t.subject = parts[1]
+			return t, ""
+		}
+		if form.Get("assertion") == "workload" {
+			return t, ""
+		}
+		return t, "invalid_grant"
+	}
+	return t, "unsupported_grant_type"
+}
+
+// authenticate is which client sends r, and how it shows that.
+func (s *Server) authenticate(r *http.Request) (id, method string, ok bool) {
+	id, method = r.PostForm.Get("client_id"), "none"
+	secret := r.PostForm.Get("client_secret")
+	if secret != "" {
+		method = "client_secret_post"
+	}
+	if user, password, basic := r.BasicAuth(); basic {
+		id, _ = url.QueryUnescape(user)
+		secret, _ = url.QueryUnescape(password)
+		method = "client_secret_basic"
+	}
+	if assertion := r.PostForm.Get("client_assertion"); assertion != "" {
+		client := s.Clients[id]
+		_, err := jwt.Parse(assertion, func(*jwt.Token) (any, error) { return client.Key, nil },
+			jwt.WithAudience(s.URL), jwt.WithIssuer(id), jwt.WithSubject(id), jwt.WithExpirationRequired())
+		return id, "private_key_jwt", err == nil && client.Key != nil
+	}
+	if method == "none" && id == "" && r.PostForm.Get("grant_type") == grantBearer {
+		return id, method, true // the assertion says it all
+	}
+	client, known := s.Clients[id]
+	return id, method, known && client.Secret == secret && client.Key == nil
+}

@@ -1,0 +1,359 @@
+package oauth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth/oauthtest"
+)
+
+// kinds are all of them, with the grant that gets their first token, and the next.
+var kinds = map[Kind]struct{ first, next, subject string }{
+	ClientCredentials: {"client_credentials", "client_credentials", "service"},
+	JWTBearer:         {grantJWTBearer, grantJWTBearer, "service"},
+	Enterprise:        {grantJWTBearer, grantJWTBearer, "ann"},
+	AuthorizationCode: {"authorization_code", "refresh_token", "ann"},
+}
+
+// everyKind runs a test in a world of each kind, where ann has a token.
+func everyKind(t *testing.T, test func(t *testing.T, w *world, next, subject string)) {
+	for kind, is := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			w := newWorld(t, Config{Kind: kind}, nil)
+			if kind == AuthorizationCode {
+				w.agree(person("ann"))
+			}
+			w.says(person("ann"), is.subject+" hello")
+			if n := len(w.as.Granted(is.first)); n != 1 {
+				t.Fatalf("%d requests for the first token", n)
+			}
+			for _, r := range w.as.Granted(is.first) {
+				if got := r.Form.Get("resource"); got != w.mcp.URL+"/mcp" { // RFC 8707
+					t.Errorf("resource %q", got)
+				}
+				if r.Method != "none" && r.Method != "client_secret_basic" {
+					t.Errorf("authenticated by %s", r.Method)
+				}
+			}
+			test(t, w, is.next, is.subject)
+		})
+	}
+}
+
+// F18: 50 requests after a revocation cost one token request, and all go through.
+func TestOneTokenRequestHoweverManyWereRevoked(t *testing.T) {
+	everyKind(t, func(t *testing.T, w *world, next, subject string) {
+		before := len(w.as.Granted(next))
+		w.as.Revoke(false)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if got, err := w.post(person("ann")); err != nil || got != subject+" hello" {
+					t.Error(got, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := len(w.as.Granted(next)) - before; n != 1 {
+			t.Errorf("%d token requests", n)
+		}
+	})
+}
+
+// F18: a server that refuses every token gets no endless row of them.
+func TestAServerThatRefusesEveryTokenEndsSoon(t *testing.T) {
+	everyKind(t, func(t *testing.T, w *world, next, _ string) {
+		w.mcp.Lock()
+		w.mcp.Refuse = true
+		sent := len(w.mcp.Sent)
+		w.mcp.Unlock()
+		before := len(w.as.Granted(next))
+		got, err := w.post(person("ann"))
+		if w.cfg.Kind == AuthorizationCode {
+			if !errors.Is(err, ErrConsent) {
+				t.Errorf("%q, %v", got, err)
+			}
+		} else if got != "401 Unauthorized" && err == nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		if n := len(w.as.Granted(next)) - before; n > 1 {
+			t.Errorf("%d token requests", n)
+		}
+		if n := len(w.mcp.Sent) - sent; n > 2 {
+			t.Errorf("sent %d times", n)
+		}
+	})
+}
+
+// However many come first, one asks for the token.
+func TestOneTokenHoweverManyComeFirst(t *testing.T) {
+	for _, kind := range []Kind{ClientCredentials, JWTBearer, Enterprise} {
+		w := newWorld(t, Config{Kind: kind}, nil)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if got, err := w.post(person("ann")); err != nil || !strings.HasSuffix(got, " hello") {
+					t.Error(got, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := len(w.as.Granted(kinds[kind].first)); n != 1 {
+			t.Errorf("%s: %d token requests", kind, n)
+		}
+	}
+}
+
+// Every principal has a token of his own, and what he brought reaches no server.
+func TestPrincipalsShareNoToken(t *testing.T) {
+	for _, kind := range []Kind{Enterprise, AuthorizationCode} {
+		w := newWorld(t, Config{Kind: kind}, nil)
+		for _, name := range []string{"ann", "bob"} {
+			if kind == AuthorizationCode {
+				w.as.Lock()
+				w.as.Subject = name
+				w.as.Unlock()
+				w.agree(person(name))
+			}
+			w.says(person(name), name+" hello")
+		}
+		w.says(person("ann"), "ann hello")
+		if all := fmt.Sprint(w.mcp.Sent); strings.Contains(all, "inbound-") {
+			t.Error(all)
+		}
+	}
+	w := newWorld(t, Config{Kind: Enterprise}, nil)
+	other := person("ann") // with a token of other rights
+	other.Token = person("admin").Token
+	w.says(person("ann"), "ann hello")
+	w.says(other, "admin hello")
+	w.says(person("ann"), "ann hello")
+	if n := len(w.as.Granted(grantExchange)); n != 2 {
+		t.Errorf("%d exchanges", n)
+	}
+	other.Token = auth.Secret{}
+	w.fails(other)
+}
+
+// A configured issuer is asked before the server refuses anything, and what the server
+// says about others is not.
+func TestTheConfiguredIssuerWins(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials, Scope: "crm"}, func(w *world) {
+		w.cfg.Issuer = w.as.URL
+		w.mcp.Metadata["authorization_servers"] = []string{"https://thief.example"}
+	})
+	w.says(person("ann"), "service hello")
+	if w.mcp.Refusals != 0 || w.mcp.Reads != 0 {
+		t.Errorf("%d refusals, %d reads", w.mcp.Refusals, w.mcp.Reads)
+	}
+	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "crm" {
+		t.Errorf("scope %q", got)
+	}
+}
+
+// Without a challenge the metadata is where it is when nothing else is said.
+func TestAServerWithoutAChallengeIsLookedUpAtItsWellKnownPlace(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.mcp.Silent = true })
+	w.says(person("ann"), "service hello")
+	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "basic" { // of scopes_supported
+		t.Errorf("scope %q", got)
+	}
+}
+
+// How we show who we are is what the metadata and the configuration say.
+func TestClientAuthentication(t *testing.T) {
+	key, public := privateKey(t)
+	for want, change := range map[string]func(*world){
+		"client_secret_basic": func(w *world) { w.as.Metadata["token_endpoint_auth_methods_supported"] = nil },
+		"client_secret_post": func(w *world) {
+			w.as.Metadata["token_endpoint_auth_methods_supported"] = []string{"client_secret_post"}
+		},
+		"private_key_jwt": func(w *world) {
+			w.cfg.PrivateKey, w.cfg.ClientSecret = key, Text{}.Value
+			w.as.Clients["answerd"] = oauthtest.Client{Key: public}
+		},
+	} {
+		w := newWorld(t, Config{Kind: ClientCredentials}, change)
+		w.says(person("ann"), "service hello")
+		if got := w.as.Granted("client_credentials")[0].Method; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// Workload identity tokens are files that are replaced while we run.
+func TestAnAssertionIsReadEachTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("stale\n")
+	w := newWorld(t, Config{Kind: JWTBearer}, func(w *world) { w.cfg.Assertion = Text{File: path} })
+	if e := w.fails(person("ann")); e.Public != "there is no token for it" || strings.Contains(e.Error(), "stale") {
+		t.Error(e)
+	}
+	// SEP-1933: a refused assertion is not sent again, nor another grant tried.
+	if n := len(w.as.Requests); n != 1 {
+		t.Errorf("%d token requests", n)
+	}
+	write("workload\n")
+	second := newWorld(t, Config{Kind: JWTBearer}, func(w *world) { w.cfg.Assertion = Text{File: path} })
+	second.says(person("ann"), "service hello")
+	for _, bad := range []string{"", strings.Repeat("x", maxText+1)} {
+		write(bad)
+		if _, err := (Text{File: path}).read("it"); err == nil {
+			t.Errorf("%d bytes are taken", len(bad))
+		}
+	}
+}
+
+// RFC 9449: tokens are bound to our key, every request has a proof of its own, and a
+// nonce costs one more request at either side. The test's servers check all of it.
+func TestProofOfPossession(t *testing.T) {
+	for _, nonce := range []string{"", "n-1"} {
+		w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *world) { w.as.Nonce, w.mcp.Nonce = nonce, nonce })
+		for range 3 {
+			w.says(person("ann"), "service hello")
+		}
+		w.mcp.Lock()
+		for _, sent := range w.mcp.Sent[1:] {
+			if !strings.HasPrefix(sent, "DPoP canary-") {
+				t.Errorf("sent %q", sent)
+			}
+		}
+		want := 4 // the first without a token
+		if nonce != "" {
+			want++
+			w.mcp.Nonce = "n-2" // a new one is learned by the way
+		}
+		if n := len(w.mcp.Sent); n != want {
+			t.Errorf("nonce %q: %d requests, want %d", nonce, n, want)
+		}
+		w.mcp.Unlock()
+		w.says(person("ann"), "service hello")
+		if n := len(w.as.Granted("client_credentials")); n != 1 {
+			t.Errorf("%d tokens", n)
+		}
+	}
+}
+
+// A server that asks for another nonce each time is asked twice, not for ever.
+func TestANonceIsRetriedOnce(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
+	w.says(person("ann"), "service hello")
+	sent := 0
+	endless := roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent++
+		return &http.Response{StatusCode: http.StatusUnauthorized, Status: "401", Body: http.NoBody, Request: r, Header: http.Header{
+			"Dpop-Nonce": {fmt.Sprint("n", sent)}, "Www-Authenticate": {`DPoP error="use_dpop_nonce"`}}}, nil
+	})
+	req, _ := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp", strings.NewReader("hello"))
+	resp, err := w.For(person("ann")).Send(endless, req)
+	if err == nil {
+		resp.Body.Close()
+	}
+	if sent > 3 || len(w.as.Granted("client_credentials")) > 2 {
+		t.Errorf("sent %d times with %d tokens: %v", sent, len(w.as.Granted("client_credentials")), err)
+	}
+	// RFC 9449 section 5: a token that is not bound to our key is not taken.
+	w = newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *world) {
+		w.as.Metadata["dpop_signing_alg_values_supported"] = []string{"RS256"}
+	})
+	if e := w.fails(person("ann")); !strings.Contains(e.Error(), "offers no DPoP with ES256") {
+		t.Error(e)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A 403 that asks for more gets a token of more rights, together with those that it had
+// (SEP-2350), once; where that was asked for before, or the configuration says what is
+// asked for, nothing.
+func TestStepUpIsLimited(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) {
+		w.mcp.Needs = func(*http.Request) []string { return []string{"basic", "write"} }
+	})
+	w.says(person("ann"), "service hello")
+	asked := w.as.Granted("client_credentials")
+	if len(asked) != 2 || asked[0].Form.Get("scope") != "basic" || asked[1].Form.Get("scope") != "basic write" {
+		t.Errorf("asked for %v", asked)
+	}
+	w.as.Lock()
+	w.as.Scope = "basic" // it gives no more, whatever is asked for
+	w.as.Unlock()
+	w.as.Revoke(false)
+	for range 3 {
+		if e := w.fails(person("ann")); !errors.Is(e, errScope) || e.Public != "it wants more rights than its token has" {
+			t.Error(e)
+		}
+	}
+	if n := len(w.as.Granted("client_credentials")); n != 3 {
+		t.Errorf("%d token requests", n)
+	}
+	fixed := newWorld(t, Config{Kind: ClientCredentials, Scope: "basic"}, func(w *world) {
+		w.mcp.Needs = func(*http.Request) []string { return []string{"write"} }
+	})
+	if e := fixed.fails(person("ann")); !errors.Is(e, errScope) || len(fixed.as.Granted("client_credentials")) != 1 {
+		t.Error(e)
+	}
+	// A server that wants something else each time.
+	n := 0
+	greedy := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) {
+		w.mcp.Needs = func(*http.Request) []string { n++; return []string{fmt.Sprint("more-", n)} }
+	})
+	greedy.fails(person("ann"))
+	if n := len(greedy.as.Granted("client_credentials")); n != 2 {
+		t.Errorf("%d token requests", n)
+	}
+}
+
+// S2.2: no token, secret, code or assertion is in the log or in an error.
+func TestNothingSecretIsLogged(t *testing.T) {
+	everyKind(t, func(t *testing.T, w *world, _, _ string) {
+		w.as.Lock()
+		w.as.Fail = func(oauthtest.Request) string { return "invalid_grant" }
+		w.as.Unlock()
+		w.as.Revoke(true)
+		e := w.fails(person("ann"))
+		text := w.logs.String() + e.Error() + fmt.Sprintf("%+v %#v", e, e)
+		if w.cfg.Kind != AuthorizationCode && !strings.Contains(text, "token fetched") || !strings.Contains(text, "token fetch failed") {
+			t.Errorf("the log has %s", text)
+		}
+		secrets := []string{"canary", "s3cret", "registered-", "code-", "inbound-", "workload", "jag|"}
+		if i := slices.IndexFunc(secrets, func(s string) bool { return strings.Contains(text, s) }); i >= 0 {
+			t.Errorf("%q is in %s", secrets[i], text)
+		}
+	})
+}
+
+// Some WebSocket servers decline a handshake without a good token by 403.
+func TestARefusedHandshakeGetsAToken(t *testing.T) {
+	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.Issuer = "" })
+	var sent []string
+	next := roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent = append(sent, r.Header.Get("Authorization"))
+		resp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: http.NoBody, Request: r, Header: http.Header{}}
+		if sent[len(sent)-1] == "" {
+			resp.StatusCode = http.StatusForbidden
+		}
+		return resp, nil
+	})
+	req, _ := http.NewRequest(http.MethodGet, w.mcp.URL+"/mcp", nil)
+	req.Header.Set("Upgrade", "websocket")
+	resp, err := w.For(person("ann")).Send(next, req)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || len(sent) != 2 || !strings.HasPrefix(sent[1], "Bearer canary-") {
+		t.Errorf("%v, sent %q", err, sent)
+	}
+}
