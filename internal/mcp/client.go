@@ -156,10 +156,10 @@ func (c *Client) begunLocked() {
 	if c.untried > 0 {
 		return
 	}
-	close(c.begun)
 	if !c.Ready() {
-		close(c.ready)
+		close(c.ready) // first: who waited for the other may ask for this one
 	}
+	close(c.begun)
 }
 
 // Ready reports whether every enabled server that New was given has been tried once,
