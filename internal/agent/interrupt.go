@@ -133,7 +133,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Inp
 	r := a.active[run]
 	a.mu.Unlock()
 	if r == nil {
-		return a.answeredBefore(run, in.ID)
+		return a.answeredBefore(ctx, run, in.ID)
 	}
 	i := r.interrupt(in.ID)
 	if i == nil {
@@ -180,10 +180,10 @@ func check(question mcp.Elicitation, in Input) error {
 
 // answeredBefore is what has become of an interrupt of a run that has ended, by the
 // log: there is nothing else left of it.
-func (a *Agent) answeredBefore(run, id string) error {
+func (a *Agent) answeredBefore(ctx context.Context, run, id string) error {
 	var expires int64
 	for pos := int64(0); ; {
-		page, err := a.Log.After(run, pos)
+		page, err := a.Log.After(ctx, run, pos)
 		if err != nil {
 			return err
 		}

@@ -57,10 +57,10 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
 	watch := h.Agent.Watch(id)
 	for pos := int64(0); ; {
-		page, err := h.Log.After(id, pos)
+		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Only its end is of interest here.
-			run, err := h.Log.Run(id)
+			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				watch.Release()
 				return run, err
@@ -68,13 +68,17 @@ func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
 			pos = run.Last.Seq - 1
 			continue
 		}
+		if ctx.Err() != nil { // what a log beyond a network says then is of no interest
+			watch.Abandon()
+			return event.Run{}, errGone
+		}
 		if err != nil {
 			watch.Release()
 			return event.Run{}, err
 		}
 		if page.Ended {
 			watch.Release()
-			return h.Log.Run(id)
+			return h.Log.Run(ctx, id)
 		}
 		if n := len(page.Events); n > 0 {
 			pos = page.Events[n-1].Seq
@@ -155,7 +159,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 	if _, err := h.owned(r, run); err != nil {
 		return err
 	}
-	page, err := h.Log.After(run, pos)
+	page, err := h.Log.After(r.Context(), run, pos)
 	if err != nil {
 		return err
 	}

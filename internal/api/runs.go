@@ -21,7 +21,7 @@ const cancelWait = 5 * time.Second
 // owned returns a run of the caller's. Somebody else's does not exist for them, be
 // it kept or not.
 func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
-	run, err := h.Log.Run(id)
+	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return run, err
 	}
@@ -119,7 +119,7 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
 		return err
 	}
-	run, err := h.Log.Run(id)
+	run, err := h.Log.Run(r.Context(), id)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	run, err := h.await(ctx, id)
 	if errors.Is(err, errGone) {
 		status = http.StatusAccepted // told, and not yet done
-		run, err = h.Log.Run(id)
+		run, err = h.Log.Run(r.Context(), id)
 	}
 	if err != nil {
 		return err
