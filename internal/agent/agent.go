@@ -133,7 +133,8 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), keys: newKeyring()}
+	a := &Agent{Options: o, metrics: m, active: make(map[string]*run)}
+	a.keys = newKeyring(func(run string) bool { _, err := a.Log.Run(run); return err == nil })
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	return a, nil
 }
@@ -174,7 +175,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		ru.cancel(err)
 		return event.Run{}, fmt.Errorf("start a run: %w", err)
 	}
-	a.keys.keep(owner, r, rec.ID, func(id string) bool { _, err := a.Log.Run(id); return err == nil })
+	a.keys.keep(owner, r, rec.ID)
 	a.active[rec.ID] = ru
 	// Whoever started the run is about to watch it, however short the grace is.
 	ru.rest(max(a.Grace, startGrace))

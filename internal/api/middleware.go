@@ -230,6 +230,9 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 			allow = append(allow, m)
 		}
 	}
+	if allow == nil { // a method that chi doesn't know, at an address that there is not
+		return notFound(w, r)
+	}
 	p := newProblem("method_not_allowed", "The address does not take this method.")
 	p.header.Set("Allow", strings.Join(allow, ", "))
 	return p
