@@ -52,6 +52,10 @@ type ServerConfig struct {
 	Hidden     bool   // callable by name, but not offered to the model
 	AllowTools []string
 	DenyTools  []string // wins over AllowTools
+	// Approval and ApproveTools say to which calls a person must agree, each time: both
+	// together, so that neither takes anything away from the other.
+	Approval     Approval
+	ApproveTools []string
 	// IdempotentTools are the globs of tools that may be called again when the
 	// outcome of a call is unknown.
 	IdempotentTools []string
@@ -64,9 +68,16 @@ type ServerConfig struct {
 	// offered to the model through one tool that reads it.
 	Resources []string
 
-	Timeout            time.Duration // of one call; 0: Options.Timeout
-	MaxConcurrentCalls int           // 0: Options.MaxConcurrentCalls
-	ProtocolVersion    string        // "" means the newest that both sides speak
+	// StandaloneStream opens the stream that belongs to no request, in sessions over HTTP
+	// of before 2026-07-28: some servers ask the user nowhere else.
+	StandaloneStream bool
+
+	// Timeout is the longest silence of a server that works on a call; 0:
+	// Options.Timeout. Each message about the call begins it anew. MaxTime bounds the call
+	// in all; 0: ten times that. Neither goes on while a person is asked.
+	Timeout, MaxTime   time.Duration
+	MaxConcurrentCalls int    // 0: Options.MaxConcurrentCalls
+	ProtocolVersion    string // "" means the newest that both sides speak
 }
 
 // Bounds of a configuration.
@@ -132,16 +143,25 @@ func (s *ServerConfig) check(service bool) *fieldError {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"idempotentTools", s.IdempotentTools}} {
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
 				return wrong(list.field, "%.80q is no pattern", g)
 			}
 		}
 	}
+	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
+		return wrong("approval", "must be never, destructive or always")
+	}
 	switch {
 	case s.Timeout < 0 || s.Timeout > maxTimeout:
 		return wrong("timeout", "must be more than 0 and at most %s", maxTimeout)
+	case s.MaxTime < 0 || s.MaxTime > maxTimeout:
+		return wrong("maxTime", "must be more than 0 and at most %s", maxTimeout)
+	case s.MaxTime > 0 && s.MaxTime < s.Timeout:
+		return wrong("maxTime", "must be no less than timeout")
+	case s.StandaloneStream && s.kind() != TypeHTTP:
+		return wrong("standaloneStream", "is for servers of type http")
 	case s.MaxConcurrentCalls < 0 || s.MaxConcurrentCalls > maxCalls:
 		return wrong("maxConcurrentCalls", "must be 1 to %d", maxCalls)
 	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):
