@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -33,6 +34,10 @@ func main() {
 	// not the end of the process (os/signal, "SIGPIPE").
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stderr := telemetry.NewLines(os.Stderr)
+	// What net/http says of its own accord goes the same way, as the same lines.
+	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
+		slog.SetDefault(logger)
+	}
 	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, stderr)
 	stop()
 	code := exitCode(err, stderr)

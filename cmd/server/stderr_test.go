@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -83,5 +86,55 @@ func TestAServiceWhoseLogReaderDiedGoesOn(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// talkative is a model that answers, and then says something that nobody asked for.
+// net/http logs that by itself.
+func talkative(t *testing.T) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r, err := http.ReadRequest(bufio.NewReader(c))
+			if err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
+				body := `data: {"choices":[{"delta":{"content":"Yes."},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\n\r\n", len(body), body)
+			}
+			_, _ = io.Copy(io.Discard, c) // until the other side has had enough
+			c.Close()
+		}
+	}()
+	return "http://" + l.Addr().String() + "/v1"
+}
+
+// Every line on stderr is JSON (CONTRACT §6), those of the libraries too.
+func TestWhatTheLibrariesSayIsALineLikeOurs(t *testing.T) {
+	p := spawn(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + talkative(t)})
+	if a := ask(t, web(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
+		t.Errorf("answer %q", a.Answer)
+	}
+	line := p.until(t, "Unsolicited response")
+	var said struct{ Level, Msg string }
+	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg == "" {
+		t.Errorf("%s: %v", line, err)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
