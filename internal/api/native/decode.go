@@ -24,8 +24,8 @@ const (
 	maxPairText = 1024
 	maxSeconds  = 86400
 	maxCost     = 1e9
-	// maxErrors is how many things that are wrong are listed: a body can have more of
-	// them than it has lines.
+	// maxErrors is how many things that are wrong are listed. A body has room for a
+	// hundred thousand.
 	maxErrors = 100
 )
 
