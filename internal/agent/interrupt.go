@@ -90,7 +90,7 @@ func (i *interrupt) ended() error {
 // when it returns. The error is the log's.
 func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
-	if req := l.run.req; !req.Interactive || req.FormsDeclined && rec.Kind == event.KindElicitation {
+	if !l.run.req.answerable(rec.Kind) {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
@@ -110,6 +110,17 @@ func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{
 	}
 	v := i.await(ctx, patience)
 	return v, l.run.waits.resolve(ctx, i, v)
+}
+
+// answerable reports whether there is somebody to ask for that kind of answer.
+func (r Request) answerable(kind string) bool {
+	switch kind {
+	case event.KindElicitation:
+		return r.Interactive && !r.FormsDeclined
+	case event.KindApproval:
+		return r.Interactive && !r.ApprovalsDeclined
+	}
+	return r.Interactive
 }
 
 // await waits for the answer.

@@ -27,6 +27,8 @@ const (
 	maxTools    = 128
 	maxMedia    = 32
 	maxContext  = 128
+	maxResume   = 256
+	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 	maxID       = 128
 )
 
