@@ -15,6 +15,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"answerd/internal/auth"
+	"answerd/internal/event/jetstream"
 	"answerd/internal/llm"
 )
 
@@ -134,9 +135,11 @@ type config struct {
 	// Its data key, sent as authorization: dataKey …
 	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
 
+	// Where events are kept: file:DIR on this disk, which one process uses, or the servers of a NATS cluster with JetStream (nats:// or tls://, comma separated), which any number share. Unset: in memory, until the process ends.
+	EventsURL auth.Secret `env:"EVENTS_URL"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events that are kept in all.
+	// Bytes of events and results that are kept in all; the runs that ended first go first.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
@@ -166,12 +169,6 @@ type config struct {
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 }
 
-// later are settings of the contract that this build cannot honour. Ignoring them
-// would be worse than refusing: a hook that is not called refuses nothing.
-var later = map[string]string{
-	"EVENTS_URL": "only the log in memory is built in",
-}
-
 const openAIHost = "api.openai.com"
 
 // configError is a setting that cannot be used: one line, exit code 2.
@@ -184,11 +181,6 @@ func (e *configError) Error() string { return e.name + ": " + e.reason }
 
 // loadConfig reads the settings and checks what can be checked without the network.
 func loadConfig(getenv func(string) string) (config, error) {
-	for name, reason := range later {
-		if getenv(name) != "" {
-			return config{}, &configError{name, reason}
-		}
-	}
 	environ, err := environment(getenv)
 	if err != nil {
 		return config{}, err
@@ -342,6 +334,7 @@ func (c *config) check(modelSet bool) error {
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
+		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},

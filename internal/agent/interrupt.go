@@ -190,7 +190,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Inp
 	r := a.active[run]
 	a.mu.Unlock()
 	if r == nil {
-		return a.answeredBefore(by, run, in.ID)
+		return a.answeredBefore(ctx, by, run, in.ID)
 	}
 	if !by.Owns(r.caller) {
 		return event.ErrNotFound
@@ -279,15 +279,15 @@ func misfit(at string, fields []mcp.ContentField) error {
 
 // answeredBefore is what has become of an interrupt of a run that has ended, by the
 // log: there is nothing else left of it.
-func (a *Agent) answeredBefore(by auth.Identity, run, id string) error {
-	r, err := a.Log.Run(run)
+func (a *Agent) answeredBefore(ctx context.Context, by auth.Identity, run, id string) error {
+	r, err := a.Log.Run(ctx, run)
 	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
 		return event.ErrNotFound
 	}
 	var expires int64
 	for pos := int64(0); err == nil; {
 		var page event.Page
-		if page, err = a.Log.After(run, pos); err != nil {
+		if page, err = a.Log.After(ctx, run, pos); err != nil {
 			break
 		}
 		for _, e := range page.Events {

@@ -39,7 +39,7 @@ func waiting(t *testing.T, r Request) (*loop, event.Call) {
 
 func (l *loop) last(t *testing.T) event.Event {
 	t.Helper()
-	r, err := l.agent.Log.Run("run_a")
+	r, err := l.agent.Log.Run(t.Context(), "run_a")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,16 +67,20 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 	watch := h.Agent.Watch(id)
 	var over <-chan struct{} // patience, while the run waits for a person
 	for pos := int64(0); ; {
-		page, err := h.Log.After(id, pos)
+		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Its end says what matters.
-			run, err := h.Log.Run(id)
+			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				watch.Release()
 				return run, err
 			}
 			pos = run.Last.Seq - 1
 			continue
+		}
+		if ctx.Err() != nil { // what a log beyond a network says then is of no interest
+			watch.Abandon()
+			return event.Run{}, errGone
 		}
 		if err != nil {
 			watch.Release()
@@ -89,7 +93,7 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		}
 		if page.Ended {
 			watch.Release()
-			return h.Log.Run(id)
+			return h.Log.Run(ctx, id)
 		}
 		if n := len(page.Events); n > 0 {
 			last := page.Events[n-1]
@@ -102,7 +106,7 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		select {
 		case <-page.More:
 		case <-over:
-			run, err := h.Log.Run(id)
+			run, err := h.Log.Run(ctx, id)
 			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
 				watch.Detach()
 				return run, err
@@ -181,7 +185,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 	if _, err := h.owned(r, run); err != nil {
 		return err
 	}
-	page, err := h.Log.After(run, pos)
+	page, err := h.Log.After(r.Context(), run, pos)
 	if err != nil {
 		return err
 	}

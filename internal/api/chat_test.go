@@ -58,7 +58,7 @@ func TestAChatCompletionIsTheRunsAnswer(t *testing.T) {
 		t.Errorf("reasoning %q", m.Reasoning)
 	}
 	run := strings.TrimPrefix(c.ID, "chatcmpl-")
-	if r, err := s.Log.Run(run); err != nil || r.Last.Body.Type() != "final_answer" {
+	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Last.Body.Type() != "final_answer" {
 		t.Errorf("run %s: %v", run, err)
 	}
 }
@@ -119,11 +119,11 @@ func TestACallOfTheCallersToolGoesOutAndItsResultComesBack(t *testing.T) {
 	if *c.Choices[0].Message.Content != "Blue." {
 		t.Errorf("%+v", c)
 	}
-	r, err := s.Log.Run(strings.TrimPrefix(c.ID, "chatcmpl-"))
+	r, err := s.Log.Run(t.Context(), strings.TrimPrefix(c.ID, "chatcmpl-"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := s.Log.After(r.ID, 0)
+	page, err := s.Log.After(t.Context(), r.ID, 0)
 	if err != nil || page.Events[0].Body.(event.Start).Question != "The sky?" {
 		t.Errorf("%v: the run is about %s", err, page.Events[0].JSON)
 	}

@@ -76,7 +76,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
 	for {
-		page, err := h.Log.After(run, s.pos)
+		page, err := h.Log.After(r.Context(), run, s.pos)
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}

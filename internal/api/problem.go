@@ -146,6 +146,8 @@ func problemOf(err error) (p *problem, known bool) {
 		p = newProblem("not_found", "There is no such run.")
 	case errors.Is(err, event.ErrGone):
 		p = newProblem("gone", "This part of the run is no longer kept.")
+	case errors.Is(err, event.ErrUnavailable):
+		p = newProblem("overloaded", "The event log cannot be reached at the moment.").retryAfter()
 	case errors.Is(err, event.ErrNoPosition):
 		p = newProblem("invalid_request", "This is not a position of the run.")
 	default:

@@ -62,7 +62,7 @@ func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
 		if _, err := h.owned(r, run); err != nil {
 			return nil, err
 		}
-		return h.all(run)
+		return h.all(r.Context(), run)
 	})
 	if err != nil || q.Previous == "" {
 		return err
@@ -76,7 +76,7 @@ func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
 		p.param = "previous_response_id"
 		return onceOnly(p, false)
 	}
-	events, err := h.all(before.run.ID)
+	events, err := h.all(r.Context(), before.run.ID)
 	if err != nil {
 		return notThere(err, "previous_response_id")
 	}
@@ -96,10 +96,10 @@ func notThere(err error, param string) error {
 }
 
 // all is every event of a run so far.
-func (h *Handler) all(run string) ([]event.Event, error) {
+func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
 	var out []event.Event
 	for {
-		page, err := h.Log.After(run, int64(len(out)))
+		page, err := h.Log.After(ctx, run, int64(len(out)))
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +118,7 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 	if err != nil {
 		return notThere(err, "input")
 	}
-	events, err := h.all(id)
+	events, err := h.all(r.Context(), id)
 	if err != nil {
 		return notThere(err, "input")
 	}
@@ -186,7 +186,7 @@ func (h *Handler) encoder(r *http.Request, s stretch, skip int) (*responses.Enco
 		Previous: s.kept.Previous, Echo: s.kept.Echo, After: s.after, Skip: skip,
 	}
 	if s.after > 0 {
-		events, err := h.all(s.run.ID)
+		events, err := h.all(r.Context(), s.run.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -237,7 +237,7 @@ func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, str
 		h.tell(w, r, s, enc)
 		return nil
 	case background:
-		return h.show(w, s, enc)
+		return h.show(w, r, s, enc)
 	}
 	acted := false
 	over := make(chan struct{})
@@ -265,8 +265,8 @@ func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, enc *r
 }
 
 // show is a response as it stands.
-func (h *Handler) show(w http.ResponseWriter, s stretch, enc *responses.Encoder) error {
-	events, err := h.all(s.run.ID)
+func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) error {
+	events, err := h.all(r.Context(), s.run.ID)
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (h *Handler) response(w http.ResponseWriter, r *http.Request) error {
 		h.tell(w, r, s, enc)
 		return nil
 	}
-	return h.show(w, s, enc)
+	return h.show(w, r, s, enc)
 }
 
 // cancelResponse is POST /v1/responses/{response_id}/cancel.
@@ -322,5 +322,5 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.await(ctx, s.run.ID, nil, nil); err != nil && !errors.Is(err, errGone) {
 		return err
 	}
-	return h.show(w, s, enc)
+	return h.show(w, r, s, enc)
 }

@@ -22,7 +22,7 @@ const cancelWait = 5 * time.Second
 // owned returns a run of the caller's. Somebody else's does not exist for them, be
 // it kept or not.
 func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
-	run, err := h.Log.Run(id)
+	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return run, err
 	}
@@ -131,7 +131,7 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.Log.After(id, pos); err != nil {
+	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
 		return err // before the answer is taken
 	}
 	body, err := h.body(r)
@@ -149,7 +149,7 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 		h.follow(w, r, id, pos, nativeFormat)
 		return nil
 	}
-	if run, err = h.Log.Run(id); err != nil {
+	if run, err = h.Log.Run(r.Context(), id); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, "application/json", h.status(run))
@@ -170,7 +170,7 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	run, err := h.await(ctx, id, nil, nil)
 	if errors.Is(err, errGone) {
 		status = http.StatusAccepted // told, and not yet done
-		run, err = h.Log.Run(id)
+		run, err = h.Log.Run(r.Context(), id)
 	}
 	if err != nil {
 		return err

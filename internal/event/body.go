@@ -37,6 +37,11 @@ type Usage struct {
 	TotalTokens  int64 `json:"total_tokens"`
 }
 
+// Plus is both together.
+func (u Usage) Plus(v Usage) Usage {
+	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.TotalTokens + v.TotalTokens}
+}
+
 // Metadata is what a run did on the way to its answer. The three arrays have one
 // element for every call, in call order, failed ones included (S2.8).
 type Metadata struct {

@@ -46,6 +46,31 @@ type openCall struct {
 // NewWriter returns the writer of a run that has no events yet.
 func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run} }
 
+// ResumeWriter returns the writer of a run that goes on where its events end, for a
+// process that took the run over. ErrEnded if there is nothing to go on with, or what
+// After says.
+func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
+	w := NewWriter(log, run)
+	for pos := int64(0); ; {
+		page, err := log.After(ctx, run, pos)
+		if err != nil {
+			return nil, fmt.Errorf("resume a run: %w", err)
+		}
+		if page.Ended {
+			return nil, ErrEnded
+		}
+		if len(page.Events) == 0 {
+			return w, nil
+		}
+		for _, e := range page.Events {
+			if reason := w.applyLocked(e.Body); reason != "" { // nobody has w yet
+				return nil, fmt.Errorf("resume a run: %w", &OrderError{e.Body.Type(), reason})
+			}
+			pos = e.Seq
+		}
+	}
+}
+
 // Append adds b to the run. A terminal event is preceded by the closers of
 // everything that is open. It returns an *OrderError if b may not come now,
 // ErrSuspended while the run waits for a person, ErrEnded after the terminal event, or

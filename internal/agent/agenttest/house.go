@@ -200,7 +200,7 @@ func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) [
 	t.Helper()
 	var all []event.Event
 	for {
-		page, err := h.Log.After(id, int64(len(all)))
+		page, err := h.Log.After(t.Context(), id, int64(len(all)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func Decode(data []byte) (Request, error) {
 // misread says which parameter is of the wrong type, as far as the decoder knows.
 func misread(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-		return &Invalid{t.Field, "must not be a " + t.Value}
+		return &Invalid{t.Field, "is of the wrong type: " + t.Value}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }

@@ -51,7 +51,12 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		}
 	case event.StepReset:
 		// What was streamed cannot be taken back; at least it is told from what follows.
+		enc.newStep = enc.begun
 		return enc.think("\n[the answer begins again]\n")
+	case event.StepEnd:
+		if b.Usage != nil {
+			enc.usage = enc.usage.Plus(*b.Usage)
+		}
 	case event.FinalAnswer:
 		enc.usage = b.Metadata.Usage
 		return enc.finish(finishReason(b.FinishReason))

@@ -3,6 +3,7 @@ package responses
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"answerd/internal/event"
@@ -12,14 +13,23 @@ import (
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
+		if b.Executor == event.Client {
+			return
+		}
 		c := &openCall{held: b.NeedsApproval}
 		enc.calls[b.CallID] = c
 		if !c.held {
-			enc.announce(c, b.Call, b.Executor)
+			enc.announce(c, b.Call)
 		}
 	case event.ToolCallArgs:
-		enc.argsDelta(enc.calls[b.CallID], b.Delta)
+		if c := enc.calls[b.CallID]; c != nil && c.mcp != nil {
+			enc.emit("response.mcp_call_arguments.delta", at(c.mcp.item.ID, c.mcp.index, "delta", b.Delta))
+		}
 	case event.ToolCall:
+		if b.Executor == event.Client {
+			enc.functions = append(enc.functions, b)
+			return
+		}
 		enc.callWritten(enc.calls[b.CallID], b)
 	case event.ApprovalRequired:
 		enc.asked = append(enc.asked, b)
@@ -29,6 +39,21 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		enc.callEnd(b.Call, b.Args, "completed", plain(b.Payload), nil)
 	case event.ToolError:
 		enc.callEnd(b.Call, b.Args, "failed", nil, callError(b.Kind, b.Payload))
+	}
+}
+
+// pause closes the items of calls that go on in the next response, where each is announced
+// again: a response that ends with an item open is one that clients refuse.
+func (enc *Encoder) pause() {
+	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
+		c := enc.calls[id]
+		if c.mcp == nil || c.mcp.item.Status != "in_progress" {
+			continue
+		}
+		o := c.mcp
+		c.mcp = nil
+		o.item.Status = "incomplete"
+		enc.done(o.index, o.item)
 	}
 }
 
@@ -42,13 +67,26 @@ func (enc *Encoder) ask() {
 	}
 }
 
-// announce adds the item of a call.
-func (enc *Encoder) announce(c *openCall, call event.Call, by event.Executor) {
-	if by == event.Client {
-		c.function = &open[functionItem]{item: functionItem{ID: itemID("fc", enc.head.ID, call.CallID), Type: "function_call", Status: "in_progress", CallID: call.CallID, Name: call.Tool}}
-		c.function.index = enc.add(c.function.item)
-		return
+// giveCalls adds the calls that are the caller's to make. They come when everything else
+// has happened: whoever gets one goes on with its output, and could not also answer an
+// approval that the response asks for.
+func (enc *Encoder) giveCalls() {
+	for _, b := range enc.functions {
+		args := b.ArgsText
+		if b.Args != nil {
+			args = string(b.Args)
+		}
+		item := functionItem{ID: itemID("fc", enc.head.ID, b.CallID), Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
+		i := enc.add(item)
+		enc.emit("response.function_call_arguments.delta", at(item.ID, i, "delta", args))
+		enc.emit("response.function_call_arguments.done", at(item.ID, i, "name", b.Tool, "arguments", args))
+		item.Arguments, item.Status = args, "completed"
+		enc.done(i, item)
 	}
+}
+
+// announce adds the item of a call.
+func (enc *Encoder) announce(c *openCall, call event.Call) {
 	c.mcp = &open[mcpCallItem]{item: mcpCallItem{ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress", ServerLabel: label(call.Server), Name: call.Tool}}
 	if id, ok := enc.requests[call.CallID]; ok {
 		c.mcp.item.Approval = &id
@@ -57,29 +95,13 @@ func (enc *Encoder) announce(c *openCall, call event.Call, by event.Executor) {
 	enc.emit("response.mcp_call.in_progress", at(c.mcp.item.ID, c.mcp.index))
 }
 
-func (enc *Encoder) argsDelta(c *openCall, delta string) {
-	switch {
-	case c.function != nil:
-		enc.emit("response.function_call_arguments.delta", at(c.function.item.ID, c.function.index, "delta", delta))
-	case c.mcp != nil:
-		enc.emit("response.mcp_call_arguments.delta", at(c.mcp.item.ID, c.mcp.index, "delta", delta))
-	}
-}
-
-// callWritten is a call whose arguments are complete, which is all there is of one that
-// the caller executes.
+// callWritten is a call whose arguments are complete.
 func (enc *Encoder) callWritten(c *openCall, b event.ToolCall) {
 	c.written = true
 	if c.args = b.ArgsText; b.Args != nil {
 		c.args = string(b.Args)
 	}
-	switch {
-	case c.function != nil:
-		o := c.function
-		o.item.Arguments, o.item.Status = c.args, "completed"
-		enc.emit("response.function_call_arguments.done", at(o.item.ID, o.index, "name", o.item.Name, "arguments", c.args))
-		enc.done(o.index, o.item)
-	case c.mcp != nil:
+	if c.mcp != nil {
 		c.mcp.item.Arguments = c.args
 		enc.emit("response.mcp_call_arguments.done", at(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
 	}
@@ -93,7 +115,7 @@ func (enc *Encoder) callEnd(call event.Call, args json.RawMessage, status string
 		if args != nil {
 			c.args = string(args)
 		}
-		enc.announce(c, call, "")
+		enc.announce(c, call)
 		c.mcp.item.Arguments = c.args
 		enc.emit("response.mcp_call_arguments.done", at(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
 	}

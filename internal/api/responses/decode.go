@@ -73,7 +73,7 @@ func Decode(data []byte) (Request, error) {
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
 		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-			return Request{}, &Invalid{t.Field, "must not be a " + t.Value}
+			return Request{}, &Invalid{strings.TrimPrefix(t.Field, "Echo."), "is of the wrong type: " + t.Value}
 		}
 		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
 	}

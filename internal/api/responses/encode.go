@@ -21,8 +21,10 @@ type Encoder struct {
 	text      *open[messageItem]
 	reasoning *open[reasoningItem]
 	calls     map[string]*openCall
+	functions []event.ToolCall         // of the caller
 	asked     []event.ApprovalRequired // that nobody has answered
 	requests  map[string]string        // the items of approval requests, by call id
+	step      int                      // where the step begins in the output
 	spent     event.Usage              // by the run
 	before    event.Usage              // of that, by earlier responses
 	ended     bool
@@ -35,13 +37,12 @@ type open[T any] struct {
 	said  strings.Builder // its text so far
 }
 
-// openCall is a tool call on its way: one of the first two is set once it was announced.
+// openCall is a call of ours on its way.
 type openCall struct {
-	mcp      *open[mcpCallItem]
-	function *open[functionItem]
-	held     bool // a person must agree first: it is announced when it ends
-	written  bool // its arguments are complete
-	args     string
+	mcp     *open[mcpCallItem] // nil while it is held
+	held    bool               // a person must agree first: it is announced when it ends
+	written bool               // its arguments are complete
+	args    string
 }
 
 // NewEncoder returns the encoder of a response that no event has gone through.
@@ -117,15 +118,16 @@ func (enc *Encoder) encode(e event.Event) {
 		enc.emit("response.reasoning_summary_text.delta", at(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
 	case event.ReasoningEnd:
 		enc.reasoningEnd()
+	case event.StepStart:
+		enc.step = len(enc.resp.Output)
 	case event.StepEnd:
-		if u := b.Usage; u != nil {
-			enc.spent.InputTokens += u.InputTokens
-			enc.spent.OutputTokens += u.OutputTokens
-			enc.spent.TotalTokens += u.TotalTokens
+		if b.Usage != nil {
+			enc.spent = enc.spent.Plus(*b.Usage)
 		}
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
+		enc.pause()
 		enc.ask()
 		enc.end("completed", e)
 	case event.FinalAnswer:
@@ -228,6 +230,14 @@ func (enc *Encoder) stepReset() {
 		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.said.String()}}
 		enc.done(o.index, o.item)
 	}
+	enc.functions = nil // a step with calls of the caller's is the last one
+	for i, item := range enc.resp.Output[enc.step:] {
+		// Those that were done stay so in the stream; what counts is the response.
+		if m, ok := item.(messageItem); ok {
+			m.Status = "incomplete"
+			enc.resp.Output[enc.step+i] = m
+		}
+	}
 	// In an order of its own: the stream must be the same however often it is read.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
@@ -239,15 +249,12 @@ func (enc *Encoder) stepReset() {
 			o.item.Status = "incomplete"
 			enc.done(o.index, o.item)
 		}
-		if o := c.function; o != nil {
-			o.item.Status = "incomplete"
-			enc.done(o.index, o.item)
-		}
 	}
 }
 
 func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	enc.spent = b.Metadata.Usage
+	enc.giveCalls()
 	switch b.FinishReason {
 	case "length", "max_turns", "budget_exceeded":
 		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}

@@ -81,7 +81,7 @@ func load(t *testing.T, dir string) Scenario {
 			t.Fatalf("%s/events.jsonl:%d: %v", dir, n, err)
 		}
 	}
-	page, err := log.After(RunID, 0)
+	page, err := log.After(t.Context(), RunID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

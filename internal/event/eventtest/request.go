@@ -16,11 +16,11 @@ func theRequestStaysWithTheRun(t *testing.T, log event.Log) {
 	create(t, log, "run_b")
 	for _, body := range []event.Body{event.Start{}, event.Cancelled{}} {
 		add(t, log, "run_a", body)
-		if r, err := log.Run("run_a"); err != nil || string(r.Request) != request {
+		if r, err := log.Run(t.Context(), "run_a"); err != nil || string(r.Request) != request {
 			t.Errorf("after %s: %q, %v", body.Type(), r.Request, err)
 		}
 	}
-	if r, err := log.Run("run_b"); err != nil || len(r.Request) > 0 {
+	if r, err := log.Run(t.Context(), "run_b"); err != nil || len(r.Request) > 0 {
 		t.Errorf("another run has %q, %v", r.Request, err)
 	}
 }
