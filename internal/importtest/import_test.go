@@ -30,6 +30,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/clients":     {},
 	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api/responses":   {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api/aisdk":       {ours: []string{"event", "agent", "sse"}},
