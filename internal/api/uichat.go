@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -43,14 +42,13 @@ func (h *Handler) uiChat(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("conflict", "What this answers was answered before, or is not asked any more.")
 		}
 	}
-	if q.MessageID != "" {
-		req.Record = aisdk.Record{MessageID: q.MessageID}.Bytes()
-	}
+	record := aisdk.Record{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
+	req.Record = record.Bytes()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return underPrefix(err, "", "messages")
 	}
-	h.uiStream(w, r, run, aisdk.Header{MessageID: cmp.Or(q.MessageID, run.ID)})
+	h.uiStream(w, r, record.Header(run))
 	return nil
 }
 
@@ -63,7 +61,8 @@ func asks(q aisdk.Request) func(event.Interrupt) bool {
 
 // uiGoOn answers what the run asks, and goes on with its message.
 func (h *Handler) uiGoOn(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, asked []event.Interrupt) error {
-	head := aisdk.Header{MessageID: q.MessageID, After: run.Last.Seq, Outputs: make(map[string]json.RawMessage)}
+	head := aisdk.ReadRecord(run.Request).Header(run)
+	head.MessageID, head.After, head.Outputs = q.MessageID, run.Last.Seq, make(map[string]json.RawMessage)
 	for _, a := range q.Answers {
 		if !slices.ContainsFunc(asked, func(i event.Interrupt) bool { return i.ID == a.ID }) {
 			continue
@@ -73,7 +72,7 @@ func (h *Handler) uiGoOn(w http.ResponseWriter, r *http.Request, q aisdk.Request
 		}
 		head.Outputs[a.ID] = a.Output
 	}
-	h.uiStream(w, r, run, head)
+	h.uiStream(w, r, head)
 	return nil
 }
 
@@ -100,18 +99,17 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return err
 	}
-	h.uiStream(w, r, run, aisdk.Header{MessageID: cmp.Or(aisdk.ReadRecord(run.Request).MessageID, run.ID)})
+	h.uiStream(w, r, aisdk.ReadRecord(run.Request).Header(run))
 	return nil
 }
 
-// uiStream streams a run as the message that head names.
-func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, run event.Run, head aisdk.Header) {
-	head.RunID, head.ThreadID = run.ID, run.ThreadID
+// uiStream streams the run of head as its message.
+func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
 	f := h.untilSuspended(r, aisdk.NewEncoder(head).Encode)
 	f.header = uiHeader
-	h.torn.add(run.ID)
-	if h.follow(w, r, run.ID, 0, f) {
-		h.torn.remove(run.ID)
+	h.torn.add(head.RunID)
+	if h.follow(w, r, head.RunID, 0, f) {
+		h.torn.remove(head.RunID)
 	}
 }
 
