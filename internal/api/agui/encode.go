@@ -50,6 +50,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			started["protocolVersion"] = "1.0"
 		}
 		enc.emit("RUN_STARTED", started)
+		// The client's own name for the run says nothing to our other endpoints.
+		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.Key}})
 	}
 	enc.encode(e.Body)
 	return enc.frames
