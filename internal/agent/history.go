@@ -114,7 +114,7 @@ func shownMedia(p llm.Profile, text string, media []Media) (string, []Media) {
 // asked is what the run is about: the question, or where it goes on with results of the
 // client's tools, what the user said before.
 func (r Request) asked() string {
-	if r.Question != "" {
+	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
 	}
 	for _, m := range slices.Backward(r.History) {

@@ -197,6 +197,11 @@ func TestAnIdempotencyKeyHoldsOnEveryFace(t *testing.T) {
 	if first.ID != again.ID {
 		t.Errorf("%s and %s", first.ID, again.ID)
 	}
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
+	if one.ID != two.ID {
+		t.Errorf("%s and %s", one.ID, two.ID)
+	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("y"), "Idempotency-Key", "k"), 422)
 	if e.Error.Code != "unprocessable" {
 		t.Errorf("%+v", e)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"time"
@@ -27,6 +28,8 @@ type stream struct {
 	run string
 	pos int64
 	buf []byte
+
+	format format
 }
 
 // format is how the events of a run are told to one reader.
@@ -61,7 +64,7 @@ func framesOf(encode func(event.Event) []sse.Frame) format {
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
-	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos}
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store, no-transform")
@@ -90,7 +93,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		if !s.flush() {
 			return false
 		}
-		if page.Ended || f.over(page) {
+		if page.Ended || s.over(r.Context(), page) {
 			return true
 		}
 		if len(page.Events) > 0 {
@@ -113,21 +116,25 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 }
 
 // over reports whether the stream ends with what was just read, before the run does.
-func (f format) over(p event.Page) bool {
-	if f.ended != nil {
-		return f.ended()
+func (s *stream) over(ctx context.Context, p event.Page) bool {
+	if s.format.ended != nil {
+		return s.format.ended()
 	}
-	return suspends(p)
+	return s.atSuspension(ctx, p)
 }
 
-// suspends reports whether the newest event of the run is in the page and says that the
-// run waits for a person. A reader who comes back to that very position stays.
-func suspends(p event.Page) bool {
+// atSuspension reports whether the page brought the reader to the newest event of the run
+// and that says that the run waits for a person. Who comes back to that very position
+// stays; a suspension that is past stops nobody.
+func (s *stream) atSuspension(ctx context.Context, p event.Page) bool {
 	if len(p.Events) == 0 {
 		return false
 	}
-	_, ok := p.Events[len(p.Events)-1].Body.(event.Suspended)
-	return ok
+	if _, ok := p.Events[len(p.Events)-1].Body.(event.Suspended); !ok {
+		return false
+	}
+	run, err := s.h.Log.Run(ctx, s.run) // a page need not be all that there is
+	return err == nil && run.Last.Seq == s.pos
 }
 
 // flush writes what was gathered. false means that the reader is gone.

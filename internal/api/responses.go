@@ -16,14 +16,6 @@ import (
 	"answerd/internal/event"
 )
 
-// stretch is a response: a run from one of its events on, to its end or to where it
-// waits for approvals.
-type stretch struct {
-	run   event.Run
-	kept  responses.Kept
-	after int64
-}
-
 // createResponse is POST /v1/responses.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	var q responses.Request
@@ -110,122 +102,6 @@ func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
 	}
 }
 
-// approve gives the answers to approval requests. The response that follows begins where
-// the one that asked ended.
-func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Request) error {
-	id := q.Approvals[0].Run
-	run, err := h.owned(r, id)
-	if err != nil {
-		return notThere(err, "input")
-	}
-	events, err := h.all(r.Context(), id)
-	if err != nil {
-		return notThere(err, "input")
-	}
-	kept, ok := responses.ReadKept(run.Request)
-	if !ok {
-		return newProblem("not_found", "There is no such response.")
-	}
-	after := int64(0)
-	for _, a := range q.Approvals {
-		err := h.Agent.Answer(r.Context(), identity(r), id, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
-		if err != nil && !(errors.Is(err, agent.ErrAnswered) && answeredSo(events, a)) {
-			return err
-		}
-		after = max(after, askedBy(events, a.Interrupt))
-	}
-	return h.respond(w, r, stretch{run, kept, after}, q.Stream, q.Background)
-}
-
-// answeredSo reports whether an approval was given before just so: a client that repeats
-// its request, because the answer was lost, is to get the answer.
-func answeredSo(events []event.Event, a responses.Approval) bool {
-	return slices.ContainsFunc(events, func(e event.Event) bool {
-		b, ok := e.Body.(event.ApprovalResolved)
-		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve
-	})
-}
-
-// askedBy is where the response ended that asked for the approval.
-func askedBy(events []event.Event, interrupt string) int64 {
-	asked := false
-	for _, e := range events {
-		switch b := e.Body.(type) {
-		case event.ApprovalRequired:
-			asked = asked || b.InterruptID == interrupt
-		case event.Suspended:
-			if asked {
-				return e.Seq
-			}
-		}
-	}
-	return 0
-}
-
-// stretch is the caller's response of that id.
-func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
-	name, after, ok := responses.ParseID(id)
-	if !ok {
-		return stretch{}, event.ErrNotFound
-	}
-	run, err := h.owned(r, name)
-	if err != nil {
-		return stretch{}, err
-	}
-	kept, ok := responses.ReadKept(run.Request)
-	if !ok || after > run.Last.Seq {
-		return stretch{}, event.ErrNotFound
-	}
-	return stretch{run, kept, after}, nil
-}
-
-// encoder tells s. Its events have to be given from the run's first on.
-func (h *Handler) encoder(r *http.Request, s stretch, skip int) (*responses.Encoder, error) {
-	head := responses.Header{
-		ID: responses.ID(s.run.ID, s.after), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
-		Previous: s.kept.Previous, Echo: s.kept.Echo, After: s.after, Skip: skip,
-	}
-	if s.after > 0 {
-		events, err := h.all(r.Context(), s.run.ID)
-		if err != nil {
-			return nil, err
-		}
-		head.Previous = responses.ID(s.run.ID, suspendedBefore(events, s.after))
-	} else {
-		head.Lists = h.lists(r, s.kept)
-	}
-	return responses.NewEncoder(head), nil
-}
-
-// suspendedBefore is where the response began that ended with the event of that number.
-func suspendedBefore(events []event.Event, end int64) (begin int64) {
-	for _, e := range events {
-		if _, ok := e.Body.(event.Suspended); ok && e.Seq < end {
-			begin = e.Seq
-		}
-	}
-	return begin
-}
-
-// lists are the tools of the MCP servers that the request named.
-func (h *Handler) lists(r *http.Request, k responses.Kept) []responses.List {
-	var out []responses.List
-	if len(k.Listed) == 0 {
-		return nil
-	}
-	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: k.Listed, Tools: k.Tools})
-	for _, server := range k.Listed {
-		l := responses.List{Server: server}
-		for _, t := range tools {
-			if t.Server == server {
-				l.Tools = append(l.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
-			}
-		}
-		out = append(out, l)
-	}
-	return out
-}
-
 // respond tells a response that has begun: as a stream, as it is, or once it has ended.
 func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, stream, background bool) error {
 	enc, err := h.encoder(r, s, 0)
@@ -239,16 +115,21 @@ func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, str
 	case background:
 		return h.show(w, r, s, enc)
 	}
-	acted := false
+	acted, seen := false, int64(0)
 	over := make(chan struct{})
 	close(over) // who waits for an approval is told so at once
 	run, err := h.await(r.Context(), s.run.ID, over, func(e event.Event) {
-		enc.Encode(e)
+		if seen++; e.Seq == seen {
+			enc.Encode(e)
+		}
 		b, ok := e.Body.(event.ToolCall)
 		acted = acted || ok && b.Executor != event.Client
 	})
 	if err != nil {
 		return err
+	}
+	if seen != run.Last.Seq && !enc.Ended() {
+		return event.ErrGone // the log could not keep so much
 	}
 	if end, failed := run.Last.Body.(event.RunError); failed {
 		return onceOnly(runProblem(run, end), acted)

@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"answerd/internal/api"
 	"answerd/internal/api/native"
+	"answerd/internal/auth"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
 )
@@ -364,5 +367,42 @@ func TestAResponseIsARunLikeAnyOther(t *testing.T) {
 	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
 	if run.Status != "completed" || *run.Answer != "It is 3." {
 		t.Errorf("%+v", run)
+	}
+}
+
+// A response belongs to who asked for it: to everybody else it does not exist, by
+// whatever name he finds it.
+func TestSomebodyElsesResponseDoesNotExist(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)
+	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Authorization", ada), 200)
+	request := one.Output[0].ID
+	approval := respond(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/v1/responses/" + one.ID, ""},
+		{"GET", "/v1/responses/" + one.ID + "?stream=true", ""},
+		{"POST", "/v1/responses/" + one.ID + "/cancel", ""},
+		{"POST", "/v1/responses", respond("y", `,"previous_response_id":"`+one.ID+`"`)},
+		{"POST", "/v1/responses", respond(`[{"type":"item_reference","id":"` + request + `"},{"role":"user","content":"y"}]`)},
+		{"POST", "/v1/responses", approval},
+	} {
+		e := decode[openAIError](t, s.do(t, c.method, c.path, c.body, "Authorization", eve), 404)
+		if e.Error.Code != "not_found" {
+			t.Errorf("%s %s: %+v", c.method, c.path, e)
+		}
+	}
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
+	if e.Error.Type != "authentication_error" {
+		t.Errorf("%+v", e)
+	}
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
+	if two.shape() != "mcp_call:completed message:completed(It is 3.)" {
+		t.Error(two.shape())
 	}
 }

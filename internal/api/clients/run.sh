@@ -16,4 +16,9 @@ if ! cmp -s package-lock.json node_modules/.installed; then
 	exit 0
 fi
 node --test --test-reporter=dot ./*.golden.test.js
-exec go test -count 1 -v .
+# The examples of docs/clients.md run here too, Python's where its package can be had.
+python=$PWD/node_modules/.python/bin/python
+if [ -x "$python" ] || { python3 -m venv node_modules/.python && "$python" -m pip install -q openai==3.54.0; } >/dev/null 2>&1; then
+	export ANSWERD_PYTHON="$python"
+fi
+go test -count 1 -v -run 'TestClients|TestTheExamplesOfClientsRun' . ../../../cmd/server
