@@ -35,8 +35,8 @@ func (h *Handler) agui(w http.ResponseWriter, r *http.Request) error {
 }
 
 // aguiGoOn answers what the thread's run asks, and goes on with it as an AG-UI run of its
-// own. Nothing is answered where an answer is missing; what was answered before, and may
-// come again where another answer did not fit, is passed over.
+// own. Nothing is answered where an answer is missing or does not fit; one to what is not
+// asked any more is passed over.
 func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Request) error {
 	answers := make(map[string]agui.Answer)
 	for _, a := range q.Answers {
@@ -62,10 +62,8 @@ func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Reques
 		}
 		inputs = append(inputs, in)
 	}
-	for _, in := range inputs {
-		if err := h.Agent.Answer(r.Context(), identity(r), run.ID, in); err != nil {
-			return err
-		}
+	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
+		return err
 	}
 	h.aguiStream(w, r, q, run, run.Last.Seq)
 	return nil

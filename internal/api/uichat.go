@@ -63,14 +63,14 @@ func asks(q aisdk.Request) func(event.Interrupt) bool {
 func (h *Handler) uiGoOn(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, asked []event.Interrupt) error {
 	head := aisdk.ReadRecord(run.Request).Header(run)
 	head.MessageID, head.After, head.Outputs = q.MessageID, run.Last.Seq, make(map[string]json.RawMessage)
+	var inputs []agent.Input
 	for _, a := range q.Answers {
-		if !slices.ContainsFunc(asked, func(i event.Interrupt) bool { return i.ID == a.ID }) {
-			continue
+		if slices.ContainsFunc(asked, func(i event.Interrupt) bool { return i.ID == a.ID }) {
+			inputs, head.Outputs[a.ID] = append(inputs, a.Input), a.Output
 		}
-		if err := h.Agent.Answer(r.Context(), identity(r), run.ID, a.Input); err != nil {
-			return err
-		}
-		head.Outputs[a.ID] = a.Output
+	}
+	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
+		return err
 	}
 	h.uiStream(w, r, head)
 	return nil
