@@ -13,6 +13,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/api"
 	"answerd/internal/auth"
+	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/sse"
 )
@@ -254,4 +255,39 @@ func TestTheSameKeyIsTheSameMessage(t *testing.T) {
 		t.Errorf("%+v\n%+v", one, two)
 	}
 	refused(t, s.do(t, "POST", "/api/chat", says("c", "2 + 2?"), key...), 422, "unprocessable")
+}
+
+// Where the run waited once, and goes on or has ended since, a stream from its beginning
+// does not end.
+func TestAPastSuspensionEndsNoStream(t *testing.T) {
+	s := serve(t, asks(), nil, nil)
+	key := []string{"Idempotency-Key", "k"}
+	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))
+	answer := fills("c", first[0].MessageID, asked(t, first), `{"action":"accept","content":{"people":2}}`)
+	chunks(t, frames(t, s.do(t, "POST", "/api/chat", answer), ""))
+	again := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))
+	if got := types(again); strings.Count(got, " finish ")+strings.Count(got, "abort") != 0 || !strings.HasSuffix(got, "text-end finish-step finish") {
+		t.Error(got)
+	}
+
+	_, asked := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a"))
+	if !strings.HasSuffix(asked, "RUN_FINISHED") {
+		t.Fatal(asked)
+	}
+	page := decode[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+newest(t, s, "t"), ""), 200)
+	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+page.Interrupts[0].ID+`","status":"cancelled"}]`)
+	aguiRun(t, s.do(t, "POST", "/agui", resume))
+	if _, got := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a")); strings.Count(got, "RUN_FINISHED") != 1 || !strings.HasSuffix(got, "RUN_FINISHED") {
+		t.Error(got)
+	}
+}
+
+// newest is the newest run of a thread.
+func newest(t *testing.T, s *service, thread string) string {
+	t.Helper()
+	page, err := s.Log.Runs(t.Context(), event.Filter{ThreadID: thread, Limit: 1})
+	if err != nil || len(page.Runs) != 1 {
+		t.Fatal(page, err)
+	}
+	return page.Runs[0].ID
 }
