@@ -23,67 +23,65 @@ func (x exchange) isUser() bool { return x[0].Role == llm.User }
 // (S2.5): endpoints refuse either half alone.
 func (r Request) exchanges(p llm.Profile) []exchange {
 	var out []exchange
-	var open []result
+	var results []*llm.Message // in their places, in the order of the calls
 	for _, m := range r.History {
 		role := llm.Role(strings.ToLower(m.Role))
 		text, media := shownMedia(p, m.Content, m.Media)
-		switch {
-		case role == llm.ToolRole:
-			answer(open, m.CallID, text, media)
-		case role == llm.Assistant && len(m.Calls) > 0:
-			var x exchange
-			x, open = newCalls(m, open)
-			out = append(out, x)
-		case (role == llm.User || role == llm.Assistant) && (strings.TrimSpace(text) != "" || len(media) > 0):
-			out = append(out, exchange{{Role: role, Text: text, Media: media}})
+		if role == llm.ToolRole {
+			answer(results, m.CallID, text, media)
+			continue
+		}
+		x := exchange{{Role: role, Text: text, Media: media}}
+		if role == llm.Assistant {
+			x = x.withCalls(m.Calls)
+		}
+		known := role == llm.User || role == llm.Assistant
+		if empty := strings.TrimSpace(text) == "" && len(media) == 0 && len(x) == 1; !known || empty {
+			continue
+		}
+		out = append(out, x)
+		for i := range x[1:] {
+			results = append(results, &x[i+1])
 		}
 	}
-	for _, o := range open {
-		if o.message.Text == "" {
-			o.message.Text = "[This call has no result.]"
+	for _, m := range results {
+		if m.Text == "" {
+			m.Text = "[This call has no result.]"
 		}
 	}
 	return out
 }
 
-// result is the place of a result in its exchange.
-type result struct{ message *llm.Message }
-
-// newCalls is an assistant's message with its calls and places for their results. Where
-// an id comes again, as with providers that count anew in every answer, what follows
-// belongs to the newer call.
-func newCalls(m Message, open []result) (exchange, []result) {
-	x := exchange{{Role: llm.Assistant, Text: m.Content}}
-	ids := make(map[string]bool, len(m.Calls))
-	for _, c := range m.Calls {
+// withCalls is x with calls and places for their results. Calls that cannot be told apart
+// from others are left out.
+func (x exchange) withCalls(calls []ClientCall) exchange {
+	ids := make(map[string]bool, len(calls))
+	for _, c := range calls {
 		if c.ID == "" || ids[c.ID] {
 			continue
 		}
 		ids[c.ID] = true
 		c.Index = len(x[0].Calls)
 		x[0].Calls = append(x[0].Calls, c)
-	}
-	for _, c := range x[0].Calls {
 		x = append(x, llm.Message{Role: llm.ToolRole, CallID: c.ID, Tool: c.Name})
 	}
-	for i := range x[1:] {
-		open = append(open, result{&x[i+1]})
-	}
-	return x, open
+	return x
 }
 
-// answer puts a result in its place. One that has none, or comes twice, is dropped.
-func answer(open []result, id, text string, media []Media) {
-	for _, o := range slices.Backward(open) {
-		if o.message.CallID != id {
+// answer puts a result in its place. One that has none, or comes twice, is dropped. Where
+// an id comes again, as with providers that count anew in every answer, what follows
+// belongs to the newer call.
+func answer(results []*llm.Message, id, text string, media []Media) {
+	for _, m := range slices.Backward(results) {
+		if m.CallID != id {
 			continue
 		}
-		if o.message.Text == "" {
-			o.message.Text, _ = mcp.CutText(text, maxForModel, "")
+		if m.Text == "" {
+			m.Text, _ = mcp.CutText(text, maxForModel, "")
 			if strings.TrimSpace(text) == "" {
-				o.message.Text = "[The result is empty.]"
+				m.Text = "[The result is empty.]"
 			}
-			o.message.Media = media
+			m.Media = media
 		}
 		return
 	}

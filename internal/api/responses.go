@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 
@@ -164,7 +165,11 @@ func (h *Handler) response(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return notThere(err, "response_id")
 	}
-	query, skip := r.URL.Query(), 0
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return newProblem("invalid_request", "The query is not well formed.")
+	}
+	skip := 0
 	stream, err := strconv.ParseBool(cmp.Or(query.Get("stream"), "false"))
 	if err != nil {
 		return newProblem("invalid_request", "The parameter stream is true or false.")

@@ -131,7 +131,7 @@ func TestAResponsesStreamIsWholeAndGoesOnFromAnyEvent(t *testing.T) {
 			}
 		}
 	}
-	for _, query := range []string{"stream=perhaps", "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=x"} {
+	for _, query := range []string{"stream=perhaps", "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=x", "stream=%zz"} {
 		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id+"?"+query, ""), 400)
 	}
 }

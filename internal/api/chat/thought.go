@@ -18,6 +18,8 @@ func thought(b event.Body) string {
 	switch b := b.(type) {
 	case event.ReasoningDelta:
 		return b.Delta
+	case event.ReasoningEnd:
+		return "\n"
 	case event.ToolCall:
 		if b.Executor != event.Client {
 			return fmt.Sprintf("[%s %s]\n", b.Tool, clip(arguments(b)))

@@ -24,6 +24,7 @@ const ends = {
   "client-tool": ['assistant: Let me look. locate({"exact":true}) add({"a":1,"b":2})', 'tool: {"sum":3}'],
   "client-tool-approval": ['assistant:  locate({}) delete({"path":"a"})', "tool: gone"],
   "late-text": ["assistant: I have called. add({})", "tool: false", "assistant: I wait.", "assistant: No."],
+  "cut-off": ["reasoning: I add.", 'assistant:  add({"a":1,"b":2})', 'tool: {"sum":3}', "assistant: So far it is"],
   "model-failure": ['assistant: It is add({"a":)', "tool: Error: The run ended before this call did."],
   "cancel": ["assistant: Wait. wait({})", "tool: Error: The run ended before this call did."],
   "cancel-asked": ["assistant:  book({})", "tool: Error: The run ended before this call did."],

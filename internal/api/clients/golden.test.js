@@ -27,6 +27,7 @@ const ends = {
   "client-tool": ["Let me look.|It is 3 <b>\u2028\n\"three\"</b> …", ["add:output-available", "tool-locate:output-available"]],
   "client-tool-approval": ["It is 3 <b>\u2028\n\"three\"</b> …", ["delete:output-available", "tool-locate:output-available"]],
   "late-text": ["I have called.|I wait.|No.", ["add:output-available"]],
+  "cut-off": ["So far it is", ["add:output-available"]],
   "model-failure": ["It is", ["add:output-error"]],
   "cancel": ["Wait.", ["wait:output-error"]],
   "cancel-asked": ["", ["book:output-error", "elicitation:output-available"]],
