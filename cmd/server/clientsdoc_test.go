@@ -17,6 +17,7 @@ var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 	"sh":     runShell,
 	"go":     runGo,
 	"js":     runNode,
+	"jsx":    runPage,
 	"ts":     runTypeScript,
 	"python": runPython,
 }
@@ -102,8 +103,19 @@ func runGo(t *testing.T, code string) *exec.Cmd {
 	return command(t, "go", "run", file(t, t.TempDir(), "main.go", code))
 }
 
-// runNode runs code among the packages that internal/api/clients/run.sh has installed.
+// runNode runs code as a program.
 func runNode(t *testing.T, code string) *exec.Cmd {
+	return command(t, "node", installed(t, "example.mjs", code))
+}
+
+// runPage runs a component in a page, and asks by its form.
+func runPage(t *testing.T, code string) *exec.Cmd {
+	return command(t, "node", "../../internal/api/clients/page.js", installed(t, "example.jsx", code), "What is 12.5 * 8?", "= 100")
+}
+
+// installed is code among the packages that internal/api/clients/run.sh has installed.
+func installed(t *testing.T, name, code string) string {
+	t.Helper()
 	modules, err := filepath.Abs("../../internal/api/clients/node_modules")
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +128,7 @@ func runNode(t *testing.T, code string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return command(t, "node", file(t, dir, "example.mjs", code))
+	return file(t, dir, name, code)
 }
 
 // runTypeScript strips the types that this document uses: Node 20 does not.

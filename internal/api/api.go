@@ -65,6 +65,7 @@ type Handler struct {
 	http.Handler
 	unready atomic.Bool
 	started time.Time
+	torn    torn
 }
 
 // New returns the API with its routes.
@@ -121,6 +122,11 @@ func (h *Handler) routes() http.Handler {
 		r.Post("/v1/responses", h.handle(h.createResponse))
 		r.Get("/v1/responses/{response_id}", h.handle(h.response))
 		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
+		r.Post("/api/chat", h.handle(h.uiChat))
+		r.Get("/api/chat/{id}/stream", h.handle(h.uiResume))
+		r.Post("/api/chat/{id}/stop", h.handle(h.uiStop))
+		r.Post("/agui", h.handle(h.agui))
+		r.Get("/agui/capabilities", h.handle(h.aguiCapabilities))
 		r.Post("/answer", h.handle(h.answer))
 		r.Post("/answer/stream", h.handle(h.stream))
 		r.Get("/answer/stream", h.handle(h.streamQuery))

@@ -60,8 +60,8 @@ func framesOf(encode func(event.Event) []sse.Frame) format {
 // pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
-// event knows that there is more.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) {
+// event knows that there is more. whole says that this one was not.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
@@ -72,7 +72,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	maps.Copy(header, f.header)
 	w.WriteHeader(http.StatusOK)
 	if !s.flush() {
-		return
+		return false
 	}
 	expiry, stop := tokenEnd(r)
 	defer stop()
@@ -87,11 +87,14 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			s.buf = f.append(s.buf, e)
 			s.pos = e.Seq
 			if len(s.buf) >= maxWrite && !s.flush() {
-				return
+				return false
 			}
 		}
-		if !s.flush() || page.Ended || s.over(r.Context(), page) {
-			return
+		if !s.flush() {
+			return false
+		}
+		if page.Ended || s.over(r.Context(), page) {
+			return true
 		}
 		if len(page.Events) > 0 {
 			heartbeat.Reset(h.Heartbeat)
@@ -102,12 +105,12 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		case <-heartbeat.C:
 			s.buf = sse.AppendComment(s.buf, "ping")
 			if !s.flush() {
-				return
+				return false
 			}
 		case <-expiry:
 			panic(http.ErrAbortHandler)
 		case <-r.Context().Done():
-			return
+			return false
 		}
 	}
 }

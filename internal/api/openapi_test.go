@@ -207,7 +207,7 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "idempotency_key") // of a header
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
-	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "record"} {
+	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/agui"
+	"answerd/internal/api/aisdk"
 	"answerd/internal/api/chat"
 	"answerd/internal/api/native"
 	"answerd/internal/api/responses"
@@ -98,6 +100,8 @@ func problemOf(err error) (p *problem, known bool) {
 		bad      *native.Invalid
 		badChat  *chat.Invalid
 		badResp  *responses.Invalid
+		badUI    *aisdk.Invalid
+		badAGUI  *agui.Invalid
 		refused  *agent.InvalidError
 		misfit   *agent.ContentError
 		call     *agent.ToolCallError
@@ -115,6 +119,10 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.As(err, &badResp):
 		p = newProblem("invalid_request", badResp.Error())
 		p.param = badResp.Param
+	case errors.As(err, &badUI):
+		p = badField(badUI.Field, badUI.Message)
+	case errors.As(err, &badAGUI):
+		p = badField(badAGUI.Field, badAGUI.Message)
 	case errors.As(err, &refused):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
@@ -154,6 +162,13 @@ func problemOf(err error) (p *problem, known bool) {
 		return newProblem("internal", "Something went wrong inside the service."), false
 	}
 	return p, true
+}
+
+// badField is what is wrong with a field, as a face names it.
+func badField(field, detail string) *problem {
+	p := newProblem("invalid_request", "The request has fields that cannot be used.")
+	p.Errors = []native.FieldError{{Pointer: pointerOf(field), Detail: detail}}
+	return p
 }
 
 // runProblem is the problem of a run that failed.

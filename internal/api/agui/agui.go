@@ -27,6 +27,8 @@ const (
 	maxTools    = 128
 	maxMedia    = 32
 	maxContext  = 128
+	maxResume   = 256
+	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 	maxID       = 128
 )
 
@@ -39,10 +41,10 @@ type Invalid struct {
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
 // Capabilities is the body of GET /agui/capabilities.
-func Capabilities(version string) any {
+func Capabilities() any {
 	type m = map[string]any
 	return m{
-		"identity":  m{"name": "answerd", "type": "answerd", "version": version},
+		"identity":  m{"name": "answerd", "type": "answerd"},
 		"transport": m{"streaming": true, "websocket": false, "httpBinary": false, "pushNotifications": false, "resumable": false},
 		"tools":     m{"supported": true, "parallelCalls": true, "clientProvided": true},
 		"state":     m{"snapshots": false, "deltas": false},

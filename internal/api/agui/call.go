@@ -2,7 +2,6 @@ package agui
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"answerd/internal/event"
@@ -48,14 +47,6 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		enc.result(b.Call, text, nil)
 	case event.ToolError:
 		enc.result(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
-	case event.ApprovalRequired:
-		enc.asks = append(enc.asks, asked{b.InterruptID, b})
-	case event.Elicitation:
-		enc.asks = append(enc.asks, asked{b.InterruptID, b})
-	case event.ApprovalResolved:
-		enc.answered(b.InterruptID)
-	case event.ElicitationResolved:
-		enc.answered(b.InterruptID)
 	}
 }
 
@@ -69,31 +60,21 @@ func (enc *Encoder) result(c event.Call, text string, metadata fields) {
 	enc.emit("TOOL_CALL_RESULT", f)
 }
 
-func (enc *Encoder) answered(id string) {
-	enc.asks = slices.DeleteFunc(enc.asks, func(a asked) bool { return a.id == id })
-}
-
-// interrupts is what a person has to answer before the run goes on.
-func (enc *Encoder) interrupts() []fields {
-	out := []fields{}
-	for _, a := range enc.asks {
-		f := fields{"id": a.id}
-		switch b := a.body.(type) {
-		case event.ApprovalRequired:
-			f["reason"], f["message"], f["toolCallId"], f["expiresAt"] = "tool_call", b.Message, b.CallID, instant(b.ExpiresAt)
-			f["responseSchema"] = json.RawMessage(approvalSchema)
-		case event.Elicitation:
-			f["reason"], f["message"], f["expiresAt"] = "input_required", b.Message, instant(b.ExpiresAt)
-			if b.Schema != nil {
-				f["responseSchema"] = b.Schema
-			}
-			if b.URL != "" {
-				f["metadata"] = fields{"url": b.URL}
-			}
-		}
-		out = append(out, f)
+// interrupt is what a person has to answer before the run goes on.
+func interrupt(i event.Interrupt) fields {
+	f := fields{"id": i.ID, "message": i.Message, "expiresAt": instant(i.ExpiresAt)}
+	if i.Kind == event.KindApproval {
+		f["reason"], f["toolCallId"], f["responseSchema"] = "tool_call", i.CallID, json.RawMessage(approvalSchema)
+		return f
 	}
-	return out
+	f["reason"] = "input_required"
+	if i.Schema != nil {
+		f["responseSchema"] = i.Schema
+	}
+	if i.URL != "" {
+		f["metadata"] = fields{"url": i.URL}
+	}
+	return f
 }
 
 // approvalSchema is what the payload of a resolved approval may be.

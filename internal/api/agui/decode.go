@@ -2,8 +2,11 @@ package agui
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -21,17 +24,11 @@ type Request struct {
 	Options json.RawMessage
 }
 
-// Answer is what became of one interrupt. Payload is as the client sent it.
-type Answer struct {
-	ID        string
-	Cancelled bool
-	Payload   json.RawMessage
-}
-
+// input is what is read of a request. Members that are not here are ignored.
 type input struct {
 	ThreadID        string          `json:"threadId"`
 	RunID           string          `json:"runId"`
-	ProtocolVersion string          `json:"protocolVersion"`
+	ProtocolVersion string          `json:"protocolVersion"` // 0.x sends none
 	Messages        []message       `json:"messages"`
 	Tools           []tool          `json:"tools"`
 	Context         []contextItem   `json:"context"`
@@ -50,30 +47,27 @@ type contextItem struct {
 	Value       string `json:"value"`
 }
 
-type resumption struct {
-	InterruptID string          `json:"interruptId"`
-	Status      string          `json:"status"`
-	Payload     json.RawMessage `json:"payload"`
-}
-
 // Decode reads a request. The error is an *Invalid.
 func Decode(data []byte) (Request, error) {
 	var in input
-	if json.Unmarshal(data, &in) != nil {
-		return Request{}, &Invalid{"", "the body is not a RunAgentInput"}
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return Request{}, misread(err)
 	}
 	q := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
-	q.ThreadID, q.ToolChoice = in.ThreadID, agent.ToolAuto
-	for name, id := range map[string]string{"threadId": in.ThreadID, "runId": in.RunID} {
-		if id == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return q, &Invalid{name, "must be 1 to 128 visible ASCII characters"}
-		}
+	q.ThreadID, q.ToolChoice, q.Interactive = in.ThreadID, agent.ToolAuto, true
+	switch {
+	case !isID(in.ThreadID):
+		return q, &Invalid{"threadId", "must be 1 to 128 visible ASCII characters"}
+	case !isID(in.RunID):
+		return q, &Invalid{"runId", "must be 1 to 128 visible ASCII characters"}
+	case len(in.Messages) > maxMessages:
+		return q, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
 	if err := q.takeTools(in.Tools); err != nil {
 		return q, err
-	}
-	if len(in.Messages) > maxMessages {
-		return q, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
 	for i, m := range in.Messages {
 		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
@@ -89,23 +83,44 @@ func Decode(data []byte) (Request, error) {
 	return q, q.takeQuestion()
 }
 
+// misread is why JSON does not fit the body.
+func misread(err error) error {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return &Invalid{t.Field, "must not be a " + t.Value}
+	}
+	return &Invalid{"", "the body is not a RunAgentInput"}
+}
+
+func isID(s string) bool {
+	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
 func (q *Request) takeTools(in []tool) error {
 	if len(in) > maxTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
 	}
 	for i, t := range in {
-		if t.Name == "" || len(t.Name) > 64 {
-			return &Invalid{fmt.Sprintf("tools[%d].name", i), "must be 1 to 64 characters"}
-		}
-		if len(t.Parameters) == 0 || string(t.Parameters) == "null" {
+		at := fmt.Sprintf("tools[%d]", i)
+		switch {
+		case !isToolName(t.Name):
+			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
+		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
+			return &Invalid{at + ".name", "given twice"}
+		case len(t.Parameters) == 0 || string(t.Parameters) == "null":
 			t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
-		}
-		if t.Parameters[0] != '{' {
-			return &Invalid{fmt.Sprintf("tools[%d].parameters", i), "must be a JSON Schema object"}
+		case t.Parameters[0] != '{':
+			return &Invalid{at + ".parameters", "must be a JSON Schema object"}
 		}
 		q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
 	}
 	return nil
+}
+
+// isToolName reports whether models' endpoints take s as the name of a function.
+func isToolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
 }
 
 // takeContext takes what the page says of itself, and our own member of the properties
@@ -129,20 +144,6 @@ func (q *Request) instruct(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-func (q *Request) takeResume(in []resumption) error {
-	for i, r := range in {
-		at := fmt.Sprintf("resume[%d]", i)
-		if r.InterruptID == "" {
-			return &Invalid{at + ".interruptId", "is required"}
-		}
-		if r.Status != "resolved" && r.Status != "cancelled" {
-			return &Invalid{at + ".status", "must be resolved or cancelled"}
-		}
-		q.Answers = append(q.Answers, Answer{r.InterruptID, r.Status == "cancelled", r.Payload})
-	}
-	return nil
-}
-
 // takeQuestion takes the user's last message out of the history. After results of the
 // client's tools there is none: the run goes on with those.
 func (q *Request) takeQuestion() error {
@@ -156,7 +157,7 @@ func (q *Request) takeQuestion() error {
 	case m.Role != "user":
 		return &Invalid{"messages", "must end with a message of the user or a tool"}
 	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
-		return &Invalid{fmt.Sprintf("messages[%d].content", last), "must not be blank"}
+		return &Invalid{"messages", "must end with a message that is not blank"}
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	}

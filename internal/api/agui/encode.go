@@ -24,13 +24,6 @@ type Encoder struct {
 
 	args    map[string]bool // calls whose arguments were streamed
 	pending []string        // calls that the client is to execute
-	asks    []asked         // what a person has not answered yet
-}
-
-// asked is an open interrupt.
-type asked struct {
-	id   string
-	body event.Body
 }
 
 // NewEncoder returns the encoder of a stream that no event has gone through.
@@ -57,6 +50,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			started["protocolVersion"] = "1.0"
 		}
 		enc.emit("RUN_STARTED", started)
+		// The client's own name for the run says nothing to our other endpoints.
+		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.Key}})
 	}
 	enc.encode(e.Body)
 	return enc.frames
@@ -101,7 +96,11 @@ func (enc *Encoder) encode(body event.Body) {
 	case event.Budget:
 		enc.emit("CUSTOM", fields{"name": "budget", "value": b})
 	case event.Suspended:
-		enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "interrupt", "interrupts": enc.interrupts()}}))
+		interrupts := make([]fields, len(b.Interrupts))
+		for n, i := range b.Interrupts {
+			interrupts[n] = interrupt(i)
+		}
+		enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "interrupt", "interrupts": interrupts}}))
 	case event.FinalAnswer:
 		enc.finish(b)
 	case event.RunError:

@@ -65,12 +65,19 @@ func (q *Request) takeMessage(at string, m message) error {
 		return nil // of no use to the model
 	case "user":
 	case "assistant":
-		for _, c := range m.ToolCalls {
+		for i, c := range m.ToolCalls {
+			at := fmt.Sprintf("%s.toolCalls[%d]", at, i)
+			switch {
+			case c.ID == "" || len(c.ID) > maxID:
+				return &Invalid{at + ".id", "must be 1 to 128 bytes"}
+			case c.Function.Name == "" || len(c.Function.Name) > maxID:
+				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
+			}
 			out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
 	case "tool":
-		if out.CallID = m.ToolCallID; out.CallID == "" {
-			return &Invalid{at + ".toolCallId", "is required"}
+		if out.CallID = m.ToolCallID; out.CallID == "" || len(out.CallID) > maxID {
+			return &Invalid{at + ".toolCallId", "must be 1 to 128 bytes"}
 		}
 		if m.Error != "" {
 			out.Content = "Error: " + m.Error

@@ -25,6 +25,9 @@ type Header struct {
 	// After is the event at which the stream before this one ended, in the same run; 0
 	// for the first. The encoder sees the events up to it and says nothing of them.
 	After int64
+	// NoApprovals is for pages that have no chunks for approvals: what was declined on
+	// their behalf is a tool that failed.
+	NoApprovals bool
 	// Outputs are the outputs of the tool Elicitation that the page posted to get this
 	// stream, by interrupt; the run's events do not repeat them.
 	Outputs map[string]json.RawMessage
@@ -38,7 +41,9 @@ const (
 	maxMessages = 1024
 	maxParts    = 4096
 	maxMedia    = 32
+	maxTools    = 128
 	maxID       = 128
+	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 )
 
 // Invalid is a request that cannot be run as it stands.

@@ -8,9 +8,13 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
 			enc.clients[b.CallID] = true
+			return
 		}
 		enc.emit(enc.of(b.Call, chunk{"type": "tool-input-start", "toolName": b.Tool}))
 	case event.ToolCallArgs:
+		if enc.clients[b.CallID] {
+			return
+		}
 		enc.emit(chunk{"type": "tool-input-delta", "toolCallId": b.CallID, "inputTextDelta": b.Delta})
 	case event.ToolCall:
 		if enc.clients[b.CallID] {
@@ -28,9 +32,12 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 		enc.emit(enc.ended(b.Call, chunk{"type": "tool-output-error", "errorText": b.Payload}))
 	case event.ApprovalRequired:
+		if enc.head.NoApprovals {
+			return
+		}
 		enc.emit(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
 	case event.ApprovalResolved:
-		enc.refused[b.CallID] = !b.Approved
+		enc.refused[b.CallID] = !b.Approved && !enc.head.NoApprovals
 	case event.ToolProgress:
 		data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
 		if b.Total != 0 {
@@ -64,9 +71,10 @@ func (enc *Encoder) complete(b event.ToolCall) {
 	enc.emit(enc.of(b.Call, c))
 }
 
-// release completes the calls that the page executes. That is left to the end of the
-// run, when it waits for nothing else: a page that had executed them all would post the
-// results at once, and the run may still have to ask for an agreement.
+// release tells the calls that the page executes. That is left to the end of the run,
+// when it waits for nothing else: the SDK's helpers for automatic sending post when all
+// calls of a step are done. They would post the page's results while a person still has
+// to agree to another call, or not post his agreement while the page's call is open.
 func (enc *Encoder) release() {
 	for _, b := range enc.held {
 		enc.complete(b)

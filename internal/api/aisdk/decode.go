@@ -2,8 +2,11 @@ package aisdk
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -14,103 +17,68 @@ type Request struct {
 	// MessageID is the message of the assistant that the stream goes on with; "" where
 	// it makes a new one.
 	MessageID string
-	// Answers are to what the run that made that message waits for. A request has those
-	// or a question, not both.
+	// Answers are the person's that this message has. Some may be old; where one is to
+	// what a run still waits for, the request goes on with that run and not with a new one.
 	Answers []Answer
 	// Options is the member "answerd", where native fields can be given; nil where it is
 	// missing.
 	Options json.RawMessage
 }
 
-// Answer is a person's answer to one interrupt: to an approval, where Action is "", or
-// to an elicitation.
-type Answer struct {
-	ID       string
-	Approved bool
-	Reason   string
-	Action   string
-	Content  json.RawMessage
+// Results reports whether there is something to go on with besides the answers: results
+// of the page's own tools.
+func (q Request) Results() bool {
+	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
 
+// body is what is read of a request. Members that are not here are ignored: pages add
+// their own.
 type body struct {
-	ID       string          `json:"id"`
-	Messages []message       `json:"messages"`
-	Model    string          `json:"model"`
-	Tools    []inTool        `json:"tools"`
-	Answerd  json.RawMessage `json:"answerd"`
-}
-
-// inTool is a client tool, which pages send in the body of their own accord.
-type inTool struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description"`
-	Parameters  json.RawMessage `json:"parameters"`
-}
-
-type message struct {
-	ID    string `json:"id"`
-	Role  string `json:"role"`
-	Parts []part `json:"parts"`
-}
-
-type part struct {
-	Type      string `json:"type"`
-	Text      string `json:"text"`
-	MediaType string `json:"mediaType"`
-	URL       string `json:"url"`
-
-	ToolCallID       string          `json:"toolCallId"`
-	ToolName         string          `json:"toolName"` // of dynamic tools; else it is in the type
-	State            string          `json:"state"`
-	Input            json.RawMessage `json:"input"`
-	Output           json.RawMessage `json:"output"`
-	ErrorText        string          `json:"errorText"`
-	ProviderExecuted bool            `json:"providerExecuted"`
-	Approval         *struct {
-		ID       string `json:"id"`
-		Approved *bool  `json:"approved"`
-		Reason   string `json:"reason"`
-	} `json:"approval"`
-}
-
-// tool is the name of the tool that the part is a call of; "" if it is none.
-func (p part) tool() string {
-	if p.Type == "dynamic-tool" {
-		return p.ToolName
-	}
-	name, ok := strings.CutPrefix(p.Type, "tool-")
-	if !ok {
-		return ""
-	}
-	return name
+	ID        string          `json:"id"`
+	Messages  []message       `json:"messages"`
+	MessageID string          `json:"messageId"`
+	Model     string          `json:"model"`
+	System    string          `json:"system"`
+	Tools     toolList        `json:"tools"`
+	Approvals *bool           `json:"approvals"` // false where the page can't ask for them
+	Answerd   json.RawMessage `json:"answerd"`
 }
 
 // Decode reads a request. The error is an *Invalid.
 func Decode(data []byte) (Request, error) {
 	var in body
-	if json.Unmarshal(data, &in) != nil {
-		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
-	if len(in.Messages) == 0 || len(in.Messages) > maxMessages {
-		return Request{}, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return Request{}, misread(err)
 	}
 	q := Request{Options: in.Answerd}
-	q.Model, q.ThreadID, q.ToolChoice = in.Model, in.ID, agent.ToolAuto
-	if !IsID(in.ID) {
+	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
+	q.Interactive, q.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
+	switch {
+	case !IsID(in.ID):
 		return q, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
+	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
+		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
 	}
-	for i, t := range in.Tools {
-		if t.Name == "" || len(t.Name) > 64 || len(t.Parameters) == 0 || t.Parameters[0] != '{' {
-			return q, &Invalid{fmt.Sprintf("tools[%d]", i), "must have a name and a JSON Schema object as parameters"}
-		}
-		q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+	if err := q.takeTools(in.Tools); err != nil {
+		return q, err
 	}
 	for i, m := range in.Messages {
 		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return q, err
 		}
 	}
-	return q, q.takeQuestion(in.Messages[len(in.Messages)-1])
+	return q, q.takeQuestion(in.Messages, in.MessageID)
+}
+
+// misread is why JSON does not fit the body.
+func misread(err error) error {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return &Invalid{t.Field, "must not be a " + t.Value}
+	}
+	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
 // IsID reports whether s may be the id of a chat.
@@ -118,77 +86,26 @@ func IsID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-func (q *Request) takeMessage(at string, m message) error {
-	if len(m.Parts) > maxParts {
-		return &Invalid{at + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
+// takeQuestion takes the user's last message out of the history. Where the request is
+// about a message of the assistant's, it goes on with that: with answers to what its run
+// waits for, or with results of client tools. That need not be the last message: a person
+// may have asked something else before he agreed to a call.
+func (q *Request) takeQuestion(messages []message, id string) error {
+	about := len(messages) - 1
+	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
+		about = i
 	}
-	var texts []string
-	var media []agent.Media
-	for i, p := range m.Parts {
-		switch p.Type {
-		case "text":
-			texts = append(texts, p.Text)
-		case "file":
-			file, err := agent.NewMedia(p.URL)
-			if err != nil {
-				return &Invalid{fmt.Sprintf("%s.parts[%d].url", at, i), err.Error()}
-			}
-			media = append(media, file)
-		}
-	}
-	if len(media) > maxMedia {
-		return &Invalid{at + ".parts", fmt.Sprintf("must not have more than %d files", maxMedia)}
-	}
-	text := strings.Join(texts, "\n")
-	switch m.Role {
-	case "system":
-		q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
-	case "user":
-		q.History = append(q.History, agent.Message{Role: "user", Content: text, Media: media})
+	switch m := messages[about]; m.Role {
 	case "assistant":
-		q.takeCalls(m.Parts, text)
-	default:
-		return &Invalid{at + ".role", "must be system, user or assistant"}
-	}
-	return nil
-}
-
-// takeCalls takes a message of the assistant with the calls of client tools in it, and
-// their results. What the service's own tools did is in the text already.
-func (q *Request) takeCalls(parts []part, text string) {
-	out := agent.Message{Role: "assistant", Content: text}
-	var results []agent.Message
-	for _, p := range parts {
-		name := p.tool()
-		if name == "" || name == Elicitation || p.ProviderExecuted || !strings.HasPrefix(p.State, "output-") {
-			continue
+		if m.ID == "" || len(m.ID) > maxID {
+			return &Invalid{fmt.Sprintf("messages[%d].id", about), "must be 1 to 128 bytes"}
 		}
-		result := string(p.Output)
-		var s string
-		if json.Unmarshal(p.Output, &s) == nil {
-			result = s
-		}
-		if p.State == "output-error" {
-			result = "Error: " + p.ErrorText
-		}
-		out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
-		results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: result})
-	}
-	q.History = append(append(q.History, out), results...)
-}
-
-// takeQuestion takes the user's last message out of the history. Where the last message
-// is the assistant's, it goes on: with answers to what its run waits for, or with
-// results of client tools.
-func (q *Request) takeQuestion(m message) error {
-	switch {
-	case m.Role == "assistant":
-		q.MessageID = m.ID
-		if q.Answers = answers(m.Parts); len(q.Answers) == 0 && q.History[len(q.History)-1].Role != "tool" {
+		q.MessageID, q.Answers = m.ID, answers(m.Parts)
+		if len(q.Answers) == 0 && !q.Results() {
 			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 		}
 		return nil
-	case m.Role != "user":
+	case "system":
 		return &Invalid{"messages", "must end with a message of the user"}
 	}
 	last := q.History[len(q.History)-1]
@@ -197,22 +114,4 @@ func (q *Request) takeQuestion(m message) error {
 	}
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
 	return nil
-}
-
-// answers are those that the message has. Some may have been given before.
-func answers(parts []part) (out []Answer) {
-	for _, p := range parts {
-		switch {
-		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
-			out = append(out, Answer{ID: p.Approval.ID, Approved: *p.Approval.Approved, Reason: p.Approval.Reason})
-		case p.tool() == Elicitation && p.State == "output-available":
-			var o struct {
-				Action  string          `json:"action"`
-				Content json.RawMessage `json:"content"`
-			}
-			_ = json.Unmarshal(p.Output, &o) // what is missing is no valid action
-			out = append(out, Answer{ID: p.ToolCallID, Action: o.Action, Content: o.Content})
-		}
-	}
-	return out
 }

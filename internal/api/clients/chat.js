@@ -44,22 +44,23 @@ class State {
  * A chat that sends by itself what the SDK's own helpers say is complete. It counts its
  * requests in `posts` and keeps the calls that it is told to execute in `calls`.
  */
-export function newChat(sdk, { api, messages = [], onToolCall, ...rest }) {
+export function newChat(sdk, { id, api, body, messages = [], onToolCall, onData }) {
   const posts = [];
   const calls = [];
   const transport = new sdk.DefaultChatTransport({
     api,
+    body,
     fetch: (url, init) => {
       if (init.method === "POST") posts.push(JSON.parse(init.body));
       return fetch(url, init);
     },
-    ...rest,
   });
   const helpers = [sdk.lastAssistantMessageIsCompleteWithToolCalls, sdk.lastAssistantMessageIsCompleteWithApprovalResponses];
   class Chat extends sdk.AbstractChat {}
   const chat = new Chat({
-    id: rest.id,
+    id,
     transport,
+    onData,
     state: new State(messages),
     sendAutomaticallyWhen: (options) => posts.length < 20 && helpers.some((helper) => helper?.(options)),
     onToolCall: ({ toolCall }) => {

@@ -10,8 +10,12 @@ export const slowQuestion = () => `slow ${crypto.randomUUID()}`;
 /** Lets the answer to a slow question go on. */
 export const goOn = (question) => fetch(`${process.env.CONTROL_URL}?question=${encodeURIComponent(question)}`);
 
-/** A proxy on loopback that cuts the connection as soon as the service has sent a text. */
-export async function cutting(t, text) {
+/**
+ * A proxy on loopback that cuts the connection as soon as the service has sent a text. With
+ * `after` it cuts only once, and calls that.
+ */
+export async function cutting(t, text, after) {
+  let cut = false;
   const target = new URL(url);
   const server = createServer((client) => {
     const upstream = connect(Number(target.port), target.hostname);
@@ -19,9 +23,11 @@ export async function cutting(t, text) {
     upstream.on("data", (data) => {
       client.write(data);
       seen += data;
-      if (seen.includes(text)) {
+      if (seen.includes(text) && !(after && cut)) {
+        cut = true;
         client.resetAndDestroy();
         upstream.destroy();
+        after?.();
       }
     });
     client.on("data", (data) => upstream.write(data));
