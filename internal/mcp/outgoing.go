@@ -47,6 +47,11 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 	for name, value := range t.headers {
 		r.Header.Set(name, value.Reveal())
 	}
+	// As it must be encoded (2026-07-28 basic/transports): the SDK of v1.8.0 writes it as
+	// it is (go-sdk#1246).
+	if name := r.Header.Get(nameHeader); name != "" {
+		r.Header.Set(nameHeader, headerValue(name))
+	}
 	x := exchangeOf(r.Context())
 	// The SDK names the method in a header from 2026-07-28 on, which is where these
 	// headers belong too.
