@@ -15,6 +15,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"answerd/internal/auth"
+	"answerd/internal/event/jetstream"
 	"answerd/internal/llm"
 )
 
@@ -51,6 +52,8 @@ type config struct {
 
 	// One MCP server (streamable HTTP), named default.
 	MCPURL string `env:"MCP_URL"`
+	// Which calls of its tools a person must approve: never, destructive or always.
+	MCPApproval string `env:"MCP_APPROVAL" envDefault:"never"`
 	// An mcp.json with any number of servers; may be set beside MCP_URL. Read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
 	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
@@ -82,6 +85,8 @@ type config struct {
 	BudgetResultBytes byteSize `env:"BUDGET_RESULT_BYTES"`
 	// Money that one run may cost, in the currency of the models' prices; models without a price are refused then.
 	BudgetCost float64 `env:"BUDGET_COST"`
+	// How long a run waits for a person: for an approval, or for what an MCP server asks.
+	InputTimeout time.Duration `env:"INPUT_TIMEOUT" envDefault:"15m"`
 	// Name of the user in the system prompt.
 	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
 	// IANA time zone of the dates in the system prompt.
@@ -130,9 +135,11 @@ type config struct {
 	// Its data key, sent as authorization: dataKey …
 	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
 
+	// Where events are kept: file:DIR on this disk, which one process uses, or the servers of a NATS cluster with JetStream (nats:// or tls://, comma separated), which any number share. Unset: in memory, until the process ends.
+	EventsURL auth.Secret `env:"EVENTS_URL"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events that are kept in all.
+	// Bytes of events and results that are kept in all; the runs that ended first go first.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
@@ -155,15 +162,11 @@ type config struct {
 	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
+	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
+	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
 	models []llm.Profile       // of MODELS_FILE
 	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
-}
-
-// later are settings of the contract that this build cannot honour. Ignoring them
-// would be worse than refusing: a hook that is not called refuses nothing.
-var later = map[string]string{
-	"EVENTS_URL": "only the log in memory is built in",
 }
 
 const openAIHost = "api.openai.com"
@@ -178,11 +181,6 @@ func (e *configError) Error() string { return e.name + ": " + e.reason }
 
 // loadConfig reads the settings and checks what can be checked without the network.
 func loadConfig(getenv func(string) string) (config, error) {
-	for name, reason := range later {
-		if getenv(name) != "" {
-			return config{}, &configError{name, reason}
-		}
-	}
 	environ, err := environment(getenv)
 	if err != nil {
 		return config{}, err
@@ -312,6 +310,8 @@ func (c *config) check(modelSet bool) error {
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
 		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
+		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
+		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
 		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
@@ -334,6 +334,7 @@ func (c *config) check(modelSet bool) error {
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
+		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},

@@ -75,7 +75,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"BUDGET_COST", append(here, "BUDGET_COST", "much")},
 		{"BUDGET_COST", append(here, "BUDGET_COST", "1")},
 		{"BUDGET_RESULT_BYTES", append(here, "BUDGET_RESULT_BYTES", "-1")},
-		{"EVENTS_URL", append(here, "EVENTS_URL", "file:/tmp")},
+		{"EVENTS_URL", append(here, "EVENTS_URL", "redis://u:canary@host")},
 	} {
 		t.Run(fmt.Sprint(c.name, c.settings[2%len(c.settings):]), func(t *testing.T) {
 			_, err := loadConfig(from(c.settings...))

@@ -156,7 +156,8 @@ func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.
 	settings := map[string]string{
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.DefaultScope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
-		"MCP_URL": tools + demo.MCPPath, "LOG_LEVEL": cmp.Or(getenv("LOG_LEVEL"), "warn"),
+		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(getenv("MCP_APPROVAL"), "destructive"),
+		"LOG_LEVEL": cmp.Or(getenv("LOG_LEVEL"), "warn"),
 	}
 	modelURL, isReal := getenv("LLM_BASE_URL"), true
 	if modelURL == "" && getenv("OPENAI_API_KEY") == "" {

@@ -22,7 +22,6 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/console"
-	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
@@ -55,7 +54,11 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if verifier != nil {
 		defer verifier.Close()
 	}
-	log := event.NewMemory(event.MemoryOptions{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)})
+	log, closeLog, err := openLog(ctx, c, logger)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
 	native := newOpenAI(c, tel, logger)
 	defer native.Close()
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
@@ -85,6 +88,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
+		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

@@ -49,6 +49,11 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 	resp := post(t, c, url+"/answer/stream", `{"question":"Who am I at the CRM?"}`)
 	for r := sse.NewReader(resp.Body, 1<<20); ; {
 		f, err := r.Next()
+		if last := len(frames) - 1; errors.Is(err, io.EOF) && frames[last].Event == "suspended" {
+			run, _, _ := strings.Cut(frames[last].ID, ":")
+			r = sse.NewReader(follow(t, c, url+"/runs/"+run+"/events", frames[last].ID).Body, 1<<20)
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			return frames, query
 		}
@@ -69,6 +74,22 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 			t.Fatalf("%d %s", status, page)
 		}
 	}
+}
+
+// follow goes on with a run after the event of that id.
+func follow(t *testing.T, c *http.Client, url, after string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Last-Event-ID", after)
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
 }
 
 func visit(t *testing.T, c *http.Client, url string) (int, string) {
@@ -106,7 +127,7 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 		names = append(names, f.Event)
 		wire.Write(f.Data)
 	}
-	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
+	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation suspended elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
 		t.Errorf("events %s", got)
 	}
 	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "there are: crm_whoami") {

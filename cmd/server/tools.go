@@ -67,6 +67,7 @@ func mcpServers(c config) ([]mcp.ServerConfig, error) {
 		if err != nil {
 			return nil, &configError{"MCP_URL", err.Error()}
 		}
+		s.Approval = mcp.Approval(c.MCPApproval)
 		servers = append(servers, s)
 	}
 	if c.MCPConfigPath != "" {

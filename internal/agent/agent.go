@@ -54,7 +54,9 @@ type Options struct {
 	MaxTurns   int           // model turns with tools; 0 means 10
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512
 	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 5 min
+	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	// AuditArguments puts the arguments of every call into its line in the log.
+	AuditArguments bool
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -95,7 +97,6 @@ type Agent struct {
 	mu       sync.Mutex // guards the fields below and the watch of every run
 	active   map[string]*run
 	direct   int // calls without a run that are under way
-	keys     keyring
 	draining bool
 }
 
@@ -111,7 +112,7 @@ func New(o Options) (*Agent, error) {
 		o.MaxRuns = 512
 	}
 	if o.AnswerTime <= 0 {
-		o.AnswerTime = 5 * time.Minute
+		o.AnswerTime = 15 * time.Minute
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -133,7 +134,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), keys: newKeyring()}
+	a := &Agent{Options: o, metrics: m, active: make(map[string]*run)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	return a, nil
 }
@@ -148,45 +149,83 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if id, err := a.keys.find(owner, r); id != "" || err != nil {
-		return a.attach(id, err)
-	}
-	if a.draining {
-		return event.Run{}, ErrDraining
-	}
-	if len(a.active)+a.direct >= a.MaxRuns {
-		return event.Run{}, ErrOverloaded
+	// Before anything is refused: whoever repeats a request is no new load.
+	if run, err := a.keyed(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
+		return run, err
 	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
 		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background,
-	}
-	if err := a.Log.Create(ctx, rec); err != nil {
-		return event.Run{}, fmt.Errorf("create a run: %w", err)
+		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	start := event.Start{Question: r.Question, Model: r.Model, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Metadata: r.Metadata}
-	if err := ru.out.Append(ctx, start); err != nil {
+	if err := a.admit(ru); err != nil {
 		ru.cancel(err)
-		return event.Run{}, fmt.Errorf("start a run: %w", err)
-	}
-	a.keys.keep(owner, r, rec.ID, func(id string) bool { _, err := a.Log.Run(id); return err == nil })
-	a.active[rec.ID] = ru
-	// Whoever started the run is about to watch it, however short the grace is.
-	ru.rest(max(a.Grace, startGrace))
-	a.runs.Go(func() { a.execute(ru) })
-	return a.Log.Run(rec.ID)
-}
-
-func (a *Agent) attach(id string, err error) (event.Run, error) {
-	if err != nil {
 		return event.Run{}, err
 	}
-	return a.Log.Run(id)
+	if err := a.begin(ctx, ru); err != nil {
+		a.retire(ru)
+		a.runs.Done()
+		if _, ok := errors.AsType[*event.KeyError](err); ok {
+			return a.keyed(ctx, owner, r) // the same key, at the same moment
+		}
+		return event.Run{}, err
+	}
+	go func() {
+		defer a.runs.Done()
+		a.execute(ru)
+	}()
+	return a.Log.Run(ctx, rec.ID)
+}
+
+// keyed returns the run of an earlier request with r's key: ErrNotFound if there was
+// none, ErrKeyReused if that was another request.
+func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
+	if r.IdempotencyKey == "" {
+		return event.Run{}, event.ErrNotFound
+	}
+	run, err := a.Log.Keyed(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, r.IdempotencyKey)
+	if err == nil && run.Fingerprint != r.Fingerprint {
+		return event.Run{}, ErrKeyReused
+	}
+	return run, err
+}
+
+// admit counts a run in, before the log is asked for anything: the log may be slow, and
+// whoever finds the run there must find it here.
+func (a *Agent) admit(ru *run) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.draining:
+		return ErrDraining
+	case len(a.active)+a.direct >= a.MaxRuns:
+		return ErrOverloaded
+	}
+	a.active[ru.ID] = ru
+	a.runs.Add(1)
+	return nil
+}
+
+// begin puts a run and its first event into the log.
+func (a *Agent) begin(ctx context.Context, ru *run) error {
+	if err := a.Log.Create(ctx, ru.Run); err != nil {
+		return fmt.Errorf("create a run: %w", err)
+	}
+	start := event.Start{Question: ru.req.Question, Model: ru.req.Model, ThreadID: ru.ThreadID, TraceID: ru.TraceID, Metadata: ru.req.Metadata}
+	if err := ru.out.Append(ctx, start); err != nil {
+		// A run that never began must not keep its key. The log forgets it in time too.
+		_ = a.Log.Delete(context.WithoutCancel(ctx), ru.ID)
+		return fmt.Errorf("start a run: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ru.watchers == 0 {
+		// Whoever started the run is about to watch it, however short the grace is.
+		ru.rest(max(a.Grace, startGrace))
+	}
+	return nil
 }
 
 // Drain refuses new runs and waits until the others have ended. When ctx is done

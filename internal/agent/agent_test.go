@@ -260,7 +260,7 @@ func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	first, second := h.Watch(run.ID), h.Watch(run.ID)
 	<-g.reached
 	first.Release()
-	if r, err := h.Log.Run(run.ID); err != nil || r.Last.Terminal() {
+	if r, err := h.Log.Run(t.Context(), run.ID); err != nil || r.Last.Terminal() {
 		t.Fatalf("the run ended while somebody watched: %+v, %v", r, err)
 	}
 	second.Release()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"math"
 	"sync"
 
@@ -62,6 +63,7 @@ func lower[N int | int64 | float64](a, b N) N {
 type budget struct {
 	price llm.Price
 	clock *clock
+	waits *waits
 
 	mu                   sync.Mutex // protects what follows: servers spend tokens while calls are taken
 	turns, calls         limit
@@ -79,9 +81,10 @@ type limit struct {
 	told      int // percent of the bound that readers were told of: 0, 80 or 100
 }
 
-func newBudget(r Request, price *llm.Price, c *clock) *budget {
+func newBudget(r Request, price *llm.Price, c *clock, w *waits) *budget {
 	b := &budget{
 		clock:  c,
+		waits:  w,
 		turns:  limit{name: "max_turns", max: float64(r.MaxTurns)},
 		calls:  limit{name: "tool_calls", max: float64(r.Budget.ToolCalls)},
 		input:  limit{name: "input_tokens", max: float64(r.Budget.InputTokens)},
@@ -216,10 +219,13 @@ func report(ctx context.Context, out *event.Writer, limits ...*limit) error {
 		if level <= l.told {
 			continue
 		}
-		l.told = level
 		// To a millionth: money is counted in fractions that have no end in binary.
 		used := math.Round(l.used*1e6) / 1e6
-		if err := out.Append(ctx, event.Budget{Limit: l.name, Used: used, Max: l.max}); err != nil {
+		err := out.Append(ctx, event.Budget{Limit: l.name, Used: used, Max: l.max})
+		if errors.Is(err, event.ErrSuspended) {
+			return nil // a server had the model say something; readers learn of it with the next use
+		}
+		if l.told = level; err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	edited   bool     // args are a person's, not the model's
 	found    []string // the names of the tools that it found, if it was a search for some
 }
 
@@ -71,6 +72,14 @@ func (c *call) params() jsonText {
 	return quoted
 }
 
+// note tells the model that what was called is not what it wrote.
+func (c *call) note() string {
+	if !c.edited {
+		return ""
+	}
+	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
+}
+
 // callAll runs the calls of a turn at the same time. Every call gets its ending
 // and its event, whatever happens to the others; the error is one that ends the run.
 // When a hook ends it, or the time for tools is over, the calls under way are given up.
@@ -81,6 +90,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 	defer end(nil)
 	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
 	l.budget.beginTurn(len(calls))
+	l.run.waits.begin(turn, calls)
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		refusal := ""
@@ -92,6 +102,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 		}
 		wg.Go(func() {
 			defer recovered(&errs[i])
+			defer func() { errs[i] = errors.Join(errs[i], l.run.waits.end(c.CallID)) }()
 			defer l.budget.passCall(i)
 			endings[i], errs[i] = l.callOne(turn, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {

@@ -14,18 +14,17 @@ func (b *budget) beginTurn(n int) {
 	b.settled = make([]bool, n)
 }
 
-// takeCall counts the turn's call i, or names the limit that refuses it. The error is
-// ctx's, and means that nothing was taken.
-func (b *budget) takeCall(ctx context.Context, i int) (limit string, _ error) {
+// takeCall counts the turn's call i, whose id is given, or names the limit that refuses
+// it. The error means that nothing was taken.
+func (b *budget) takeCall(ctx context.Context, i int, id string) (limit string, _ error) {
 	for {
 		limit, taken, moved := b.tryCall(i)
 		if taken || limit != "" {
 			return limit, nil
 		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
+		// Those before it may wait for a person, and then so does this.
+		if err := b.waits.behind(ctx, id, moved); err != nil {
+			return "", err
 		}
 	}
 }
@@ -58,7 +57,7 @@ func (b *budget) passCall(i int) {
 func (b *budget) settleLocked(i int) {
 	if !b.settled[i] {
 		b.settled[i] = true
-		close(b.moved)
+		b.waits.move(b.moved)
 		b.moved = make(chan struct{})
 	}
 }

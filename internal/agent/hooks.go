@@ -41,12 +41,14 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 		return in.givenUp(ctx)
 	case err != nil:
 		a.hookFailed(ctx, in, hook.PreToolCall, err)
+		in.decision = decision{verdict: denied, why: "no word from the hook"}
 		return in.fail(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
 	a.hookDecided(ctx, in, hook.PreToolCall, reply)
 	switch {
 	case reply.Abort:
 		in.abort = &abortError{reply.Reason}
+		in.decision = decision{verdict: denied, why: "refused by the hook"}
 		return in.fail(mcp.Denied, sentence("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
 		in.args, in.argsText, in.bad = changed.args, "", ""

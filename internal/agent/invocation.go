@@ -22,6 +22,7 @@ type invocation struct {
 	*call
 	tool    mcp.Tool
 	known   bool   // there is such a tool
+	consent bool   // its caller, who is no model, agrees to it in advance
 	refusal string // why the call is not made; "" if it is
 	context map[string]string
 	caller  auth.Identity // on whose behalf
@@ -36,6 +37,9 @@ type invocation struct {
 	answered *mcp.Result   // by a hook in place of the tool; nil where none did
 	abort    *abortError   // of a hook that ends the run
 	took     time.Duration // of the call itself, without what came before and after
+
+	decision decision // whether it might be made
+	approved string   // the version of the tool that a person agreed to; "" if nobody was asked
 }
 
 // ending is how a call ended: one of the first two is set.
@@ -63,6 +67,7 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	res, err := a.send(ctx, &in)
 	err = a.instructive(&in, err)
 	a.observe(ctx, span, &in, err)
+	a.audit(ctx, &in, err)
 	res, err = a.review(ctx, &in, res, err)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
 		return a.reportFailure(ctx, &in, failed), nil
@@ -73,8 +78,8 @@ func (a *Agent) perform(ctx context.Context, in invocation) (ending, error) {
 	return a.report(ctx, &in, res), nil
 }
 
-// observe takes how the call itself ended, whatever a hook makes of it, into the span,
-// the log and the metrics.
+// observe takes how the call itself ended, whatever a hook makes of it, into the span
+// and the metrics.
 func (a *Agent) observe(ctx context.Context, span trace.Span, in *invocation, err error) {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok {
@@ -86,13 +91,6 @@ func (a *Agent) observe(ctx context.Context, span trace.Span, in *invocation, er
 	kind := string(failed.Kind)
 	span.SetStatus(codes.Error, kind)
 	span.SetAttributes(attribute.String("error.type", kind))
-	if failed.Err != nil {
-		log := a.Logger
-		if in.runID != "" {
-			log = log.With("run_id", in.runID)
-		}
-		log.WarnContext(ctx, "tool call failed", "call_id", in.CallID, "tool", in.Tool, "server", in.Server, "kind", kind, "error", failed.Err)
-	}
 	a.metrics.toolTime(ctx, in.Call, kind, in.took)
 }
 
@@ -139,23 +137,18 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	return nil
 }
 
-// permit refuses what the run may not do.
-func (a *Agent) permit(_ context.Context, in *invocation) error {
-	if in.refusal != "" {
-		return in.fail(mcp.Denied, in.refusal)
-	}
-	return nil
-}
-
 // charge takes the call from the run's budget, or refuses it.
 func (a *Agent) charge(ctx context.Context, in *invocation) error {
 	if in.loop == nil {
 		return nil
 	}
-	switch limit, err := in.loop.budget.takeCall(ctx, in.place); {
+	switch limit, err := in.loop.budget.takeCall(ctx, in.place, in.CallID); {
+	case err != nil && ctx.Err() == nil:
+		return err // the log's
 	case err != nil:
 		return in.givenUp(ctx)
 	case limit != "":
+		in.decision = decision{verdict: denied, why: "budget: " + limit}
 		return in.fail(mcp.Denied, fmt.Sprintf("The run's budget is used up (%s).", limit))
 	}
 	return nil
@@ -168,7 +161,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		defer func() { in.took = time.Since(started) }()
 		return in.own(ctx, in)
 	}
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller, Approved: in.approved}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }

@@ -92,7 +92,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock)
+	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock, &l.run.waits)
 	l.shown = gallery{profile: l.agent.Profiles[req.Model], budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	return err

@@ -11,12 +11,12 @@ import (
 func (l *loop) message(c *call, end ending) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if end.failed != nil {
-		m.Text, m.Failed = l.budget.takeResult(string(errorObject(end.failed.Payload)), end.where), true
+		m.Text, m.Failed = l.budget.takeResult(c.note()+string(errorObject(end.failed.Payload)), end.where), true
 		return m
 	}
 	text, media := l.shown.exhibit(c, end.result)
 	text, _ = mcp.CutText(text, maxForModel, end.where)
-	m.Text, m.Media = l.budget.takeResult(text, end.where), media
+	m.Text, m.Media = l.budget.takeResult(c.note()+text, end.where), media
 	return m
 }
 

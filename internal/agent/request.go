@@ -32,8 +32,8 @@ type Request struct {
 	ThreadID   string
 	Metadata   map[string]string
 	Background bool
-	// Interactive says that somebody reads the events while the run goes on, and can
-	// answer what MCP servers ask. Without it the answer is no, at once.
+	// Interactive says that somebody can answer while the run goes on: calls that need
+	// approval, and what MCP servers ask. Without it the answer is no, at once.
 	Interactive bool
 
 	// IdempotencyKey, if set, makes a second request with the same key and

@@ -27,7 +27,7 @@ type Result struct {
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	kept, err := a.Log.Result(ctx, run, callID)
 	if errors.Is(err, event.ErrNotFound) {
-		return a.resultInEvents(run, callID)
+		return a.resultInEvents(ctx, run, callID)
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("read a result: %w", err)
@@ -41,9 +41,9 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 }
 
 // resultInEvents finds the result that its event has whole, and so was not kept beside.
-func (a *Agent) resultInEvents(run, callID string) (Result, error) {
+func (a *Agent) resultInEvents(ctx context.Context, run, callID string) (Result, error) {
 	for pos := int64(0); ; {
-		page, err := a.Log.After(run, pos)
+		page, err := a.Log.After(ctx, run, pos)
 		if err != nil {
 			return Result{}, fmt.Errorf("find a result: %w", err)
 		}

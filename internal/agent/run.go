@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -33,10 +32,9 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	out    *event.Writer
+	agent  *Agent
+	waits  waits
 	clock  clock
-
-	interruptsMu sync.Mutex // protects interrupts
-	interrupts   map[string]*interrupt
 
 	// The agent's mutex guards the rest.
 	watchers int
@@ -45,7 +43,9 @@ type run struct {
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
-	return &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID)}
+	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
+	run.waits.run = run
+	return run
 }
 
 // rest lets the run go on without watchers for at most grace.
@@ -93,8 +93,55 @@ func (w *Watch) release(grace time.Duration) {
 	w.agent.mu.Lock()
 	defer w.agent.mu.Unlock()
 	w.run.watchers--
-	if w.run.watchers == 0 && w.agent.active[w.run.ID] == w.run {
+	if w.run.watchers == 0 && w.agent.active[w.run.ID] == w.run && w.run.waits.asking.Load() == 0 {
 		w.run.rest(grace)
+	}
+}
+
+// Detach ends the interest of a caller who was told to come back for the answer: from
+// now on the run goes on without readers, as a background run does.
+func (w *Watch) Detach() {
+	if w.run != nil {
+		w.agent.mu.Lock()
+		w.run.Background = true
+		w.agent.mu.Unlock()
+	}
+	w.Release()
+}
+
+// linger keeps a run that waits for a person from being cancelled as one that nobody
+// reads: it ends with the time to answer at the latest.
+func (a *Agent) linger(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
+}
+
+// expectReader lets a run go on that no longer waits, until whoever answered reads it.
+func (a *Agent) expectReader(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.watchers == 0 && r.timer == nil && a.active[r.ID] == r && r.waits.asking.Load() == 0 {
+		r.rest(max(a.Grace, startGrace))
+	}
+}
+
+// say appends what may come at any time, and not while the run is suspended: then it
+// waits.
+func (r *run) say(ctx context.Context, b event.Body) error {
+	for {
+		err := r.out.Append(ctx, b)
+		if !errors.Is(err, event.ErrSuspended) {
+			return err
+		}
+		select {
+		case <-r.waits.resumed():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

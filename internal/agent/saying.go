@@ -9,8 +9,8 @@ import (
 	"answerd/internal/mcp"
 )
 
-// sayings takes what a server says during one call into the log. mcp calls it for one
-// thing at a time, and not after the call.
+// sayings takes what a server says during one call into the log; while the run is
+// suspended it waits. mcp calls it for one thing at a time, and not after the call.
 type sayings struct {
 	run  *run
 	call event.Call
@@ -33,7 +33,7 @@ func (s *sayings) log(ctx context.Context, m mcp.LogMessage) {
 }
 
 func (s *sayings) append(ctx context.Context, b event.Body) {
-	if err := s.run.out.Append(ctx, b); err != nil && s.err == nil {
+	if err := s.run.say(ctx, b); err != nil && s.err == nil {
 		s.err = err
 	}
 }

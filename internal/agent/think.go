@@ -176,7 +176,7 @@ func (s *speaker) callStart(ctx context.Context, index int, id, name string) err
 	c := &call{Call: event.Call{CallID: s.uniqueID(id), Tool: name, Server: s.tools[name].Server}}
 	s.byIndex[index] = c
 	s.calls = append(s.calls, c)
-	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call})
+	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval})
 }
 
 func (s *speaker) callComplete(ctx context.Context, p llm.ToolCall) error {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"strings"
 
 	"answerd/internal/auth"
@@ -15,6 +14,9 @@ type ToolCall struct {
 	Tool    string          // the name under which GET /tools lists it, or would
 	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
 	Context map[string]string
+	// Approved says that caller, who is the person that a run would ask, agrees to the
+	// call of a tool that needs approval.
+	Approved bool
 }
 
 // ToolCallError is a direct call that failed: what tool_error would say of it. Its
@@ -48,17 +50,13 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parse(string(r.Args))
-	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context, caller: caller})
+	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context, caller: caller, consent: r.Approved})
 	if err != nil {
 		return event.ToolResult{}, err
 	}
-	attrs := []slog.Attr{slog.String("call_id", c.CallID), slog.String("tool", c.Tool), slog.String("server", c.Server), slog.String("subject", caller.Subject)}
 	if end.failed != nil {
-		attrs = append(attrs, slog.String("kind", end.failed.Kind))
-		a.Logger.LogAttrs(ctx, slog.LevelInfo, "tool called", attrs...)
 		return event.ToolResult{}, &ToolCallError{*end.failed}
 	}
-	a.Logger.LogAttrs(ctx, slog.LevelInfo, "tool called", append(attrs, slog.Int64("duration_ms", end.worked.DurationMS))...)
 	return *end.worked, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
@@ -16,7 +17,8 @@ import (
 // maxKey bounds an Idempotency-Key, in bytes.
 const maxKey = 255
 
-// answer is POST /answer: the whole run in one response.
+// answer is POST /answer: the whole run in one response, or, where it comes to wait for a
+// person, that it does.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
 		return err
@@ -25,8 +27,8 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Who waits for the answer reads no events on the way.
-	req.Interactive = req.Background
+	req.Interactive = true
+	asked := time.Now()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
@@ -36,11 +38,21 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
 		return nil
 	}
-	run, err = h.await(r.Context(), run.ID)
+	wait, preferred := preferredWait(r)
+	patience, stop := context.WithDeadline(context.WithoutCancel(r.Context()), asked.Add(wait))
+	defer stop()
+	run, err = h.await(r.Context(), run.ID, patience.Done())
 	if err != nil {
 		return err
 	}
+	if preferred != "" {
+		w.Header().Set("Preference-Applied", preferred)
+	}
 	switch end := run.Last.Body.(type) {
+	case event.Suspended:
+		w.Header().Set("Location", "/runs/"+run.ID)
+		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		return nil
 	case event.FinalAnswer:
 		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
 		return nil
@@ -53,14 +65,17 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// await reads a run to its end. A caller that leaves takes the run along.
-func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
+// await reads a run to its end, or, when patience is over, to where it waits for a
+// person. A caller that leaves takes the run along; one that is told of the wait does
+// not.
+func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}) (event.Run, error) {
 	watch := h.Agent.Watch(id)
+	var over <-chan struct{} // patience, while the run waits for a person
 	for pos := int64(0); ; {
-		page, err := h.Log.After(id, pos)
+		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Only its end is of interest here.
-			run, err := h.Log.Run(id)
+			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				watch.Release()
 				return run, err
@@ -68,20 +83,35 @@ func (h *Handler) await(ctx context.Context, id string) (event.Run, error) {
 			pos = run.Last.Seq - 1
 			continue
 		}
+		if ctx.Err() != nil { // what a log beyond a network says then is of no interest
+			watch.Abandon()
+			return event.Run{}, errGone
+		}
 		if err != nil {
 			watch.Release()
 			return event.Run{}, err
 		}
 		if page.Ended {
 			watch.Release()
-			return h.Log.Run(id)
+			return h.Log.Run(ctx, id)
 		}
 		if n := len(page.Events); n > 0 {
-			pos = page.Events[n-1].Seq
+			last := page.Events[n-1]
+			pos, over = last.Seq, nil
+			if _, waits := last.Body.(event.Suspended); waits {
+				over = patience
+			}
 			continue
 		}
 		select {
 		case <-page.More:
+		case <-over:
+			run, err := h.Log.Run(ctx, id)
+			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
+				watch.Detach()
+				return run, err
+			}
+			over = nil // somebody has just answered
 		case <-ctx.Done():
 			watch.Abandon()
 			return event.Run{}, errGone
@@ -155,7 +185,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 	if _, err := h.owned(r, run); err != nil {
 		return err
 	}
-	page, err := h.Log.After(run, pos)
+	page, err := h.Log.After(r.Context(), run, pos)
 	if err != nil {
 		return err
 	}

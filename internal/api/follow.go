@@ -1,10 +1,12 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"time"
 
 	"answerd/internal/api/native"
+	"answerd/internal/event"
 	"answerd/internal/sse"
 )
 
@@ -28,7 +30,7 @@ type stream struct {
 }
 
 // follow writes the events of a run after pos as Server-Sent Events until the run
-// ends or the reader leaves. It is the only stream loop there is: every end of a
+// ends, comes to wait for a person, or the reader leaves. It is the only stream loop there is: every end of a
 // stream stands in its one select. The run is known to exist and pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
@@ -50,7 +52,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
 	for {
-		page, err := h.Log.After(run, s.pos)
+		page, err := h.Log.After(r.Context(), run, s.pos)
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
@@ -61,7 +63,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 				return
 			}
 		}
-		if !s.flush() || page.Ended {
+		if !s.flush() || page.Ended || s.atSuspension(r.Context(), page) {
 			return
 		}
 		if len(page.Events) > 0 {
@@ -81,6 +83,20 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			return
 		}
 	}
+}
+
+// atSuspension reports whether the page brought the reader to the newest event of the run
+// and that says that the run waits for a person. Who comes back to that very position
+// stays; a suspension that is past stops nobody.
+func (s *stream) atSuspension(ctx context.Context, p event.Page) bool {
+	if len(p.Events) == 0 {
+		return false
+	}
+	if _, ok := p.Events[len(p.Events)-1].Body.(event.Suspended); !ok {
+		return false
+	}
+	run, err := s.h.Log.Run(ctx, s.run) // a page need not be all that there is
+	return err == nil && run.Last.Seq == s.pos
 }
 
 // flush writes what was gathered. false means that the reader is gone.

@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
 )
 
 // asks is a model that calls the tool that asks, and then answers.
@@ -17,24 +20,27 @@ func asks() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked."))
 }
 
-// questionIn reads a stream to the question in it.
-func questionIn(t *testing.T, resp *http.Response) (path string, q event.Elicitation) {
+// waitsIn reads a stream to its end, which is that the run waits for one thing.
+func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.Interrupt) {
 	t.Helper()
-	list := frames(t, resp, "elicitation")
+	list := frames(t, resp, "")
 	last := list[len(list)-1]
-	if err := json.Unmarshal(last.Data, &q); err != nil {
-		t.Fatal(err)
+	var s event.Suspended
+	if err := json.Unmarshal(last.Data, &s); err != nil || last.Event != "suspended" || len(s.Interrupts) != 1 {
+		t.Fatalf("the stream ended with %s %s, %v", last.Event, last.Data, err)
 	}
 	run, _, _ := strings.Cut(last.ID, ":")
-	return "/runs/" + run, q
+	return "/runs/" + run, last.ID, s.Interrupts[0]
 }
+
+// guarded makes add wait for a person.
+func guarded(s *mcp.ServerConfig) { s.ApproveTools = []string{"add"} }
 
 func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 	s := serve(t, asks(), nil, nil)
-	stream := s.do(t, "POST", "/answer/stream", question)
-	run, q := questionIn(t, stream)
+	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	in := func(body string) *http.Response { return s.do(t, "POST", run+"/input", body) }
-	id := `{"id":"` + q.InterruptID + `",`
+	id := `{"id":"` + i.ID + `",`
 
 	// What is not an answer leaves the question open.
 	p := refused(t, in(id+`"action":"accept","content":{"people":"x"}}`), 422, "unprocessable")
@@ -42,15 +48,19 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	refused(t, in(id+`"action":"accept"}`), 422, "unprocessable")
-	refused(t, in(id+`"action":"decline","content":{"people":1}}`), 400, "invalid_request")
-	refused(t, in(id+`"action":"yes"}`), 400, "invalid_request")
-	refused(t, in(id+`"action":"accept","content":[]}`), 400, "invalid_request")
-	refused(t, in(id+`"action":"cancel","approved":true}`), 400, "invalid_request")
-	refused(t, in(`{"action":"accept"}`), 400, "invalid_request")
-	refused(t, in(id+`"action":"accept","content":{"people":1,"people":2}}`), 400, "invalid_request")
+	for _, bad := range []string{
+		id + `"action":"decline","content":{"people":1}}`, id + `"action":"yes"}`, id + `"action":"accept","content":[]}`,
+		id + `"action":"cancel","approved":true}`, id + `"action":"accept","args":{}}`, id + `"approved":true}`, id + `"approved":"yes"}`,
+		id + `"reason":"x"}`, `{"action":"accept"}`, id + `"action":"accept","content":{"people":1,"people":2}}`, `[]`, `{`,
+	} {
+		refused(t, in(bad), 400, "invalid_request")
+	}
 	refused(t, in(`{"id":"int_none","action":"cancel"}`), 404, "not_found")
 	refused(t, s.do(t, "POST", "/runs/run_none/input", id+`"action":"cancel"}`), 404, "not_found")
 	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Content-Type", "text/plain"), 415, "unsupported_media")
+	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Accept", "text/html"), 406, "not_acceptable")
+	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", "run_x:1"), 400, "invalid_request")
+	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", strings.TrimPrefix(run, "/runs/")+":999"), 400, "invalid_request")
 
 	status := decode[struct {
 		Status  string
@@ -60,39 +70,178 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 		t.Errorf("%+v", status)
 	}
 	refused(t, in(id+`"action":"accept","content":{"people":4}}`), 409, "conflict")
-	if rest := events(frames(t, stream, "")); !strings.HasPrefix(rest, "elicitation_resolved tool_result") || !strings.HasSuffix(rest, "final_answer") {
-		t.Errorf("then came %s", rest)
+	frames(t, s.do(t, "GET", run+"/events", ""), "final_answer")
+}
+
+// CONTRACT section 4: suspended ends a stretch of the stream. The next one is the answer to
+// the input, or comes with Last-Event-ID, whichever the reader likes.
+func TestAStreamGoesOnAfterTheAnswer(t *testing.T) {
+	for _, c := range []struct{ name, header string }{{"where it was", ""}, {"from the reader's position", "Last-Event-ID"}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, adds(), nil, nil, guarded)
+			run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
+			status := decode[struct {
+				Status     string
+				Interrupts []event.Interrupt
+			}](t, s.do(t, "GET", run, ""), 200)
+			if status.Status != "suspended" || len(status.Interrupts) != 1 || status.Interrupts[0].ID != i.ID || string(status.Interrupts[0].Args) != `{"a":1,"b":2}` {
+				t.Errorf("%+v", status)
+			}
+			headers := []string{"Accept", "text/event-stream"}
+			want := "approval_resolved tool_result step_start text_start text_delta text_delta text_end step_end final_answer"
+			if c.header != "" {
+				headers = append(headers, c.header, strings.TrimPrefix(run, "/runs/")+":"+"0")
+				want = "start step_start tool_call_start tool_call_args tool_call step_end approval_required suspended " + want
+			}
+			// Somebody else waits at the same place, with an EventSource's request.
+			other := s.do(t, "GET", run+"/events", "", "Last-Event-ID", position)
+			stream := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","approved":true}`, headers...)
+			if got := events(frames(t, stream, "")); got != want {
+				t.Errorf("then came %s", got)
+			}
+			if got := events(frames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
+				t.Errorf("elsewhere came %s", got)
+			}
+			// Who reads it all later is not stopped at what is past.
+			if got := events(frames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
+				t.Errorf("later %s", got)
+			}
+		})
+	}
+}
+
+func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
+	s := serve(t, adds(), nil, nil, guarded)
+	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
+	id := `{"id":"` + i.ID + `",`
+	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":[]}`), 400, "invalid_request")
+	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false,"args":{}}`), 400, "invalid_request")
+	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":1,"a":2}}`), 400, "invalid_request")
+	p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"forty","b":1}}`), 422, "unprocessable")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/a" {
+		t.Errorf("%+v", p)
+	}
+	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
+	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"b":5,"a":40},"reason":"more"}`, "Accept", "text/event-stream")
+	for _, f := range frames(t, stream, "") {
+		if f.Event == "tool_result" && !strings.Contains(string(f.Data), `"args":{"b":5,"a":40},"payload":{"sum":45}`) {
+			t.Errorf("%s", f.Data)
+		}
 	}
 }
 
 func TestInputThatComesTooLateIsGone(t *testing.T) {
 	s := serve(t, asks(), func(o *agent.Options) { o.AnswerTime = time.Millisecond }, nil)
-	stream := s.do(t, "POST", "/answer/stream", question)
-	run, q := questionIn(t, stream)
-	frames(t, stream, "")
-	refused(t, s.do(t, "POST", run+"/input", `{"id":"`+q.InterruptID+`","action":"decline"}`), 410, "gone")
+	run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
+	frames(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", position), "final_answer")
+	refused(t, s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","action":"decline"}`), 410, "gone")
 }
 
-// Who waits for the whole answer could never answer a question on the way to it.
-func TestABlockingAnswerDeclinesQuestionsAtOnce(t *testing.T) {
-	s := serve(t, asks(), nil, nil)
-	a := decode[struct {
-		Metadata struct {
-			Results []json.RawMessage `json:"tool_results"`
-		}
-	}](t, s.do(t, "POST", "/answer", question), 200)
-	if len(a.Metadata.Results) != 1 || !strings.Contains(string(a.Metadata.Results[0]), "decline") {
-		t.Errorf("%+v", a)
+// suspension is the answer to a question that waits for a person.
+type suspension struct {
+	RunID      string `json:"run_id"`
+	Status     string
+	Interrupts []event.Interrupt
+}
+
+// CONTRACT section 3: who waits for the whole answer learns that a person must decide, and may
+// come back for it without reading on the way.
+func TestABlockingAnswerSaysThatAPersonIsWaitedFor(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.Grace = 0 }, nil, guarded)
+	keyed := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
+	resp := keyed()
+	a := decode[suspension](t, resp, 202)
+	if a.Status != "suspended" || len(a.Interrupts) != 1 || a.Interrupts[0].Kind != "approval" || resp.Header.Get("Location") != "/runs/"+a.RunID {
+		t.Fatalf("%+v", a)
+	}
+	if again := decode[suspension](t, keyed(), 202); again.RunID != a.RunID {
+		t.Errorf("%+v", again)
+	}
+	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":true}`), 200)
+	if answer := decode[struct{ Answer string }](t, keyed(), 200); answer.Answer != "It is 3." {
+		t.Errorf("%+v", answer)
+	}
+}
+
+// RFC 7240: the caller would rather wait.
+func TestABlockingAnswerWaitsForAPersonAsLongAsItsCallerPrefers(t *testing.T) {
+	s := serve(t, adds(), nil, nil, guarded)
+	type reply struct {
+		resp *http.Response
+		err  error
+	}
+	done := make(chan reply, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/answer", strings.NewReader(question))
+		req.Header = http.Header{"Content-Type": {"application/json"}, "Prefer": {"wait=600"}, "Idempotency-Key": {"k"}}
+		resp, err := s.Client().Do(req)
+		done <- reply{resp, err}
+	}()
+	// The same question without patience tells the run and what it waits for.
+	a := decode[suspension](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 202)
+	select {
+	case r := <-done:
+		t.Fatalf("answered too early: %+v", r)
+	default:
+	}
+	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":false}`), 200)
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	defer r.resp.Body.Close()
+	decode[struct{ Answer string }](t, r.resp, 200)
+	if got := r.resp.Header.Get("Preference-Applied"); got != "wait=600" {
+		t.Error(got)
 	}
 }
 
 func TestABackgroundRunCanBeAnswered(t *testing.T) {
 	s := serve(t, asks(), nil, nil)
 	location := s.do(t, "POST", "/answer", `{"question":"?","background":true}`).Header.Get("Location")
-	stream := s.do(t, "GET", location+"/events", "")
-	run, q := questionIn(t, stream)
-	if resp := s.do(t, "POST", run+"/input", `{"id":"`+q.InterruptID+`","action":"decline"}`); resp.StatusCode != 200 {
+	run, position, i := waitsIn(t, s.do(t, "GET", location+"/events", ""))
+	if resp := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","action":"decline"}`); resp.StatusCode != 200 {
 		t.Errorf("status %d", resp.StatusCode)
 	}
-	frames(t, stream, "final_answer")
+	frames(t, s.do(t, "GET", location+"/events", "", "Last-Event-ID", position), "final_answer")
+}
+
+func TestADirectCallSaysThatItIsApproved(t *testing.T) {
+	s := serve(t, adds(), nil, nil, guarded)
+	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
+	if !strings.Contains(p.Detail, `"approved": true`) {
+		t.Error(p.Detail)
+	}
+	refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":1}`), 400, "invalid_request")
+	decode[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
+}
+
+// To a stranger a run that waits is no run, whatever he sends: nothing that he is told
+// depends on what there is.
+func TestStrangersLearnNothingOfARunThatWaits(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)
+	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
+	id, _, _ := strings.Cut(position, ":")
+	good := `{"id":"` + i.ID + `","approved":true}`
+	for _, body := range []string{good, `{"id":"int_none","approved":true}`, `{"id":"` + i.ID + `","action":"accept"}`, `{}`, `x`} {
+		for _, header := range [][]string{nil, {"Last-Event-ID", position}, {"Last-Event-ID", id + ":999"}, {"Accept", "text/event-stream"}} {
+			refused(t, s.do(t, "POST", run+"/input", body, append(header, "Authorization", eve)...), 404, "not_found")
+		}
+	}
+	for _, last := range []string{position, id + ":999"} {
+		refused(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", last, "Authorization", eve), 404, "not_found")
+	}
+	refused(t, s.do(t, "GET", run, "", "Authorization", eve), 404, "not_found")
+	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
+	list := frames(t, stream, "")
+	if list[0].Event != "approval_resolved" || !strings.Contains(string(list[0].Data), `"by":"ada"`) {
+		t.Errorf("%s", list[0].Data)
+	}
 }

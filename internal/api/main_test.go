@@ -18,6 +18,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
 	"answerd/internal/sse"
 )
 
@@ -30,9 +31,9 @@ type service struct {
 	handler *api.Handler
 }
 
-func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options)) *service {
+func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*mcp.ServerConfig)) *service {
 	t.Helper()
-	s := &service{House: agenttest.Build(t, script, set)}
+	s := &service{House: agenttest.Build(t, script, set, configure...)}
 	o := api.Options{Agent: s.Agent, Log: s.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour}
 	if options != nil {
 		options(&o)

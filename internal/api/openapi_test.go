@@ -132,8 +132,9 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
 	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
 	d.sameShape(t, "ToolCall", reflect.TypeFor[struct {
-		Args    json.RawMessage   `json:"args,omitempty"`
-		Context map[string]string `json:"context,omitempty"`
+		Args     json.RawMessage   `json:"args,omitempty"`
+		Context  map[string]string `json:"context,omitempty"`
+		Approved bool              `json:"approved,omitempty"`
 	}](), component("ToolCall"))
 	d.sameShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), component("ToolResult"))
 	d.sameShape(t, "CallResult", reflect.TypeFor[agent.Result](), component("CallResult"))

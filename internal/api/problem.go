@@ -107,7 +107,7 @@ func problemOf(err error) (p *problem, known bool) {
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
 	case errors.As(err, &misfit):
-		p = newProblem("unprocessable", "The content does not fit the form that was asked for.")
+		p = newProblem("unprocessable", "The answer does not fit what was asked for.")
 		for _, f := range misfit.Fields {
 			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
 		}
@@ -134,6 +134,8 @@ func problemOf(err error) (p *problem, known bool) {
 		p = newProblem("not_found", "There is no such run.")
 	case errors.Is(err, event.ErrGone):
 		p = newProblem("gone", "This part of the run is no longer kept.")
+	case errors.Is(err, event.ErrUnavailable):
+		p = newProblem("overloaded", "The event log cannot be reached at the moment.").retryAfter()
 	case errors.Is(err, event.ErrNoPosition):
 		p = newProblem("invalid_request", "This is not a position of the run.")
 	default:

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -21,7 +22,7 @@ const cancelWait = 5 * time.Second
 // owned returns a run of the caller's. Somebody else's does not exist for them, be
 // it kept or not.
 func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
-	run, err := h.Log.Run(id)
+	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return run, err
 	}
@@ -59,14 +60,25 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("invalid_request", "The parameter after is not a number.")
 		}
 	}
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		run, seq, ok := native.ParsePosition(last)
-		if !ok || run != id {
-			return newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
-		}
-		pos = seq
+	pos, err := position(r, id, pos)
+	if err != nil {
+		return err
 	}
 	return h.read(w, r, id, pos)
+}
+
+// position is where in the run of that id the caller wants to go on; pos if it says
+// nothing. Whether the run has been there is not looked at: it may be somebody else's.
+func position(r *http.Request, id string, pos int64) (int64, error) {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		return pos, nil
+	}
+	run, seq, ok := native.ParsePosition(last)
+	if !ok || run != id {
+		return 0, newProblem("invalid_request", "Last-Event-ID is not the id of an event of this run.")
+	}
+	return seq, nil
 }
 
 func noResult() error {
@@ -102,11 +114,25 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
 }
 
 // input is POST /runs/{run_id}/input: a person's answer to one thing that the run
-// waits for. It answers with the run as it is once the answer is in the log.
+// waits for. It answers with the run as it is once the answer is in the log, or, where
+// that is what the caller accepts, with the stream that goes on from before the answer.
 func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
-	if _, err := h.owned(r, id); err != nil {
+	run, err := h.owned(r, id)
+	if err != nil {
 		return err
+	}
+	wanted := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
+	streams := strings.Contains(wanted, "text/event-stream") && !strings.Contains(wanted, "application/json")
+	if !streams && accepts(r, "application/json") != nil {
+		return newProblem("not_acceptable", "The response would be application/json or text/event-stream.")
+	}
+	pos, err := position(r, id, run.Last.Seq)
+	if err != nil {
+		return err
+	}
+	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
+		return err // before the answer is taken
 	}
 	body, err := h.body(r)
 	if err != nil {
@@ -119,8 +145,11 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
 		return err
 	}
-	run, err := h.Log.Run(id)
-	if err != nil {
+	if streams {
+		h.follow(w, r, id, pos)
+		return nil
+	}
+	if run, err = h.Log.Run(r.Context(), id); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, "application/json", h.status(run))
@@ -138,10 +167,10 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
 	defer stop()
 	status := http.StatusOK
-	run, err := h.await(ctx, id)
+	run, err := h.await(ctx, id, nil)
 	if errors.Is(err, errGone) {
 		status = http.StatusAccepted // told, and not yet done
-		run, err = h.Log.Run(id)
+		run, err = h.Log.Run(r.Context(), id)
 	}
 	if err != nil {
 		return err

@@ -317,7 +317,7 @@ func kept(t *testing.T, b event.Body) event.Event {
 	if _, err := log.Append(t.Context(), "run_a", b); err != nil {
 		t.Fatal(err)
 	}
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@ func (h *Handler) health(w http.ResponseWriter, r *http.Request) error {
 }
 
 // ready is GET /readyz: whether new questions should be sent here. An MCP server
-// that is down does not make the service unready; it is shown.
+// that is down does not make the service unready; it is shown. An event log that is
+// away does: nothing could be started, or read.
 func (h *Handler) ready(w http.ResponseWriter, r *http.Request) error {
 	servers := h.Agent.Tools.Servers()
 	status, state := http.StatusOK, "ready"
@@ -31,6 +32,8 @@ func (h *Handler) ready(w http.ResponseWriter, r *http.Request) error {
 		status, state = http.StatusServiceUnavailable, "draining"
 	case !h.Agent.Tools.Ready():
 		status, state = http.StatusServiceUnavailable, "starting"
+	case h.Log.Ready(r.Context()) != nil:
+		status, state = http.StatusServiceUnavailable, "log_unavailable"
 	}
 	writeJSON(w, status, "application/json", map[string]any{"status": state, "servers": servers})
 	return nil

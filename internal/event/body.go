@@ -118,7 +118,8 @@ type (
 		InterruptID string          `json:"interrupt_id"`
 		Args        json.RawMessage `json:"args"`
 		Message     string          `json:"message"`
-		ExpiresAt   int64           `json:"expires_at"` // milliseconds since the Unix epoch
+		ToolVersion string          `json:"tool_version"` // SHA-256 of the definition that is agreed to
+		ExpiresAt   int64           `json:"expires_at"`   // milliseconds since the Unix epoch
 	}
 	// ApprovalResolved says what the person decided.
 	ApprovalResolved struct {
@@ -196,7 +197,7 @@ type (
 		Used  float64 `json:"used"`
 		Max   float64 `json:"max"`
 	}
-	// Suspended ends a stretch of the stream: the run waits for a person.
+	// Suspended ends a stretch of the stream: all that goes on waits for a person.
 	Suspended struct {
 		Interrupts []Interrupt `json:"interrupts"`
 	}
@@ -226,10 +227,4 @@ type (
 type Truncated struct {
 	Bytes int    `json:"bytes"`         // of the whole: content and structured content
 	URL   string `json:"url,omitempty"` // where the whole is, as an absolute path; "" if it is not kept
-}
-
-// Interrupt is one thing that a suspended run waits for.
-type Interrupt struct {
-	ID   string `json:"id"`
-	Kind string `json:"kind"`
 }

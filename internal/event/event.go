@@ -26,7 +26,8 @@
 // The order that every run keeps: start is first; exactly one terminal event is
 // last; whatever was opened is closed before it; tool_call_start, tool_call_args,
 // tool_call, tool_progress and then one tool_result or tool_error for every call,
-// while parallel calls may interleave.
+// while parallel calls may interleave; the answer to a question before the end of its
+// call, and after suspended nothing but a question, an answer or the end.
 package event
 
 import (

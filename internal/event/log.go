@@ -19,6 +19,12 @@ var (
 	ErrEnded = errors.New("the run has ended")
 	// ErrExists: a run with this id was created before.
 	ErrExists = errors.New("the run exists already")
+	// ErrFenced: another process is the run's writer.
+	ErrFenced = errors.New("the run is written elsewhere")
+	// ErrAnswered: an input of this id was given before.
+	ErrAnswered = errors.New("this input was given before")
+	// ErrUnavailable: the log cannot be reached, or did not acknowledge in time.
+	ErrUnavailable = errors.New("the log is not available")
 	// ErrTooLarge: a result is longer than MaxResult.
 	ErrTooLarge = errors.New("the result is too large to be kept")
 )
@@ -42,6 +48,10 @@ type Run struct {
 	Owner      Owner
 	Created    time.Time
 	Background bool // goes on when nobody reads it
+	// Key is the owner's name for the request that made the run, "" for none, and
+	// Fingerprint is a digest of that request. Create reads them.
+	Key         string
+	Fingerprint [32]byte
 	// Last is the newest event; its Seq is 0 while there is none. The status of a
 	// run is what its last event says.
 	Last Event
@@ -51,28 +61,43 @@ type Run struct {
 type Page struct {
 	Events []Event // in order, the first one right after the position; shared, not to be changed
 	Ended  bool    // the last event of Events, or the position itself, is the terminal one
-	// More is closed when there is more to read. It is nil when Ended is set or
-	// Events is not empty: then there is more to do first.
+	// More is closed when there is more to read, or when it is time to ask again. It
+	// is nil when Ended is set or Events is not empty: then there is more to do first.
 	More <-chan struct{}
 }
+
+// KeyError says that the owner used the key for another run, which is still kept.
+type KeyError struct {
+	Run  string
+	Same bool // by a request of the same fingerprint
+}
+
+func (e *KeyError) Error() string { return "the key stands for another run" }
 
 // Log keeps the events of runs. Every implementation passes eventtest.Run.
 //
 // One Writer appends to a run; reading goes on at the same time, from any number of
-// goroutines. No method waits for a reader, and After never waits at all.
+// goroutines. No method waits for a reader. A log in this process answers at once; one
+// beyond a network takes its ctx, and some seconds at most, 30 for Append, before it
+// says ErrUnavailable. A run's id that is not a Token is ErrNotFound everywhere.
 type Log interface {
-	// Create makes a run without events. ErrExists if there is one of that id.
+	// Create makes a run without events, which this process may append to. ErrExists
+	// if there is one of that id, a *KeyError if its key stands for another one.
 	Create(ctx context.Context, r Run) error
-	// Append adds an event to a run and returns its number. The event is readable
-	// before Append returns. ErrEnded after the terminal event.
+	// Append adds an event to a run and returns its number. The event is kept and
+	// readable before Append returns, except that a durable log may hold a delta of
+	// text, reasoning or arguments back for MaxHold, to join it with the next ones into one
+	// event; whatever else follows, follows it. ErrEnded after the terminal event,
+	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
-	// After returns the events that follow seq, 0 being the position before the
-	// first. ErrGone if they are no longer all kept, ErrNoPosition if seq is
-	// negative or the run has not come that far.
-	After(run string, seq int64) (Page, error)
+	// After returns events that follow seq, 0 being the position before the first; not
+	// always all of them, but the next ones. It does not wait for events that are yet to come. ErrGone if those
+	// that follow are no longer all kept, ErrNoPosition if seq is negative or the run
+	// has not come that far.
+	After(ctx context.Context, run string, seq int64) (Page, error)
 	// Run returns what is known of a run. With ErrGone it still tells the owner,
 	// so that others are told nothing.
-	Run(id string) (Run, error)
+	Run(ctx context.Context, id string) (Run, error)
 	// KeepResult keeps the whole result of a call, which may be too large for an event,
 	// as long as the events of the run. The bytes mean nothing to the log, are its own
 	// from now on, and may be readable before KeepResult returns. For a call that has
@@ -83,4 +108,14 @@ type Log interface {
 	// Result returns what was kept for a call; it is shared, not to be changed.
 	// ErrNotFound if nothing was, ErrGone if it or the run is no longer kept.
 	Result(ctx context.Context, run, call string) ([]byte, error)
+
+	Inbox
+	Jobs
+	Directory
+
+	// Ready says why the log cannot be used at the moment, nil if it can.
+	Ready(ctx context.Context) error
 }
+
+// MaxHold bounds how long a log may keep a delta to itself.
+const MaxHold = 50 * time.Millisecond

@@ -2,6 +2,7 @@ package event
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,17 +42,30 @@ type Memory struct {
 	runs  map[string]*memoryRun
 	ended []*memoryRun // by time of ending, the oldest first
 	gone  []string     // ids of the tombstones, the oldest first
+	keys  map[ownedKey]*memoryRun
+	made  int64 // runs, ever
+
+	jobs memoryJobs
+}
+
+type ownedKey struct {
+	owner Owner
+	key   string
 }
 
 type memoryRun struct {
+	number int64 // of the run, in the order of creation
+
 	mu     sync.Mutex // guards the fields below
 	run    Run
 	events []Event
 	first  int64 // Seq of events[0]
-	bytes  int64 // of events and results
+	bytes  int64 // of events, results and inputs
 	kept   keptResults
-	ended  time.Time // when the terminal event came; zero before
-	gone   bool      // a tombstone: only run is left
+	inbox  memoryInbox
+	job    *memoryJob // nil for a run that was never held, or is done
+	ended  time.Time  // when the terminal event came; zero before
+	gone   bool       // a tombstone: only run is left
 	more   chan struct{}
 }
 
@@ -63,12 +77,15 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun)}
+	return &Memory{retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
 // which nothing is added needs no room.
 func (m *Memory) Create(_ context.Context, r Run) error {
+	if !Token(r.ID) {
+		return ErrNotFound
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(time.Now())
@@ -76,7 +93,15 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	m.runs[r.ID] = &memoryRun{run: r, first: 1}
+	made := &memoryRun{number: m.made + 1, run: r, first: 1}
+	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
+		if other := m.keys[key]; other != nil {
+			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
+		}
+		m.keys[key] = made
+	}
+	m.made++
+	m.runs[r.ID] = made
 	return nil
 }
 
@@ -101,8 +126,13 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.ended.IsZero() {
+	switch {
+	case r.gone:
+		return 0, 0, ErrGone
+	case !r.ended.IsZero():
 		return 0, 0, ErrEnded
+	case r.job != nil && !r.job.held:
+		return 0, 0, ErrFenced
 	}
 	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
 	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
@@ -113,10 +143,7 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 	}
 	size = int64(len(e.JSON)) + eventOverhead
 	r.bytes += size
-	if r.more != nil {
-		close(r.more)
-		r.more = nil
-	}
+	wake(&r.more)
 	return e.Seq, size, nil
 }
 
@@ -132,7 +159,7 @@ func (m *Memory) account(r *memoryRun, size int64, ended bool) {
 		m.ended = append(m.ended, r)
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
-		m.buryLocked()
+		m.buryLocked(m.ended[0])
 	}
 	if over := m.bytes.Load() - m.maxBytes; over > 0 {
 		// Some more than needed, so that a long run does not copy its events at
@@ -166,7 +193,7 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 // expireLocked buries the runs that ended longer than the retention ago.
 func (m *Memory) expireLocked(now time.Time) {
 	for len(m.ended) > 0 && now.Sub(m.ended[0].endedAt()) >= m.retention {
-		m.buryLocked()
+		m.buryLocked(m.ended[0])
 	}
 }
 
@@ -176,17 +203,21 @@ func (r *memoryRun) endedAt() time.Time {
 	return r.ended
 }
 
-// buryLocked drops the events of the run that ended first and leaves its tombstone,
-// so that its owner is told "gone" and not "never heard of".
-func (m *Memory) buryLocked() {
-	r := m.ended[0]
-	m.ended[0] = nil
-	m.ended = m.ended[1:]
+// buryLocked drops what is kept of a run and leaves its tombstone, so that its owner is
+// told "gone" and not "never heard of".
+func (m *Memory) buryLocked(r *memoryRun) {
+	if i := slices.Index(m.ended, r); i >= 0 { // the first one, but for Delete
+		m.ended = slices.Delete(m.ended, i, i+1)
+	}
+	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
 	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
+	r.inbox.inputs = nil
 	r.run.Last = Event{}
 	id := r.run.ID
+	wake(&r.more)
+	wake(&r.inbox.more)
 	r.mu.Unlock()
 	m.gone = append(m.gone, id)
 	if len(m.gone) > maxTombstones {
@@ -195,8 +226,16 @@ func (m *Memory) buryLocked() {
 	}
 }
 
+// wake closes a channel that somebody waits for; the next one who waits makes another.
+func wake(more *chan struct{}) {
+	if *more != nil {
+		close(*more)
+		*more = nil
+	}
+}
+
 // After implements Log.
-func (m *Memory) After(run string, seq int64) (Page, error) {
+func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	r, err := m.run(run)
 	if err != nil {
 		return Page{}, err
@@ -223,7 +262,7 @@ func (m *Memory) After(run string, seq int64) (Page, error) {
 }
 
 // Run implements Log.
-func (m *Memory) Run(id string) (Run, error) {
+func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 	r, err := m.run(id)
 	if err != nil {
 		return Run{}, err
@@ -237,6 +276,9 @@ func (m *Memory) Run(id string) (Run, error) {
 	}
 	return r.run, nil
 }
+
+// Ready implements Log.
+func (m *Memory) Ready(context.Context) error { return nil }
 
 // expired tells of a run whose time is over, buried already or not. r.mu is held.
 func (m *Memory) expired(r *memoryRun) bool {

@@ -38,19 +38,19 @@ func TestAnEndedRunIsGoneAfterItsRetentionAndItsOwnerIsStillKnown(t *testing.T) 
 		newRun(t, log, "run_a", event.Start{}, event.FinalAnswer{})
 		newRun(t, log, "run_live", event.Start{})
 		<-time.After(time.Minute - time.Nanosecond)
-		if _, err := log.After("run_a", 0); err != nil {
+		if _, err := log.After(t.Context(), "run_a", 0); err != nil {
 			t.Fatalf("a moment before: %v", err)
 		}
 		<-time.After(time.Nanosecond)
-		if _, err := log.After("run_a", 0); !errors.Is(err, event.ErrGone) {
+		if _, err := log.After(t.Context(), "run_a", 0); !errors.Is(err, event.ErrGone) {
 			t.Fatalf("after the retention: %v", err)
 		}
 		newRun(t, log, "run_b", event.Start{}) // buries what has expired
-		r, err := log.Run("run_a")
+		r, err := log.Run(t.Context(), "run_a")
 		if !errors.Is(err, event.ErrGone) || r.Owner.Subject != "ada" {
 			t.Fatalf("run %+v, %v", r, err)
 		}
-		if _, err := log.After("run_live", 0); err != nil {
+		if _, err := log.After(t.Context(), "run_live", 0); err != nil {
 			t.Fatalf("a run that has not ended: %v", err)
 		}
 	})
@@ -62,10 +62,10 @@ func TestBytesAreBoundedByDroppingTheRunThatEndedFirst(t *testing.T) {
 	for i := range 10 {
 		newRun(t, log, fmt.Sprintf("run_%d", i), filler, event.FinalAnswer{})
 	}
-	if _, err := log.After("run_0", 0); !errors.Is(err, event.ErrGone) {
+	if _, err := log.After(t.Context(), "run_0", 0); !errors.Is(err, event.ErrGone) {
 		t.Fatalf("the first run: %v", err)
 	}
-	if page, err := log.After("run_9", 0); err != nil || len(page.Events) != 2 {
+	if page, err := log.After(t.Context(), "run_9", 0); err != nil || len(page.Events) != 2 {
 		t.Fatalf("the last run: %d events, %v", len(page.Events), err)
 	}
 }
@@ -78,10 +78,10 @@ func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := log.After("run_a", 1); !errors.Is(err, event.ErrGone) {
+	if _, err := log.After(t.Context(), "run_a", 1); !errors.Is(err, event.ErrGone) {
 		t.Fatalf("an early position: %v", err)
 	}
-	if page, err := log.After("run_a", 95); err != nil || len(page.Events) != 6 {
+	if page, err := log.After(t.Context(), "run_a", 95); err != nil || len(page.Events) != 6 {
 		t.Fatalf("a late position: %d events, %v", len(page.Events), err)
 	}
 }
@@ -95,7 +95,7 @@ func TestResultsGoWithTheirRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(time.Minute)
-		for _, when := range []string{"past the retention", "buried"} {
+		for _, when := range []string{"expired", "buried"} {
 			if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrGone) {
 				t.Errorf("%s: %v", when, err)
 			}
@@ -119,7 +119,7 @@ func TestResultsCountAndGoBeforeTheEventsOfALiveRun(t *testing.T) {
 	if got, err := log.Result(t.Context(), "run_a", "call_19"); err != nil || len(got) != 10<<10 {
 		t.Errorf("the newest result: %d bytes, %v", len(got), err)
 	}
-	if page, err := log.After("run_a", 0); err != nil || len(page.Events) != 1 {
+	if page, err := log.After(t.Context(), "run_a", 0); err != nil || len(page.Events) != 1 {
 		t.Errorf("the events: %d, %v", len(page.Events), err)
 	}
 	keepResult(t, log, "run_a", "call_20", 1<<20)

@@ -48,7 +48,7 @@ func (m *Memory) KeepResult(_ context.Context, run, call string, result []byte) 
 		result = []byte{}
 	}
 	r.mu.Lock()
-	if !r.ended.IsZero() {
+	if r.gone || !r.ended.IsZero() {
 		err = ErrEnded
 		if m.expired(r) {
 			err = ErrGone

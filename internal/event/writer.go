@@ -32,6 +32,8 @@ type Writer struct {
 	text      string
 	reasoning string
 	calls     []openCall // in the order of their start, ended ones too: an id is used once
+	asked     []openInterrupt
+	suspended bool
 }
 
 type openCall struct {
@@ -44,9 +46,35 @@ type openCall struct {
 // NewWriter returns the writer of a run that has no events yet.
 func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run} }
 
+// ResumeWriter returns the writer of a run that goes on where its events end, for a
+// process that took the run over. ErrEnded if there is nothing to go on with, or what
+// After says.
+func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
+	w := NewWriter(log, run)
+	for pos := int64(0); ; {
+		page, err := log.After(ctx, run, pos)
+		if err != nil {
+			return nil, fmt.Errorf("resume a run: %w", err)
+		}
+		if page.Ended {
+			return nil, ErrEnded
+		}
+		if len(page.Events) == 0 {
+			return w, nil
+		}
+		for _, e := range page.Events {
+			if reason := w.applyLocked(e.Body); reason != "" { // nobody has w yet
+				return nil, fmt.Errorf("resume a run: %w", &OrderError{e.Body.Type(), reason})
+			}
+			pos = e.Seq
+		}
+	}
+}
+
 // Append adds b to the run. A terminal event is preceded by the closers of
-// everything that is open. It returns an *OrderError if b may not come now, ErrEnded
-// after the terminal event, or the log's error.
+// everything that is open. It returns an *OrderError if b may not come now,
+// ErrSuspended while the run waits for a person, ErrEnded after the terminal event, or
+// the log's error.
 func (w *Writer) Append(ctx context.Context, b Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,6 +88,9 @@ func (w *Writer) Append(ctx context.Context, b Body) error {
 		if err := w.closeLocked(ctx, b); err != nil {
 			return err
 		}
+	}
+	if w.suspended && !wakes(b) {
+		return ErrSuspended
 	}
 	return w.appendLocked(ctx, b)
 }
@@ -83,6 +114,9 @@ func (w *Writer) closeLocked(ctx context.Context, cause Body) error {
 	}
 	if w.reasoning != "" {
 		closers = append(closers, ReasoningEnd{w.reasoning})
+	}
+	for _, a := range w.asked {
+		closers = append(closers, a.none)
 	}
 	for _, c := range w.calls {
 		if c.done {
@@ -116,6 +150,9 @@ func closingReason(cause Body) string {
 func (w *Writer) applyLocked(b Body) (reason string) {
 	if _, ok := b.(Start); ok == w.started {
 		return "start comes first, and once"
+	}
+	if reason, ok := w.applyInterruptLocked(b); ok {
+		return reason
 	}
 	switch b := b.(type) {
 	case Start:
@@ -203,6 +240,9 @@ func (w *Writer) runningLocked(c Call) string {
 func (w *Writer) endCallLocked(c Call) string {
 	if reason := w.runningLocked(c); reason != "" {
 		return reason
+	}
+	if w.askedLocked(c) {
+		return "a question of the call is open"
 	}
 	w.callLocked(c.CallID).done = true
 	return ""

@@ -23,7 +23,7 @@ func types(t *testing.T, bodies ...event.Body) ([]string, error) {
 			break
 		}
 	}
-	page, readErr := log.After("run_a", 0)
+	page, readErr := log.After(t.Context(), "run_a", 0)
 	if readErr != nil {
 		t.Fatal(readErr)
 	}

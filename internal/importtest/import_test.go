@@ -34,8 +34,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
 	"answerd/internal/importtest":      {},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
+	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "llm", "mcp", "telemetry"},
+		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

@@ -32,6 +32,9 @@ type Call struct {
 	// Principal is on whose behalf the call is made. Servers of AuthExchange need its
 	// Token; others don't look at it.
 	Principal auth.Identity
+	// Approved is the Version of the tool that a person agreed to have called with these
+	// Args. A tool that NeedsApproval is not called without, nor if it is another by now.
+	Approved string
 	// Progress, if set, receives the server's progress notifications for this call,
 	// one at a time, and never after Call has returned. What came before the result
 	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
@@ -182,7 +185,7 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 	sends := 0
 	var last *failure
 	for try := 1; ; try++ {
-		b, f := s.bound(ctx, call.Tool, deadline)
+		b, f := s.bound(ctx, call, deadline)
 		if f == nil && call.Check {
 			f = b.refits(call.Args)
 		}
@@ -221,11 +224,11 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
 // called: now, not when the call began to wait (S3.8, F22).
-func (s *server) bound(ctx context.Context, name string, deadline time.Time) (binding, *failure) {
+func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (binding, *failure) {
 	if f := s.verify(ctx, deadline); f != nil {
 		return binding{}, f
 	}
-	b, ok := s.c.names.find(name)
+	b, ok := s.c.names.find(call.Tool)
 	switch {
 	case !ok:
 		return b, &failure{kind: UnknownTool, public: "the tool is no longer there", notRun: true}
@@ -234,7 +237,7 @@ func (s *server) bound(ctx context.Context, name string, deadline time.Time) (bi
 	case b.disabled != "":
 		return b, &failure{kind: Denied, public: b.disabled, notRun: true}
 	}
-	return b, nil
+	return b, b.unapproved(call)
 }
 
 // ended is a call that its caller gave up before it was sent.

@@ -236,7 +236,8 @@ func (c *catalogue) rebuildLocked() {
 				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", printable(t.Original, 80),
 					"name", name, "reason", clash)
 			}
-			t.Name = name
+			t.Name, t.cfg, t.version = name, e.cfg, &version{}
+			t.NeedsApproval = e.cfg.approves(t)
 			c.byName[name] = binding{Tool: t, server: id, hidden: e.cfg.Hidden}
 			if !e.cfg.Hidden {
 				own = append(own, t)

@@ -52,6 +52,10 @@ type ServerConfig struct {
 	Hidden     bool   // callable by name, but not offered to the model
 	AllowTools []string
 	DenyTools  []string // wins over AllowTools
+	// Approval and ApproveTools say to which calls a person must agree, each time: both
+	// together, so that neither takes anything away from the other.
+	Approval     Approval
+	ApproveTools []string
 	// IdempotentTools are the globs of tools that may be called again when the
 	// outcome of a call is unknown.
 	IdempotentTools []string
@@ -132,12 +136,15 @@ func (s *ServerConfig) check(service bool) *fieldError {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"idempotentTools", s.IdempotentTools}} {
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
 				return wrong(list.field, "%.80q is no pattern", g)
 			}
 		}
+	}
+	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
+		return wrong("approval", "must be never, destructive or always")
 	}
 	switch {
 	case s.Timeout < 0 || s.Timeout > maxTimeout:

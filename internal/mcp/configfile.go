@@ -8,9 +8,8 @@ import (
 // ParseConfig reads mcp.json: the mcpServers that other hosts have, with the
 // additions of CONTRACT section 7, or the file of seed 004 (servers with source).
 // Servers come in the file's order. getenv gives the values of ${NAME}; an unset
-// one without default is an error. A field that is unknown, or that this build
-// cannot honour, is an error rather than ignored; `_comment` and `$schema` may stand
-// anywhere. Errors are one line, name server, field and line, and quote no values.
+// one without default is an error. A field that is unknown is
+// an error rather than ignored; `_comment` and `$schema` may stand anywhere. Errors are one line, name server, field and line, and quote no values.
 func ParseConfig(data []byte, getenv func(string) string) ([]ServerConfig, error) {
 	root, err := tree(data)
 	if err != nil {
@@ -67,8 +66,7 @@ func parseServers(top value) ([]ServerConfig, error) {
 }
 
 // setters read the fields of one server. No field is ever skipped in silence: a
-// misspelt "deny" that loads is a hole. Fields that a later build honours are
-// accepted only where they ask for nothing.
+// misspelt "deny" that loads is a hole.
 var setters = map[string]func(*ServerConfig, value) error{
 	"enabled": func(s *ServerConfig, v value) error {
 		on, err := v.boolean()
@@ -92,10 +90,11 @@ var setters = map[string]func(*ServerConfig, value) error{
 	"sampling":           func(s *ServerConfig, v value) (err error) { s.Sampling, err = v.boolean(); return },
 	"idempotentTools":    func(s *ServerConfig, v value) (err error) { s.IdempotentTools, err = v.list(); return },
 	"tools":              parseTools,
-	"approval": func(_ *ServerConfig, v value) error {
+	"approval": func(s *ServerConfig, v value) error {
 		mode, err := v.text()
-		if err == nil && mode != "never" {
-			err = v.unsupported()
+		s.Approval = Approval(mode)
+		if err == nil && mode == "" { // which by hand is never, and here an oversight
+			err = v.errorf("must be never, destructive or always")
 		}
 		return err
 	},
@@ -167,7 +166,7 @@ func parseTools(s *ServerConfig, v value) error {
 		case "deny":
 			s.DenyTools, err = f.list()
 		case "approve":
-			err = refuseList(s, f)
+			s.ApproveTools, err = f.list()
 		default:
 			err = f.unknown()
 		}
@@ -176,13 +175,4 @@ func parseTools(s *ServerConfig, v value) error {
 		}
 	}
 	return nil
-}
-
-// refuseList is a list that this build cannot honour: it may be empty.
-func refuseList(_ *ServerConfig, v value) error {
-	list, err := v.list()
-	if err == nil && len(list) > 0 {
-		err = v.unsupported()
-	}
-	return err
 }

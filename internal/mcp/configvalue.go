@@ -27,10 +27,6 @@ func (v value) errorf(format string, args ...any) error {
 // unknown is the error for a field that nobody reads.
 func (v value) unknown() error { return v.errorf("unknown field") }
 
-// unsupported is the error for a field that the contract knows and this build cannot
-// honour.
-func (v value) unsupported() error { return v.errorf("is not supported by this build") }
-
 // want is the error for a value of another kind.
 func (v value) want(kind string) error { return v.errorf("must be %s, not %s", kind, v.kind) }
 

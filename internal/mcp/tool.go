@@ -22,6 +22,8 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
+	// NeedsApproval says that a person must agree to each call (Call.Approved).
+	NeedsApproval bool `json:"needs_approval,omitempty"`
 	// Unchecked is why arguments are only checked for being an object: the input schema
 	// is none that can be used. "" where they are checked.
 	Unchecked string `json:"unchecked,omitempty"`
@@ -30,6 +32,8 @@ type Tool struct {
 	signsIn bool // it is ours, and stands for the tools that nobody may list yet
 	// The schemas compiled, once for each version of the tool; nil where they can't be.
 	input, output *schema.Schema
+	cfg           *ServerConfig
+	version       *version
 }
 
 // Annotations are a server's own claims about a tool. They are hints from outside

@@ -138,8 +138,8 @@ func newToolServer(t testing.TB) *ToolServer {
 	return s
 }
 
-// Build starts the house; set may change the options.
-func Build(t testing.TB, script llmtest.Script, set func(*agent.Options)) *House {
+// Build starts the house; set may change the options, and configure the server's.
+func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*mcp.ServerConfig)) *House {
 	t.Helper()
 	h := &House{Model: llmtest.New(t, script), Tools: newToolServer(t)}
 	server, err := mcp.SingleServer(h.Tools.URL)
@@ -147,6 +147,9 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options)) *House
 		t.Fatal(err)
 	}
 	server.Sampling = true
+	for _, f := range configure {
+		f(&server)
+	}
 	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +200,7 @@ func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) [
 	t.Helper()
 	var all []event.Event
 	for {
-		page, err := h.Log.After(id, int64(len(all)))
+		page, err := h.Log.After(t.Context(), id, int64(len(all)))
 		if err != nil {
 			t.Fatal(err)
 		}

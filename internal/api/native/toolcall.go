@@ -18,19 +18,23 @@ func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 		return agent.ToolCall{}, invalid("", "must be an object")
 	}
 	f := &fields{}
-	f.known("", root, "args", "context")
+	f.known("", root, "args", "context", "approved")
 	f.object(root, "/args")
-	call := agent.ToolCall{Context: f.pairs(root, "/context")}
+	call := agent.ToolCall{Context: f.pairs(root, "/context"), Approved: f.boolean(root, "/approved")}
 	if err := f.err(); err != nil {
 		return agent.ToolCall{}, err
 	}
-	// The arguments go on as the caller wrote them: what parse made of them has lost
-	// the order of their keys. It has also shown that every key is there once, and
-	// decoding into a map compares names exactly.
+	call.Args, err = written(body, "args")
+	return call, err
+}
+
+// written is a member of a body that parse has read, as its caller wrote it: what parse
+// made of it has lost the order of its keys. Parse has also shown that every key is
+// there once, and decoding into a map compares names exactly.
+func written(body []byte, name string) (json.RawMessage, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(body, &raw); err != nil {
-		return agent.ToolCall{}, invalid("", "not JSON")
+		return nil, invalid("", "not JSON")
 	}
-	call.Args = raw["args"]
-	return call, nil
+	return raw[name], nil
 }

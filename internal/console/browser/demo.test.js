@@ -171,6 +171,46 @@ describe("the console of the demo", { skip: missing }, () => {
     });
   }
 
+  it("asks before a call that destroys, and goes on after the answer", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url, { viewport: { width: 380, height: 740 } });
+    const call = page.locator(".call").last();
+    await ask(page, "delete note 2");
+    await page.getByText("Waiting for you", { exact: true }).waitFor();
+    await accessible(page);
+    await fits(page);
+    await page.getByRole("button", { name: "Approve" }).click();
+    await answered(page);
+    assert.match(await call.innerText(), /Approved\./);
+    assert.match(await call.innerText(), /"id": 2/);
+    assert.equal(await page.locator(".ask").count(), 0);
+
+    await ask(page, "delete note 3");
+    await page.getByLabel("Reason, for the model").fill("it is still needed");
+    await page.getByRole("button", { name: "Refuse" }).click();
+    await answered(page);
+    assert.match(await call.innerText(), /Not approved: it is still needed/);
+    assert.match(await call.innerText(), /failed: denied/);
+
+    await ask(page, "delete note 4");
+    await page.getByText("Change the arguments").click();
+    await page.getByLabel("Arguments of delete_note to approve").fill("nonsense");
+    await page.getByRole("button", { name: "Approve" }).click();
+    await page.getByText("The arguments are not a JSON object.").waitFor();
+    await page.getByLabel("Arguments of delete_note to approve").fill('{"id": 5}');
+    await page.getByRole("button", { name: "Approve" }).click();
+    await answered(page);
+    assert.match(await call.innerText(), /Water the plants/);
+    assert.equal(await call.locator(".value").first().textContent(), '{ "id": 5 }');
+
+    await ask(page, "delete note 1");
+    await page.getByRole("button", { name: "Approve" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await answered(page);
+    assert.equal(await page.locator(".ask").count(), 0);
+    assert.deepEqual(faults, []);
+    await close();
+  });
+
   it("sends the conversation along", async () => {
     const { page, close } = await openPage(browser, demo.url);
     await ask(page, "What is 2 + 3?");

@@ -162,6 +162,92 @@ describe("the console and scripted answers", { skip: missing }, () => {
     assert.deepEqual(faults, []);
   });
 
+  it("shows what an MCP server asks as a form, and goes on when it is answered", async () => {
+    const evil = "<b>x</b>\u202e";
+    const begun = [start, { type: "step_start", step: 1 }, { type: "tool_call_start", ...call }, { type: "tool_call", ...call, args: {} }, { type: "step_end", step: 1 }];
+    const asked = (more) => ({ type: "elicitation", ...call, interrupt_id: "int_1", message: `For whom? ${evil}`, expires_at: 4e12, ...more });
+    const waits = { type: "suspended", interrupts: [{ id: "int_1", kind: "elicitation" }] };
+    const rest = (action) => sse([
+      { type: "elicitation_resolved", ...call, interrupt_id: "int_1", action, seq: 8 },
+      { type: "tool_result", ...call, payload: 1, duration_ms: 1 }, finalAnswer("ok"),
+    ]);
+    const schema = {
+      type: "object", required: ["name", "people"],
+      properties: {
+        name: { type: "string", title: `Name ${evil}` }, people: { type: "integer", minimum: 1, description: "How many?" }, note: { type: "string" },
+        table: { type: "string", enum: ["in", "out"], enumNames: ["Inside", "Outside"] }, day: { oneOf: [{ const: "fri", title: "Friday" }, { const: "sat", title: "Saturday" }] },
+        quiet: { type: "boolean", default: true }, extras: { type: "array", items: { enum: ["cake", "wine"] } },
+      },
+    };
+    const play = async (question, answer, act) => {
+      await page.unrouteAll();
+      await page.reload();
+      const inputs = [];
+      let given;
+      const answeredIt = new Promise((resolve) => (given = resolve));
+      let streams = 0;
+      await page.route("**/answer/stream", async (route) => {
+        if (streams++ === 0) return route.fulfill({ contentType: "text/event-stream", body: sse([...begun, asked(question), waits]) });
+        assert.equal(route.request().headers()["last-event-id"], "run_script:7");
+        await answeredIt;
+        return route.fulfill({ contentType: "text/event-stream", body: rest(answer) });
+      });
+      await page.route("**/runs/run_script/input", (route) => {
+        inputs.push(route.request().postDataJSON());
+        if (inputs.length === 1) return route.fulfill(problem(422, "unprocessable", "The answer does not fit what was asked for."));
+        given();
+        return route.fulfill({ contentType: "application/json", body: "{}" });
+      });
+      await ask(page, "?");
+      await page.locator(".ask").waitFor();
+      await act();
+      await page.getByText("does not fit").waitFor(); // the form stays, with what is in it
+      await accessible(page);
+      await page.locator(".ask").getByRole("button", { name: question.button ?? "Send" }).click();
+      await answered(page);
+      assert.equal(streams, 2);
+      return inputs.at(-1);
+    };
+    const filled = await play({ mode: "form", schema }, "accept", async () => {
+      assert.equal(await page.locator(".ask b").count(), 0);
+      assert.match(await page.locator(".ask-message").textContent(), /<b>x<\/b>\\u\{202e\}/);
+      await page.getByLabel("Name").fill("Ada");
+      await page.getByLabel("people").fill("4");
+      await page.getByLabel("table").selectOption("Outside");
+      await page.getByLabel("day").selectOption("Saturday");
+      await page.getByLabel("wine").check();
+      await fits(page);
+      await page.getByLabel("Name").press("Enter");
+    });
+    assert.deepEqual(filled, { id: "int_1", action: "accept", content: { name: "Ada", people: 4, table: "out", day: "sat", quiet: true, extras: ["wine"] } });
+    const visited = await play({ mode: "url", url: "https://sign-in.example/start?x=1", button: "Decline" }, "decline", async () => {
+      const link = page.getByRole("link", { name: "Open sign-in.example" });
+      assert.equal(await link.getAttribute("href"), "https://sign-in.example/start?x=1");
+      assert.equal(await link.getAttribute("rel"), "noopener noreferrer nofollow");
+      await page.getByRole("button", { name: "I have done it" }).click();
+    });
+    assert.deepEqual(visited, { id: "int_1", action: "decline" });
+    await play({ mode: "url", url: "javascript:alert(1)", button: "Decline" }, "decline", async () => {
+      assert.equal(await page.locator(".ask a").count(), 0);
+      await page.getByRole("button", { name: "Decline" }).click();
+    });
+    assert.deepEqual(faults.filter((f) => !/status of 422/.test(f)), []);
+  });
+
+  it("spells out what cannot be seen in the arguments to approve", async () => {
+    const args = { to: "eve\u202egnp.", hidden: "a\u200bb\u{e0041}" };
+    await script(page, sse([
+      start, { type: "step_start", step: 1 }, { type: "tool_call_start", ...call }, { type: "tool_call", ...call, args: { to: "old" } }, { type: "step_end", step: 1 },
+      { type: "approval_required", ...call, interrupt_id: "int_1", args, message: "Allow it?", tool_version: "v", expires_at: 4e12 },
+      { type: "suspended", interrupts: [] },
+    ]), sse([{ type: "approval_resolved", ...call, interrupt_id: "int_1", approved: false, reason: "expired", seq: 8 }, { type: "tool_error", ...call, kind: "denied", payload: "no", duration_ms: 0 }, finalAnswer("ok")]));
+    const shown = page.locator(".call .value").first().textContent();
+    await ask(page, "?");
+    assert.match(await shown, /eve\\u\{202e\}gnp\.[^]*a\\u\{200b\}b\\u\{e0041\}/);
+    await answered(page);
+    assert.match(await page.locator(".call").textContent(), /Not approved: expired/);
+  });
+
   it("keeps reasoning folded and copies the trace id", async () => {
     await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
     await script(page, sse([

@@ -32,6 +32,7 @@ export class AnswerView {
   #frame = 0;
   #activity = "";
   #announce;
+  #send;
   #load;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
@@ -41,10 +42,12 @@ export class AnswerView {
    * @param {number} number of the question in the conversation, from 1
    * @param {(text: string) => void} announce says something to a screen reader
    * @param {(path: string) => Promise<any>} load reads JSON from the service
+   * @param {(run: string, answer: object) => Promise<unknown>} send answers what the run waits for
    */
-  constructor(question, number, announce, load) {
+  constructor(question, number, announce, load, send) {
     this.#announce = announce;
     this.#load = load;
+    this.#send = send;
     const title = element("h2", { class: "unseen" }, `Question ${number}`);
     this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
   }
@@ -69,7 +72,7 @@ export class AnswerView {
         this.#note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
         break;
       case "suspended":
-        this.#note("The run waits for a person to answer. This page cannot do that yet; POST /runs/{run_id}/input can.");
+        this.#now("Waiting for you");
         break;
       case "final_answer":
         this.#finalAnswer(/** @type {RunEvent} */ (event));
@@ -127,7 +130,7 @@ export class AnswerView {
         this.#parts.get(event.part_id)?.close();
         break;
       case "tool_call_start":
-        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#load)), step: this.#step });
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#load, (answer) => this.#send(this.runID, answer))), step: this.#step });
         this.#now("Choosing tools");
         break;
       default:
@@ -141,9 +144,13 @@ export class AnswerView {
     if (!call) return;
     call.apply(event);
     if (event.type === "tool_call_args") this.#drawSoon(call);
-    const running = [...this.#calls.values()].filter(({ view }) => !view.ended).length;
-    if (event.type === "tool_call") {
+    const running = [...this.#calls.values()].filter(({ view }) => !view.ended && !view.asks).length;
+    if (event.type === "approval_required" || event.type === "elicitation") {
+      this.#announce(`The tool ${call.name} waits for you`);
+    } else if (event.type === "tool_call") {
       this.#announce(`Calling the tool ${call.name}`);
+      this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
+    } else if (event.type === "approval_resolved" || event.type === "elicitation_resolved") {
       this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
     } else if (call.ended) {
       this.#announce(`The tool ${call.name} ${event.type === "tool_error" ? "failed" : "is done"}`);

@@ -1,9 +1,11 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
 import { element, valueBlock } from "./element.js";
+import { approvalForm, elicitationForm, visible } from "./question.js";
 import { resultView } from "./result.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
+/** @typedef {import("./question.js").Send} Send */
 
 /** Shows one call. Its root is a details element, open until the reader closes it. */
 export class CallView {
@@ -11,17 +13,23 @@ export class CallView {
   #state = element("span", { class: "call-state" }, "preparing");
   #args = element("div", { class: "call-part" });
   #progress = element("div", { class: "call-part", hidden: true });
+  #asks = element("div", { class: "call-asks" });
   #end = element("div", { class: "call-part" });
-
+  /** @type {Map<string, HTMLElement>} open questions by interrupt_id */
+  #questions = new Map();
+  #asked = false; // for approval
   #load;
+  #send;
 
   /**
    * @param {RunEvent} event tool_call_start
    * @param {(path: string) => Promise<any>} load reads the whole of a large result
+   * @param {Send} send answers what the call waits for
    */
-  constructor(event, load) {
+  constructor(event, load, send) {
     this.#load = load;
     this.name = event.tool;
+    this.#send = send;
     const server = event.server ? [element("span", { class: "call-server" }, event.server)] : [];
     this.root = element(
       "details",
@@ -29,8 +37,14 @@ export class CallView {
       element("summary", {}, element("span", { class: "call-name" }, event.tool), ...server, this.#state),
       this.#args,
       this.#progress,
+      this.#asks,
       this.#end,
     );
+  }
+
+  /** Whether the call waits for the reader. */
+  get asks() {
+    return this.#questions.size > 0;
   }
 
   /** Whether the call has its result, or its error. */
@@ -51,8 +65,24 @@ export class CallView {
       case "tool_progress":
         this.#showProgress(event);
         break;
+      case "approval_required":
+        // A hook may have changed them since the model wrote them.
+        this.#asked = true;
+        this.#showArguments(visible(JSON.stringify(event.args, null, 2)));
+        this.#ask(event, approvalForm(event, this.#send));
+        break;
+      case "elicitation":
+        this.#ask(event, elicitationForm(event, this.#send));
+        break;
+      case "approval_resolved":
+        this.#answered(event, `${event.approved ? "Approved" : "Not approved"}${event.by ? ` by ${event.by}` : ""}`, event.reason);
+        break;
+      case "elicitation_resolved":
+        this.#answered(event, { accept: "Answered", decline: "Declined" }[event.action] ?? "Not answered", "");
+        break;
       case "tool_result":
         this.#finish("done", duration(event.duration_ms));
+        if (this.#asked) this.#showArguments(event.args); // a person may have changed them
         this.#showEnd("Result", event);
         break;
       case "tool_error":
@@ -69,9 +99,34 @@ export class CallView {
 
   /** No more events come. A call without an end may have ended, or not. */
   close() {
+    this.#questions.clear();
+    for (const form of this.#asks.querySelectorAll("form")) form.remove();
     if (this.ended) return;
     this.root.dataset.state = "unknown";
     this.#state.textContent = "end not seen";
+  }
+
+  /**
+   * @param {RunEvent} event
+   * @param {HTMLElement} form
+   */
+  #ask(event, form) {
+    this.#questions.set(event.interrupt_id, form);
+    this.#asks.append(form);
+    this.root.open = true;
+    this.#state.textContent = "waits for you";
+  }
+
+  /**
+   * @param {RunEvent} event
+   * @param {string} how
+   * @param {string} [why]
+   */
+  #answered(event, how, why) {
+    const form = this.#questions.get(event.interrupt_id);
+    this.#questions.delete(event.interrupt_id);
+    form?.replaceWith(element("p", { class: "small" }, why ? `${how}: ${why}` : `${how}.`));
+    if (!this.asks) this.#state.textContent = "running";
   }
 
   /** @param {unknown} value the object, or what the model wrote instead of one */

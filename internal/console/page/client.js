@@ -66,6 +66,16 @@ export class Client {
     return this.json(`runs/${encodeURIComponent(run)}/cancel`, { method: "POST" });
   }
 
+  /**
+   * Answers what a run waits for.
+   *
+   * @param {string} run
+   * @param {object} answer
+   */
+  answer(run, answer) {
+    return this.json(`runs/${encodeURIComponent(run)}/input`, { method: "POST", body: JSON.stringify(answer), headers: { "Content-Type": "application/json" } });
+  }
+
   /** @param {string} server */
   refresh(server) {
     return this.json(`servers/${encodeURIComponent(server)}/refresh`, { method: "POST" });

@@ -42,7 +42,7 @@ let current = null;
 /** @param {string} question */
 async function ask(question) {
   if (current || question.trim() === "") return;
-  const view = new AnswerView(question, conversation.childElementCount + 1, announce, (path) => client.json(path));
+  const view = new AnswerView(question, conversation.childElementCount + 1, announce, (path) => client.json(path), (run, answer) => client.answer(run, answer));
   const left = new AbortController();
   show({ view, left });
   conversation.append(view.root);

@@ -4,7 +4,7 @@ import { Problem } from "./client.js";
 import { element, valueBlock } from "./element.js";
 
 /** @typedef {{name: string, type: string, state: string, reason?: string, protocol_version?: string, tools: number}} Server */
-/** @typedef {{name: string, server: string, title?: string, description?: string, input_schema: object, annotations?: {read_only?: boolean, destructive?: boolean}}} Tool */
+/** @typedef {{name: string, server: string, title?: string, description?: string, input_schema: object, annotations?: {read_only?: boolean, destructive?: boolean}, needs_approval?: boolean}} Tool */
 
 const mostLooks = 8; // at servers that are still connecting, each after twice the time
 
@@ -113,11 +113,12 @@ export class Panel {
 
 /** @param {Tool} tool */
 function toolItem(tool) {
-  const hint = tool.annotations?.read_only ? "read only" : tool.annotations?.destructive ? "destructive" : "";
+  const kind = tool.annotations?.read_only ? "read only" : tool.annotations?.destructive ? "destructive" : "";
+  const hint = [kind, tool.needs_approval ? "asks first" : ""].filter(Boolean).join(", ");
   return element(
     "li",
     { class: "tool" },
-    element("p", { class: "tool-name" }, tool.name, " ", ...(hint ? [element("span", { class: hint === "destructive" ? "small bad" : "small" }, hint)] : [])),
+    element("p", { class: "tool-name" }, tool.name, " ", ...(hint ? [element("span", { class: kind === "destructive" ? "small bad" : "small" }, hint)] : [])),
     element("p", { class: "small tool-description" }, tool.description ?? tool.title ?? ""),
     element("details", {}, element("summary", { class: "small" }, "Schema"), valueBlock(`Input schema of ${tool.name}`, tool.input_schema)),
   );

@@ -25,7 +25,8 @@ const terminal = new Set(["final_answer", "run_error", "cancelled"]);
  * taken up again at the last position. The idempotency key covers a cut before the
  * first event: the same key attaches to the same run, so no question is asked twice.
  *
- * It ends after the run's last event, or at one that waits for a person.
+ * It ends after the run's last event. At one that waits for a person the service ends the
+ * stream, and goes on with it in the next: this waits there.
  *
  * @param {import("./client.js").Client} client
  * @param {object} request the body of POST /answer/stream
@@ -53,7 +54,10 @@ export async function* follow(client, request, signal) {
         if (terminal.has(event.type)) return;
         suspended = event.type === "suspended";
       }
-      if (suspended) return;
+      if (suspended) {
+        attempt = -1;
+        continue;
+      }
     } catch (error) {
       if (!passes(error, attempt > 0 || position.seq > 0)) throw error;
       if (error instanceof Problem) retryAfter = error.retryAfter * 1000;

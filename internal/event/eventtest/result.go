@@ -35,13 +35,13 @@ func aResultIsReadable(t *testing.T, log event.Log) {
 	keep(t, log, "run_a", "call_2", large)
 	keep(t, log, "run_a", "call_3", nil)
 	wantResult(t, log, "run_a", "call_1", small)
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	add(t, log, "run_a", event.FinalAnswer{})
 	wantResult(t, log, "run_a", "call_1", small)
 	wantResult(t, log, "run_a", strangeCall, small)
 	wantResult(t, log, "run_a", "call_2", large)
 	wantResult(t, log, "run_a", "call_3", nil)
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil || len(page.Events) != 2 {
 		t.Errorf("results are among the events: %d, %v", len(page.Events), err)
 	}

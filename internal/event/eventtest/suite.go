@@ -38,8 +38,21 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"TheNewerResultCounts", theNewerResultCounts},
 		{"AResultTooLargeIsRefused", aResultTooLargeIsRefused},
 		{"NoResultFollowsTheTerminalEvent", noResultFollowsTheTerminalEvent},
+		{"DeltasAddUp", deltasAddUp},
+		{"AHeldBackDeltaComesByItself", aHeldBackDeltaComesByItself},
+		{"ALongRunIsReadFromAnywhere", aLongRunIsReadFromAnywhere},
+		{"ALargeEventIsKeptWhole", aLargeEventIsKeptWhole},
+		{"HostileNames", hostileNames},
+		{"AHeldRunIsNobodyElses", aHeldRunIsNobodyElses},
+		{"AReleasedRunGoesOn", aReleasedRunGoesOn},
+		{"AParkedRunWaitsForAnInput", aParkedRunWaitsForAnInput},
+		{"TheFirstAnswerWins", theFirstAnswerWins},
+		{"InputsComeInOrderAndWakeWhoWaits", inputsComeInOrderAndWakeWhoWaits},
+		{"RunsAreListedByOwner", runsAreListedByOwner},
+		{"ADeletedRunIsGone", aDeletedRunIsGone},
+		{"AKeyStandsForOneRun", aKeyStandsForOneRun},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
+		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.test(t, open(t)) })
 	}
 }
 
@@ -60,16 +73,17 @@ func add(t *testing.T, log event.Log, id string, b event.Body) int64 {
 	return seq
 }
 
-func delta(i int) event.Body { return event.TextDelta{PartID: "p", Delta: fmt.Sprint(i)} }
+// step is an event that every log keeps by itself, and at once.
+func step(i int) event.Body { return event.StepStart{Step: i} }
 
 func numbersWithoutGap(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := int64(1); i <= 20; i++ {
-		if seq := add(t, log, "run_a", delta(int(i))); seq != i {
+		if seq := add(t, log, "run_a", step(int(i))); seq != i {
 			t.Fatalf("append %d got number %d", i, seq)
 		}
 	}
-	r, err := log.Run("run_a")
+	r, err := log.Run(t.Context(), "run_a")
 	if err != nil || r.Last.Seq != 20 || r.Owner.Subject != "ada" {
 		t.Fatalf("run is %+v, %v", r, err)
 	}
@@ -78,10 +92,10 @@ func numbersWithoutGap(t *testing.T, log event.Log) {
 func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := range 10 {
-		add(t, log, "run_a", delta(i))
+		add(t, log, "run_a", step(i))
 	}
 	for pos := int64(0); pos <= 10; pos++ {
-		page, err := log.After("run_a", pos)
+		page, err := log.After(t.Context(), "run_a", pos)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,8 +113,8 @@ func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 func readableBeforeAppendReturns(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	for i := range 50 {
-		seq := add(t, log, "run_a", delta(i))
-		page, err := log.After("run_a", seq-1)
+		seq := add(t, log, "run_a", step(i))
+		page, err := log.After(t.Context(), "run_a", seq-1)
 		if err != nil || len(page.Events) != 1 {
 			t.Fatalf("after append %d: %d events, %v", seq, len(page.Events), err)
 		}
@@ -109,7 +123,7 @@ func readableBeforeAppendReturns(t *testing.T, log event.Log) {
 
 func moreIsClosedByAnAppend(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil || page.More == nil {
 		t.Fatalf("page %+v, %v", page, err)
 	}
@@ -118,7 +132,7 @@ func moreIsClosedByAnAppend(t *testing.T, log event.Log) {
 		t.Fatal("More is closed and there is nothing")
 	default:
 	}
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	select {
 	case <-page.More:
 	case <-t.Context().Done():
@@ -131,10 +145,10 @@ func nothingFollowsTheTerminalEvent(t *testing.T, log event.Log) {
 		id := fmt.Sprintf("run_%d", i)
 		create(t, log, id)
 		seq := add(t, log, id, end)
-		if _, err := log.Append(t.Context(), id, delta(1)); !errors.Is(err, event.ErrEnded) {
+		if _, err := log.Append(t.Context(), id, step(1)); !errors.Is(err, event.ErrEnded) {
 			t.Fatalf("append after %s: %v", end.Type(), err)
 		}
-		page, err := log.After(id, seq)
+		page, err := log.After(t.Context(), id, seq)
 		if err != nil || !page.Ended || len(page.Events) != 0 || page.More != nil {
 			t.Fatalf("caught-up page %+v, %v", page, err)
 		}
@@ -150,19 +164,19 @@ func aRunIsCreatedOnce(t *testing.T, log event.Log) {
 
 func strangePositionsAreRefused(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
-	add(t, log, "run_a", delta(1))
+	add(t, log, "run_a", step(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
-		if _, err := log.After("run_a", pos); !errors.Is(err, event.ErrNoPosition) {
+		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrNoPosition) {
 			t.Errorf("after %d: %v", pos, err)
 		}
 	}
-	if _, err := log.After("run_b", 0); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.After(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("unknown run: %v", err)
 	}
-	if _, err := log.Run("run_b"); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("unknown run: %v", err)
 	}
-	if _, err := log.Append(t.Context(), "run_b", delta(1)); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.Append(t.Context(), "run_b", step(1)); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("append to an unknown run: %v", err)
 	}
 }
@@ -170,10 +184,10 @@ func strangePositionsAreRefused(t *testing.T, log event.Log) {
 func runsDoNotMix(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	create(t, log, "run_b")
-	add(t, log, "run_a", delta(1))
-	add(t, log, "run_b", delta(2))
-	page, err := log.After("run_b", 0)
-	if err != nil || len(page.Events) != 1 || page.Events[0].Body != delta(2) {
+	add(t, log, "run_a", step(1))
+	add(t, log, "run_b", step(2))
+	page, err := log.After(t.Context(), "run_b", 0)
+	if err != nil || len(page.Events) != 1 || page.Events[0].Body != step(2) {
 		t.Fatalf("page %+v, %v", page, err)
 	}
 }
@@ -191,7 +205,7 @@ func manyReadersSeeTheSame(t *testing.T, log event.Log) {
 		})
 	}
 	for i := range events {
-		add(t, log, "run_a", delta(i))
+		add(t, log, "run_a", step(i))
 	}
 	add(t, log, "run_a", event.FinalAnswer{})
 	wg.Wait()
@@ -199,7 +213,7 @@ func manyReadersSeeTheSame(t *testing.T, log event.Log) {
 
 func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 	for pos := int64(0); ; {
-		page, err := log.After(id, pos)
+		page, err := log.After(ctx, id, pos)
 		if err != nil {
 			return n, err
 		}
@@ -227,7 +241,7 @@ func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 func theEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	add(t, log, "run_a", event.ToolError{Call: event.Call{CallID: "c1", Tool: "t", Server: "s"}, Payload: "<no>\n\"way\"\u2028", Kind: "timeout"})
-	page, err := log.After("run_a", 0)
+	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"answerd/internal/sse"
+)
+
+func get(t testing.TB, c *http.Client, url string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// sameFrames compares two readings of one run.
+func sameFrames(t *testing.T, got, want []sse.Frame) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d events, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if got[i].ID != want[i].ID || got[i].Event != want[i].Event || !bytes.Equal(got[i].Data, want[i].Data) {
+			t.Errorf("event %d is %s %s, was %s %s", i, got[i].ID, got[i].Data, want[i].ID, want[i].Data)
+		}
+	}
+}
+
+func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
+	w := newWorld(t, twoTools())
+	settings := w.settings("EVENTS_URL", "file:"+t.TempDir())
+	c := web(t)
+	first := start(t, settings)
+	frames := readStream(t, post(t, c, first.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
+	id, _, _ := strings.Cut(frames[0].ID, ":")
+	first.stop()
+	if err := <-first.done; err != nil {
+		t.Fatal(err)
+	}
+
+	second := start(t, settings)
+	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events")), frames)
+	half := len(frames) / 2
+	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
+	sameFrames(t, readStream(t, post(t, c, second.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
+	if resp := post(t, c, second.url+"/answer/stream", `{"question":"another"}`, "Idempotency-Key", "once"); resp.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("another body: %s", resp.Status)
+	}
+	if resp := get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[len(frames)-1].ID); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("caught up: %s", resp.Status)
+	}
+	if n := len(w.model.Requests()); n != 2 {
+		t.Errorf("%d model calls", n)
+	}
+	// Two processes on one directory would destroy it.
+	if err := run(t.Context(), nil, settings, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "EVENTS_URL: lock the event log's directory: another process uses it") {
+		t.Errorf("a second process: %v", err)
+	}
+}
+
+func TestServicesThatShareAClusterAreOne(t *testing.T) {
+	o := &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+		Username: "answerd", Password: "canary-events",
+	}
+	nats := startNATS(t, o)
+	o.Port = nats.Addr().(*net.TCPAddr).Port
+	w := newWorld(t, twoTools())
+	settings := w.settings("EVENTS_URL", strings.Replace(nats.ClientURL(), "nats://", "nats://answerd:canary-events@", 1))
+	a, b := start(t, settings), start(t, settings)
+	c := web(t)
+	frames := readStream(t, post(t, c, a.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
+	id, _, _ := strings.Cut(frames[0].ID, ":")
+	sameFrames(t, readStream(t, get(t, c, b.url+"/runs/"+id+"/events")), frames)
+	sameFrames(t, readStream(t, post(t, c, b.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
+
+	nats.Shutdown()
+	nats.WaitForShutdown()
+	if state := readiness(t, c, a.url, http.StatusServiceUnavailable); state != "log_unavailable" {
+		t.Errorf("ready without the log: %s", state)
+	}
+	resp := get(t, c, b.url+"/runs/run_unknown")
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"code":"overloaded"`) {
+		t.Errorf("a read without the log: %s %s", resp.Status, body)
+	}
+	startNATS(t, o)
+	if whole := ask(t, c, a.url, e2eQuestion); whole.Answer == "" { // which waits for the log
+		t.Error("no answer")
+	}
+	readiness(t, c, a.url, http.StatusOK)
+	for _, s := range []*service{a, b} {
+		if strings.Contains(s.log.String(), "canary") {
+			t.Error("a secret is in the log")
+		}
+	}
+}
+
+func readiness(t *testing.T, c *http.Client, url string, status int) string {
+	t.Helper()
+	resp := get(t, c, url+"/readyz")
+	var ready struct{ Status string }
+	if err := json.NewDecoder(resp.Body).Decode(&ready); err != nil || resp.StatusCode != status {
+		t.Errorf("readyz: %s, %v", resp.Status, err)
+	}
+	return ready.Status
+}
+
+func startNATS(t *testing.T, o *server.Options) *server.Server {
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return s
+}

@@ -1,0 +1,126 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/llm/llmtest"
+)
+
+// logged is a log of JSON lines that can be read.
+type logged struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// calls are the lines about tool calls.
+func (l *logged) calls(t *testing.T) (lines []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for text := range strings.Lines(l.b.String()) {
+		var line map[string]any
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line["msg"] == "tool call" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Every call leaves one line, whatever became of it: who, for whom, what exactly, who
+// allowed it, how it ended. What was in the arguments is not in it.
+func TestEveryCallLeavesOneLine(t *testing.T) {
+	log := &logged{}
+	h := adding(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },
+		onePlusTwo, llmtest.Call{Name: "add", Args: `{"a":5,"b":5}`}, llmtest.Call{Name: "add", Args: `{"a":6,"b":6}`},
+		llmtest.Call{Name: "echo", Args: `{"text":"top secret"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "made_up"}, llmtest.Call{Name: "echo", Args: `[`},
+		llmtest.Call{Name: "add", Args: `{"a":"top secret","b":1}`})
+	ada := auth.Identity{Issuer: "https://iam", Subject: "ada"}
+	r, err := h.Start(t.Context(), ada, agent.Request{Question: "?", Interactive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, in := range []agent.Input{{Approved: new(true)}, {Approved: new(false), Reason: "private words"}, {Approved: new(true), Args: content(`{"a":7,"b":8}`)}} {
+		waits := suspended(t, h, r.ID, n+1)
+		for _, i := range waits {
+			if want := []string{`{"a":1,"b":2}`, `{"a":5,"b":5}`, `{"a":6,"b":6}`}[n]; string(i.Args) == want {
+				in.ID = i.ID
+			}
+		}
+		if err := h.Answer(t.Context(), ada, r.ID, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Events(t, r.ID)
+	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args), Approved: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args)}); err == nil {
+		t.Fatal("it was called")
+	}
+
+	got := make(map[string]int)
+	for _, l := range log.calls(t) {
+		word := func(name string) string { s, _ := l[name].(string); return s }
+		if word("subject") != "ada" || word("issuer") != "https://iam" || word("call_id") == "" || len(word("args_sha256")) != 64 || l["duration_ms"] == nil {
+			t.Errorf("%v", l)
+		}
+		if (word("actor") == "model") != (word("run_id") == r.ID) || (word("tool") == "made_up") != (word("tool_version") == "") || word("tool") != "made_up" && word("server") != "default" {
+			t.Errorf("%v", l)
+		}
+		if l["args"] != nil {
+			t.Errorf("arguments are in %v", l)
+		}
+		edited := ""
+		if l["args_edited"] == true {
+			edited = "edited"
+		}
+		got[strings.Join([]string{word("actor"), word("tool"), word("decision"), word("decided_by"), word("reason"), word("outcome"), edited}, " ")]++
+	}
+	for _, want := range []string{
+		"model add approved ada  ok ", "model add denied ada refused denied ", "model add approved ada  ok edited",
+		"model echo allowed   ok ", "model fail allowed   execution ",
+		"model made_up denied  unknown_tool unknown_tool ", "model echo denied  invalid_arguments invalid_arguments ",
+		"model add denied  invalid_arguments invalid_arguments ", "caller add approved ada  ok ", "caller add denied  not approved by its caller denied ",
+	} {
+		if got[want] != 1 {
+			t.Errorf("%d lines of %q", got[want], want)
+		}
+		delete(got, want)
+	}
+	if len(got) != 0 {
+		t.Errorf("more lines: %v", got)
+	}
+	for _, secret := range []string{"top secret", "private words", `"a":7`} {
+		if strings.Contains(log.b.String(), secret) {
+			t.Errorf("%q is in the log", secret)
+		}
+	}
+}
+
+func TestArgumentsAreLoggedWhereTheOperatorWantsThem(t *testing.T) {
+	log := &logged{}
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), func(o *agent.Options) {
+		o.Logger, o.AuditArguments = slog.New(slog.NewJSONHandler(log, nil)), true
+	})
+	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	if l := log.calls(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
+		t.Errorf("%v", l)
+	}
+}

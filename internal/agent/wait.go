@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"answerd/internal/event"
+)
+
+// maxElicitations is how many questions of servers may be open in a run at a time. Each is
+// up to 72 KiB, and every suspended event has all of them. Approvals are bounded by the
+// calls of a turn.
+const maxElicitations = 16
+
+// waits is what a run waits for. It knows which calls of the turn go on and which
+// questions are open; when each of those calls has one, nothing happens any more until a
+// person answers, and the run is suspended.
+type waits struct {
+	run *run
+
+	asking atomic.Int32 // how many are open, for who has no time to wait for mu
+
+	// mu protects what follows. It is held across the appends of questions, answers and
+	// suspended, so that they come in the order of what they say.
+	mu        sync.Mutex
+	turn      context.Context // that of the calls
+	calls     map[string]bool // that go on, by id; true are those that wait for others
+	open      []*interrupt    // in the order in which they were asked
+	known     map[string]*interrupt
+	suspended chan struct{} // closed when the run goes on; nil while it does
+}
+
+// begin takes the calls of a turn, all of them before the first asks anything. When turn
+// ends they are given up.
+func (w *waits) begin(turn context.Context, calls []*call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.turn, w.calls = turn, make(map[string]bool, len(calls))
+	for _, c := range calls {
+		w.calls[c.CallID] = false
+	}
+}
+
+// end takes one of them away; those that are left may all be waiting.
+func (w *waits) end(callID string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls, callID)
+	return w.suspendLocked()
+}
+
+// behind waits for move to close moved, on behalf of a call that goes on only when one
+// before it does. The error is ctx's, or the log's.
+func (w *waits) behind(ctx context.Context, callID string, moved <-chan struct{}) error {
+	w.mu.Lock()
+	var err error
+	select {
+	case <-moved:
+	default:
+		w.calls[callID] = true
+		err = w.suspendLocked()
+	}
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-moved:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// move closes moved. In the same moment nobody waits behind another any more: who only
+// seems to wait would make the run seem suspended.
+func (w *waits) move(moved chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.calls {
+		w.calls[id] = false
+	}
+	close(moved)
+}
+
+// ask puts a question to the owner of the run. errTooMany, or the log's error.
+func (w *waits) ask(ctx context.Context, i *interrupt) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	elicitations := 0
+	for _, o := range w.open {
+		if o.Kind == event.KindElicitation {
+			elicitations++
+		}
+	}
+	if i.Kind == event.KindElicitation && elicitations == maxElicitations {
+		return errTooMany
+	}
+	w.keepLocked(i)
+	w.open = append(w.open, i)
+	if w.asking.Add(1) == 1 {
+		w.run.agent.linger(w.run)
+	}
+	// The turn may be over meanwhile; then this is answered at once, and not an error.
+	if err := w.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
+		w.forgetLocked(i)
+		return err
+	}
+	w.wakeLocked()
+	return w.suspendLocked()
+}
+
+// pass puts a question in the log with an answer that is known: nobody is there.
+func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keepLocked(i)
+	ctx = context.WithoutCancel(ctx)
+	if err := w.run.out.Append(ctx, i.Body()); err != nil {
+		return err
+	}
+	return w.run.out.Append(ctx, i.resolution(v))
+}
+
+// resolve puts the answer in the log, and the run goes on. Whatever became of ctx: what
+// was opened is closed.
+func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v))
+	w.forgetLocked(i)
+	w.wakeLocked()
+	if err != nil {
+		return err
+	}
+	return w.suspendLocked()
+}
+
+// keepLocked makes the interrupt known to Answer for as long as the run goes on.
+func (w *waits) keepLocked(i *interrupt) {
+	if w.known == nil {
+		w.known = make(map[string]*interrupt)
+	}
+	w.known[i.ID] = i
+}
+
+// forgetLocked closes the question. Of its record nothing is kept but that it was there.
+func (w *waits) forgetLocked(i *interrupt) {
+	for at, o := range w.open {
+		if o == i {
+			w.open = append(w.open[:at], w.open[at+1:]...)
+			i.settle(ErrAnswered) // if the log failed
+			w.known[i.ID] = &interrupt{end: i.ended()}
+			break
+		}
+	}
+	if w.asking.Add(-1) == 0 {
+		w.run.agent.expectReader(w.run)
+	}
+}
+
+// find is the question of that id, open or not; nil if the run never asked it.
+func (w *waits) find(id string) *interrupt {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.known[id]
+}
+
+// suspendLocked says that the run waits, where nothing else goes on in it.
+func (w *waits) suspendLocked() error {
+	if w.suspended != nil || len(w.calls) == 0 || len(w.open) == 0 || w.turn.Err() != nil {
+		return nil
+	}
+	waiting := make(map[string]bool, len(w.open))
+	all := make([]event.Interrupt, len(w.open))
+	for n, i := range w.open {
+		waiting[i.CallID], all[n] = true, i.Interrupt
+	}
+	for id, behind := range w.calls {
+		if !behind && !waiting[id] {
+			return nil
+		}
+	}
+	w.run.clock.hold()
+	if err := w.run.out.Append(context.WithoutCancel(w.turn), event.Suspended{Interrupts: all}); err != nil {
+		w.run.clock.resume()
+		return err
+	}
+	w.suspended = make(chan struct{})
+	return nil
+}
+
+// wakeLocked notes that an event came which ends the suspension.
+func (w *waits) wakeLocked() {
+	if w.suspended != nil {
+		close(w.suspended)
+		w.suspended = nil
+		w.run.clock.resume()
+	}
+}
+
+// resumed is closed when the run goes on.
+func (w *waits) resumed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.suspended != nil {
+		return w.suspended
+	}
+	goes := make(chan struct{})
+	close(goes)
+	return goes
+}

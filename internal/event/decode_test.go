@@ -1,0 +1,90 @@
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+// filled is a value of type t with something in every field.
+func filled(t reflect.Type) reflect.Value {
+	v := reflect.New(t).Elem()
+	switch {
+	case t == reflect.TypeFor[json.RawMessage]():
+		v.SetBytes([]byte(`{"a":[1,null,"<\u2028>"]}`))
+	case t.Kind() == reflect.String:
+		v.SetString("ü\n\"<\u2028\\")
+	case t.Kind() == reflect.Bool:
+		v.SetBool(true)
+	case v.CanInt():
+		v.SetInt(1 << 60)
+	case v.CanFloat():
+		v.SetFloat(0.1)
+	case t.Kind() == reflect.Slice:
+		v.Set(reflect.Append(v, filled(t.Elem())))
+	case t.Kind() == reflect.Map:
+		v.Set(reflect.MakeMap(t))
+		v.SetMapIndex(filled(t.Key()), filled(t.Elem()))
+	case t.Kind() == reflect.Pointer:
+		v.Set(reflect.New(t.Elem()))
+		v.Elem().Set(filled(t.Elem()))
+	case t.Kind() == reflect.Struct:
+		for i := range t.NumField() {
+			v.Field(i).Set(filled(t.Field(i).Type))
+		}
+	}
+	return v
+}
+
+// A durable log gives a body back as it was appended, whatever its type.
+func TestEveryEventComesBackAsItWas(t *testing.T) {
+	for typ, decode := range decoders {
+		empty, err := decode([]byte(`{}`))
+		if err != nil || empty.Type() != typ {
+			t.Fatalf("%s decodes to %v, %v", typ, empty, err)
+		}
+		for _, b := range []Body{empty, filled(reflect.TypeOf(empty)).Interface().(Body)} {
+			e, err := Encode("run_a", 7, 1<<40, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Decode(e.JSON)
+			if err != nil || got.RunID != "run_a" || got.Seq != 7 || got.Time != 1<<40 {
+				t.Fatalf("%s: %+v, %v", e.JSON, got, err)
+			}
+			again, err := Encode("run_a", 7, 1<<40, got.Body)
+			if err != nil || !bytes.Equal(again.JSON, e.JSON) {
+				t.Errorf("%s became %s, %v", e.JSON, again.JSON, err)
+			}
+		}
+	}
+	for _, typ := range Types() {
+		if decoders[typ] == nil {
+			t.Errorf("%s cannot be decoded", typ)
+		}
+	}
+	for _, bad := range []string{"", "null", "[]", `{"type":"nothing"}`, `{"type":"start","question":1}`, `{"type":1}`} {
+		if e, err := Decode([]byte(bad)); err == nil {
+			t.Errorf("%q became %+v", bad, e)
+		}
+	}
+}
+
+func TestOnlyDeltasOfOnePartAreJoined(t *testing.T) {
+	call := Call{CallID: "c", Tool: "t"}
+	for _, c := range []struct{ a, b, want Body }{
+		{nil, TextDelta{"p", "a"}, TextDelta{"p", "a"}},
+		{nil, TextEnd{"p"}, nil},
+		{TextDelta{"p", "a"}, TextDelta{"p", "b"}, TextDelta{"p", "ab"}},
+		{TextDelta{"p", "a"}, TextDelta{"q", "b"}, nil},
+		{TextDelta{"p", "a"}, ReasoningDelta{"p", "b"}, nil},
+		{ReasoningDelta{"p", "a"}, ReasoningDelta{"p", "b"}, ReasoningDelta{"p", "ab"}},
+		{ToolCallArgs{call, "a"}, ToolCallArgs{call, "b"}, ToolCallArgs{call, "ab"}},
+		{ToolCallArgs{call, "a"}, ToolCallArgs{Call{CallID: "d"}, "b"}, nil},
+	} {
+		if got, ok := Join(c.a, c.b); got != c.want || ok != (c.want != nil) {
+			t.Errorf("%v and %v: %v, %v", c.a, c.b, got, ok)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package eventtest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// list reads all pages of a filter.
+func list(t *testing.T, log event.Log, f event.Filter) (ids []string) {
+	t.Helper()
+	for pages := 0; ; pages++ {
+		page, err := log.Runs(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Runs) > f.PageSize() || pages > 100 {
+			t.Fatalf("page %d has %d runs", pages, len(page.Runs))
+		}
+		for _, r := range page.Runs {
+			ids = append(ids, r.ID)
+		}
+		if page.Next == "" {
+			return ids
+		}
+		f.Before = page.Next
+	}
+}
+
+func runsAreListedByOwner(t *testing.T, log event.Log) {
+	ada, bob := event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i", Subject: "bob"}
+	var want []string
+	for i := range 30 {
+		r := event.Run{ID: fmt.Sprintf("run_%02d", i), Owner: ada, ThreadID: fmt.Sprintf("thr %d.*", i%3), Created: time.Now()}
+		if err := log.Create(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		add(t, log, r.ID, event.Start{})
+		switch i % 5 {
+		case 0:
+			add(t, log, r.ID, event.FinalAnswer{})
+		case 1:
+			add(t, log, r.ID, event.Suspended{})
+		}
+		want = append([]string{r.ID}, want...)
+		if i%4 == 0 {
+			if err := log.Create(t.Context(), event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	every := func(n, rest int) (ids []string) {
+		for i := 29; i >= 0; i-- {
+			if i%n == rest {
+				ids = append(ids, fmt.Sprintf("run_%02d", i))
+			}
+		}
+		return ids
+	}
+	for _, c := range []struct {
+		name   string
+		filter event.Filter
+		want   []string
+	}{
+		{"all", event.Filter{Owner: ada}, want},
+		{"small pages", event.Filter{Owner: ada, Limit: 7}, want},
+		{"a thread", event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)},
+		{"completed", event.Filter{Owner: ada, Status: event.Completed, Limit: 2}, every(5, 0)},
+		{"suspended", event.Filter{Owner: ada, Status: event.WaitsForUser}, every(5, 1)},
+		{"failed", event.Filter{Owner: ada, Status: event.Failed}, nil},
+		{"nobody", event.Filter{Owner: event.Owner{Subject: "ada"}}, nil},
+	} {
+		if got := list(t, log, c.filter); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
+	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.Running || page.Runs[0].Created.IsZero() {
+		t.Errorf("page %+v, %v", page, err)
+	}
+	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrNoPosition) {
+		t.Errorf("from nowhere: %v", err)
+	}
+}
+
+func aDeletedRunIsGone(t *testing.T, log event.Log) {
+	ada := event.Owner{Subject: "ada"}
+	create(t, log, "run_kept")
+	add(t, log, "run_kept", event.Start{})
+	for i, end := range []event.Body{step(1), event.FinalAnswer{}} {
+		id := fmt.Sprintf("run_%d", i)
+		if err := log.Create(t.Context(), event.Run{ID: id, Owner: ada, Key: id, Created: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		give(t, log, id, "int_1", "x")
+		keep(t, log, id, "call_1", []byte("x"))
+		add(t, log, id, end)
+		for range 2 { // the second time changes nothing
+			if err := log.Delete(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrGone) || r.Owner != ada {
+			t.Errorf("run %+v, %v", r, err)
+		}
+		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
+			t.Errorf("after: %v", err)
+		}
+		if _, err := log.Append(t.Context(), id, event.FinalAnswer{}); !errors.Is(err, event.ErrGone) {
+			t.Errorf("append: %v", err)
+		}
+		if _, err := log.Result(t.Context(), id, "call_1"); !errors.Is(err, event.ErrGone) {
+			t.Errorf("result: %v", err)
+		}
+		if _, err := log.Inputs(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
+			t.Errorf("inputs: %v", err)
+		}
+		if err := log.Give(t.Context(), id, "int_2", nil); !errors.Is(err, event.ErrGone) {
+			t.Errorf("give: %v", err)
+		}
+		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrExists) {
+			t.Errorf("the id again: %v", err)
+		}
+		if _, err := log.Keyed(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("its key: %v", err)
+		}
+		if err := log.Create(t.Context(), event.Run{ID: id + "_again", Owner: ada, Key: id, Created: time.Now()}); err != nil {
+			t.Errorf("the key again: %v", err)
+		}
+		if err := log.Delete(t.Context(), id+"_again"); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
+		t.Errorf("runs %v", got)
+	}
+	if err := log.Delete(t.Context(), "run_unknown"); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("delete an unknown run: %v", err)
+	}
+}
+
+// F38
+func aKeyStandsForOneRun(t *testing.T, log event.Log) {
+	ada := event.Owner{Subject: "ada"}
+	with := func(id string, owner event.Owner, key string, print byte) error {
+		return log.Create(t.Context(), event.Run{ID: id, Owner: owner, Key: key, Fingerprint: [32]byte{print}, Created: time.Now()})
+	}
+	errs := make(chan error, 8)
+	for i := range cap(errs) {
+		go func() { errs <- with(fmt.Sprintf("run_%d", i), ada, "a key.*", 1) }()
+	}
+	wins, winner := 0, ""
+	for range cap(errs) {
+		err := <-errs
+		var used *event.KeyError
+		switch {
+		case err == nil:
+			wins++
+		case !errors.As(err, &used) || !used.Same || winner != "" && used.Run != winner:
+			t.Errorf("one that did not win: %v, %+v", err, used)
+		default:
+			winner = used.Run
+		}
+	}
+	if wins != 1 {
+		t.Errorf("%d won", wins)
+	}
+	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
+		t.Errorf("runs %v", got)
+	}
+	if r, err := log.Keyed(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
+		t.Errorf("keyed %+v, %v", r, err)
+	}
+	if _, err := log.Keyed(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("an unknown key: %v", err)
+	}
+	var used *event.KeyError
+	if err := with("run_x", ada, "a key.*", 2); !errors.As(err, &used) || used.Same || used.Run != winner {
+		t.Errorf("another request: %v, %+v", err, used)
+	}
+	if err := with("run_y", event.Owner{Subject: "bob"}, "a key.*", 2); err != nil {
+		t.Errorf("another owner: %v", err)
+	}
+	if err := with("run_z", ada, "another key", 2); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+}

@@ -1,0 +1,159 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
+)
+
+// Claim implements event.Jobs. One message at a time, and not for long: what is asked
+// for in advance would wait here for a lease, and a question does not outlive a restart
+// of the server.
+func (l *Log) Claim(ctx context.Context) (event.Job, error) {
+	for {
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case l.ctx.Err() != nil:
+			return nil, unavailable("claim a run", l.ctx.Err())
+		}
+		m := l.fetch(ctx)
+		if m == nil {
+			continue
+		}
+		j, err := l.take(ctx, m)
+		if err != nil {
+			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.Subject()), "error", err)
+			// Whatever it was, it may be over then; and the lease brings it back as well.
+			_ = m.NakWithDelay(l.lease)
+			continue
+		}
+		if j != nil {
+			return j, nil
+		}
+	}
+}
+
+// fetch waits a moment for a job's message.
+func (l *Log) fetch(ctx context.Context) js.Msg {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	batch, err := l.workers.Fetch(1, js.FetchContext(ctx))
+	if err == nil {
+		if m := <-batch.Messages(); m != nil {
+			return m
+		}
+		if batch.Error() == nil {
+			return nil
+		}
+	}
+	select { // the server is away, or the question could not be asked
+	case <-time.After(tryInterval):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// take makes a job of its message, or returns nil where it is not to be executed by
+// this call.
+func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
+	id := lastToken(m.Subject())
+	if mine := l.holder(id); mine != nil {
+		mine.keep(m)
+		return nil, nil
+	}
+	for range 20 {
+		last, err := l.lastAtLeader(ctx, runsName, runRoot+runSubject(id)+"."+evKind)
+		if err != nil {
+			return nil, err
+		}
+		run, err := l.state(ctx, id, last)
+		switch {
+		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && run.last.Terminal():
+			return nil, m.Ack()
+		case err != nil:
+			return nil, err
+		case run.by.log != l.name && l.holds(ctx, run.by.log, id, m):
+			return nil, m.NakWithDelay(l.lease/2 + rand.N(l.lease/2)) // whoever holds it may get it then
+		}
+		j, err := l.claim(ctx, id, run, m)
+		if !errors.Is(err, event.ErrFenced) {
+			return j, err
+		}
+		// Its owner wrote meanwhile, unheard; look again.
+	}
+	return nil, event.ErrFenced
+}
+
+// state is where a run stands.
+type state struct {
+	record *record
+	last   event.Event
+	at     uint64
+	by     writerID
+	parts  string // of the last event
+	data   []byte
+}
+
+func (l *Log) state(ctx context.Context, id string, last *message) (s state, err error) {
+	if s.record, err = l.readRecord(ctx, id); err != nil {
+		return s, err
+	}
+	if s.record.Gone {
+		return s, event.ErrGone
+	}
+	if last == nil {
+		return s, nil
+	}
+	s.at, s.data, s.parts = last.at, last.data, last.header.Get(partsHeader)
+	s.last, s.by, err = l.event(ctx, *last)
+	return s, err
+}
+
+// claim appends at the head of a run, which fences whoever wrote it before.
+func (l *Log) claim(ctx context.Context, id string, s state, m js.Msg) (event.Job, error) {
+	request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{log: l, id: id, lease: m}
+	if request != nil {
+		if j.request, err = l.unpack(ctx, *request); err != nil {
+			return nil, err
+		}
+	}
+	by := writerID{log: l.name, attempt: s.by.attempt + 1, seq: s.last.Seq, claim: true}
+	c := nats.NewMsg(runRoot + runSubject(id) + "." + evKind)
+	c.Header.Set(writerHeader, by.String())
+	if c.Data = s.data; s.parts != "" {
+		c.Header.Set(partsHeader, s.parts)
+	}
+	at, err := l.publish(ctx, runsName, c, s.at, patience)
+	if err != nil {
+		return nil, err
+	}
+	r, err := l.run(id)
+	if err != nil {
+		return nil, err
+	}
+	j.writer = newWriter(r, at, s.last, by.attempt)
+	l.adopt(r, func() {
+		r.record, r.writer = s.record, j.writer
+		if r.at != s.at || !r.loaded { // else the tail is up to date
+			r.tail, r.tailAt, r.bytes = nil, nil, 0
+			if !s.by.claim && s.last.Seq > 0 {
+				r.tail, r.tailAt, r.bytes = []event.Event{s.last}, []uint64{s.at}, len(s.last.JSON)
+			}
+		}
+		r.last, r.at, r.by, r.loaded, r.stale = s.last, at, by, true, false
+		l.held[id] = j
+		r.wakeLocked()
+	})
+	return j, nil
+}

@@ -1,0 +1,205 @@
+package jetstream_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/event/jetstream"
+)
+
+// crashDir is set, in the environment, for a process that is to be killed.
+const crashDir = "ANSWERD_TEST_CRASH_DIR"
+
+func crashOptions(dir string) jetstream.Options {
+	return jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond, MaxBytes: 16 << 30}
+}
+
+// crash claims the runs of a log on this disk and appends to them, or to new ones, and
+// says so once each event is acknowledged, until it is killed.
+func crash(dir string) {
+	ctx := context.Background()
+	log, err := jetstream.Open(ctx, crashOptions(dir))
+	for n := 0; err == nil; n++ {
+		run := fmt.Sprintf("run_%d_%d", os.Getpid(), n)
+		var job event.Job
+		try, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		if job, _ = log.Claim(try); job != nil {
+			run = job.Run()
+		} else if err = log.Create(ctx, event.Run{ID: run, Created: time.Now()}); err == nil {
+			fmt.Println(run, 0)
+			job, err = log.Hold(ctx, run, []byte(run))
+		}
+		cancel()
+		for i := range 600 {
+			var b event.Body = event.ToolProgress{Progress: float64(i)}
+			switch {
+			case i == 599:
+				b = event.FinalAnswer{}
+			case i%200 == 99:
+				b = event.LogMessage{Data: json.RawMessage(`"` + strings.Repeat("x", 600<<10) + `"`)} // in parts
+			}
+			var seq int64
+			if seq, err = log.Append(ctx, run, b); err != nil {
+				break
+			}
+			fmt.Println(run, seq)
+		}
+		if err == nil {
+			err = job.Done(ctx)
+		}
+	}
+	fmt.Println("failed:", err)
+	os.Exit(1)
+}
+
+// TestNoAcknowledgedEventIsLostToKill9 kills a process with a log on this disk again and
+// again. F24, and the durability that facts promise.
+func TestNoAcknowledgedEventIsLostToKill9(t *testing.T) {
+	t.Parallel()
+	kills := 5
+	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
+		kills = n
+	}
+	dir := t.TempDir()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	acknowledged := make(map[string]int64)
+	for kill := range kills {
+		p := exec.CommandContext(t.Context(), os.Args[0])
+		p.Env = append(os.Environ(), crashDir+"="+dir)
+		out, err := p.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for left := 1 + rnd.IntN(1000); lines.Scan(); left-- {
+			if left == 0 {
+				_ = p.Process.Kill() // and read what it had said by then
+			}
+			run, seq, ok := strings.Cut(lines.Text(), " ")
+			n, err := strconv.ParseInt(seq, 10, 64)
+			if !ok || err != nil {
+				t.Fatalf("after %d kills: %s", kill, lines.Text())
+			}
+			acknowledged[run] = max(acknowledged[run], n)
+		}
+		_ = p.Wait() // killed
+	}
+	log := open(t, crashOptions(dir))
+	ended := 0
+	for run, n := range acknowledged {
+		known, err := log.Run(t.Context(), run)
+		if err != nil || known.Last.Seq < n {
+			t.Errorf("%s: %d of %d acknowledged events, %v", run, known.Last.Seq, n, err)
+			continue
+		}
+		all, err := read(t.Context(), log, run, func(e event.Event) bool { return e.Seq == known.Last.Seq })
+		if err != nil && known.Last.Seq > 0 {
+			t.Errorf("%s: %d events, %v", run, len(all), err)
+		}
+		if known.Last.Terminal() {
+			ended++
+		}
+	}
+	t.Logf("%d kills, %d runs, %d of them ended", kills, len(acknowledged), ended)
+	// Every run that was held and has not ended is there to be claimed.
+	open := make(map[string]bool)
+	for run := range acknowledged {
+		if r, err := log.Run(t.Context(), run); err == nil && r.Last.Seq > 0 && !r.Last.Terminal() {
+			open[run] = true
+		}
+	}
+	for len(open) > 0 {
+		job := claim(t, log)
+		delete(open, job.Run())
+	}
+}
+
+// TestALogOnDiskIsAsItsModel appends, reads and reopens at random and compares what is
+// read with what was written.
+func TestALogOnDiskIsAsItsModel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rnd := rand.New(rand.NewPCG(5, 6))
+	log := open(t, jetstream.Options{URL: "file:" + dir})
+	model := make(map[string][]event.Body) // what was appended; nil for what is not known to be
+	var ids []string
+	jobs := make(map[string]event.Job)
+	for range 1000 {
+		switch n := rnd.IntN(1000); {
+		case n < 40 || len(ids) == 0:
+			id := fmt.Sprintf("run_%d", len(ids))
+			jobs[id] = begin(t, log, id)
+			ids = append(ids, id)
+			model[id] = []event.Body{event.Start{Question: "?"}}
+		case n < 600:
+			id := ids[rnd.IntN(len(ids))]
+			if jobs[id] == nil {
+				continue
+			}
+			var b event.Body = event.StepStart{Step: n}
+			if n >= 590 {
+				b = event.FinalAnswer{Answer: strings.Repeat("y", rnd.IntN(700<<10))}
+			}
+			add(t, log, id, b)
+			model[id] = append(model[id], b)
+			if n >= 590 {
+				if err := jobs[id].Done(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				delete(jobs, id)
+			}
+		case n < 997:
+			id := ids[rnd.IntN(len(ids))]
+			compare(t, log, id, rnd.Int64N(int64(len(model[id]))+2), model[id])
+		default:
+			if err := log.Close(); err != nil {
+				t.Fatal(err)
+			}
+			log = open(t, jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond})
+			for range len(jobs) {
+				j := claim(t, log)
+				if jobs[j.Run()] == nil {
+					t.Fatalf("claimed %s", j.Run())
+				}
+				jobs[j.Run()] = j
+			}
+		}
+	}
+}
+
+// compare reads one page at a position.
+func compare(t *testing.T, log event.Log, id string, pos int64, want []event.Body) {
+	t.Helper()
+	page, err := log.After(t.Context(), id, pos)
+	if pos > int64(len(want)) {
+		if !errors.Is(err, event.ErrNoPosition) {
+			t.Fatalf("%s after %d of %d: %v", id, pos, len(want), err)
+		}
+		return
+	}
+	if err != nil || len(page.Events) == 0 && pos < int64(len(want)) {
+		t.Fatalf("%s after %d of %d: %d events, %v", id, pos, len(want), len(page.Events), err)
+	}
+	for i, e := range page.Events {
+		if e.Seq != pos+int64(i)+1 || e.Body.Type() != want[pos+int64(i)].Type() {
+			t.Fatalf("%s after %d: event %d is %.200s", id, pos, i, e.JSON)
+		}
+		if s, ok := e.Body.(event.StepStart); ok && s != want[pos+int64(i)] {
+			t.Fatalf("%s after %d: event %d is %s", id, pos, i, e.JSON)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+//go:build unix
+
+package jetstream
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockFile takes a lock that ends with the process, however that ends.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.New("another process uses it")
+		}
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,98 @@
+package mcp
+
+import (
+	"strings"
+	"testing"
+)
+
+// What a server says of its tools never takes away what the operator demands, and says
+// nothing where the operator does not ask for it.
+func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
+	yes, no := true, false
+	silent, reads := (*Annotations)(nil), &Annotations{ReadOnly: true, Destructive: &yes}
+	tame, wild := &Annotations{Destructive: &no}, &Annotations{Destructive: &yes}
+	for _, c := range []struct {
+		approval Approval
+		globs    []string
+		hints    *Annotations
+		want     bool
+	}{
+		{"", nil, wild, false},
+		{ApproveNever, nil, wild, false},
+		{ApproveNever, []string{"add"}, reads, true},
+		{ApproveNever, []string{"a*"}, tame, true},
+		{ApproveNever, []string{"p_add"}, silent, true},
+		{ApproveNever, []string{"sub"}, wild, false},
+		// MCP: destructiveHint is true unless said otherwise, and means something only
+		// where readOnlyHint is false.
+		{ApproveDestructive, nil, silent, true},
+		{ApproveDestructive, nil, &Annotations{}, true},
+		{ApproveDestructive, nil, wild, true},
+		{ApproveDestructive, nil, tame, false},
+		{ApproveDestructive, nil, reads, false},
+		{ApproveDestructive, []string{"add"}, reads, true},
+		{ApproveAlways, nil, reads, true},
+		{ApproveAlways, nil, tame, true},
+	} {
+		cfg := ServerConfig{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
+		if got := cfg.approves(Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
+			t.Errorf("%q %v %+v: %v", c.approval, c.globs, c.hints, got)
+		}
+	}
+}
+
+// Whoever calls: what needs an approval is not sent without, nor with that of another
+// definition.
+func TestACallWithoutItsApprovalIsNotSent(t *testing.T) {
+	s := newShifty(addV1, sub)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Approval: ApproveDestructive})
+	c.Tools(t.Context())
+	add, _ := c.Tool("add")
+	if free, _ := c.Tool("sub"); !add.NeedsApproval || free.NeedsApproval || len(add.Version()) != 64 || add.Version() == free.Version() {
+		t.Fatalf("%+v", add)
+	}
+	call := func(approved string) *CallError {
+		_, err := c.Call(t.Context(), Call{Tool: "add", Approved: approved})
+		return kind(t, err)
+	}
+	for _, approved := range []string{"", "x"} {
+		if e := call(approved); e.Kind != Denied {
+			t.Errorf("%q: %v", approved, e)
+		}
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "add", Approved: add.Version()})
+	must(t, res, err)
+
+	s.offer(addV1Again, sub)
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	res, err = c.Call(t.Context(), Call{Tool: "add", Approved: add.Version()}) // the same for every reader
+	must(t, res, err)
+	s.offer(addV2, sub)
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if e := call(add.Version()); e.Kind != Denied || !strings.Contains(e.Message, "changed") {
+		t.Error(e)
+	}
+	if got := s.calls.Load(); got != 2 {
+		t.Errorf("%d calls were sent", got)
+	}
+}
+
+// The operator's file may come to ask for approval while tools are in use.
+func TestApprovalThatIsAskedForLaterHoldsAtOnce(t *testing.T) {
+	s := newShifty(addV1)
+	cfg := ServerConfig{Name: "a", URL: serve(t, s).URL}
+	c := open(t, Options{}, cfg)
+	c.Tools(t.Context())
+	cfg.ApproveTools = []string{"add"}
+	if err := c.Reload([]ServerConfig{cfg}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Call(t.Context(), Call{Tool: "add"})
+	if e := kind(t, err); e.Kind != Denied || s.calls.Load() != 0 {
+		t.Error(e)
+	}
+}
