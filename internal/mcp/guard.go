@@ -103,7 +103,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)
-		defer time.AfterFunc(handshakeTime/2, cancel).Stop()
+		defer time.AfterFunc(x.patience, cancel).Stop()
 		ctx = dctx
 	}
 	resp, err := g.next.RoundTrip(r.WithContext(ctx))

@@ -88,7 +88,7 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return s
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed,
+		life: s.life, dial: s.dialer.connect, time: orElse(s.dialer.time, handshakeTime), made: s.poke, changed: s.noticed,
 		gone: func(f *failure) { s.down(f) },
 	}
 	if s.dialer.behalf != nil {

@@ -14,6 +14,10 @@ import (
 // (2026-07-28), then initialize.
 const handshakeTime = 10 * time.Second
 
+// startTime bounds the handshake with a child process, which has to come up first: npx and
+// uvx fetch a package the first time, and who is killed meanwhile begins anew.
+const startTime = time.Minute
+
 // session is one handshake with a server, and what came of it.
 type session struct {
 	ready chan struct{}      // closed when the handshake is over; then the next two are set
@@ -57,6 +61,7 @@ func (s *session) protocol() string {
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
+	time    time.Duration  // of one handshake
 	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
 	changed func(string)   // session.changed
@@ -97,8 +102,8 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 // SDK keeps its values for the whole session and uses them for the requests that it
 // sends by itself, so no caller's may be in it.
 func (p *pool) handshake(s *session) {
-	x := newExchange(context.Background(), p.life, time.Now().Add(handshakeTime))
-	x.session, x.handshake = s, true
+	x := newExchange(context.Background(), p.life, time.Now().Add(p.time))
+	x.session, x.handshake, x.patience = s, true, p.time/2
 	cs, err := p.dial(x.ctx)
 	if err != nil {
 		_, f := x.outcome(x.ctx, err)

@@ -56,7 +56,7 @@ func dialStdio(cfg ServerConfig, o Options) (dialer, error) {
 		}
 		return cs, err
 	}
-	return dialer{connect: connect, close: s.close}, nil
+	return dialer{connect: connect, close: s.close, time: startTime}, nil
 }
 
 // open starts the process. It waits for the one before, which may hold files and ports
