@@ -212,7 +212,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 			return resp, nil
 		}
 	}
-	return nil, x.fail(busy(resp, body))
+	return nil, x.fail(refusal(resp, body))
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
@@ -262,7 +262,7 @@ func (g guard) aside(r *http.Request, x *exchange, ok int, bound time.Duration) 
 	}
 	body := drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return nil, x.failAside(busy(resp, body))
+		return nil, x.failAside(refusal(resp, body))
 	}
 	return emptyReply(r, ok), nil
 }
