@@ -45,7 +45,7 @@ func newShelf() *shelf {
 	return &shelf{wake: make(chan struct{}, 1), books: map[bookKey]book{}, watched: map[string]bool{}}
 }
 
-// key is that of a call.
+// newBookKey is the key of uri as a call with that context reads it.
 func newBookKey(uri string, context map[string]string) bookKey {
 	k := bookKey{uri: uri}
 	if len(context) > 0 {
