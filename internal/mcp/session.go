@@ -164,6 +164,10 @@ func (p *pool) handshake(s *session) {
 		if f == nil {
 			f = badReply("the handshake failed", err)
 		}
+		// There was no session to lose yet: what ended the connection is the reason.
+		if end, ok := errors.AsType[*failure](f.err); ok && f.lost {
+			f = end
+		}
 		// Whatever went wrong, no call has been sent: the next one tries again (S3.4).
 		s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}
 		p.mu.Lock()

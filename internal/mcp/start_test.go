@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,15 @@ func TestAProcessHasTimeToComeUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A process that ends before it was asked anything is reported for that, not for a session
+// that nobody ever had.
+func TestAnEndBeforeTheHandshakeIsItsReason(t *testing.T) {
+	c := piped(t, Options{}, ServerConfig{}, func(net.Conn) {})
+	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
+		t.Errorf("%+v", st)
+	}
 }
 
 // slowToDiscover is a server of 2026-07-28 that answers after that time, and then knows no
