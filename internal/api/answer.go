@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -153,7 +155,12 @@ func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resume(w, r, id)
 	}
-	req, err := native.DecodeQuery(r.URL.Query())
+	// Not r.URL.Query: it leaves out what it can't read, as if it had not been asked for.
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return newProblem("invalid_request", "The query is not well formed.")
+	}
+	req, err := native.DecodeQuery(query)
 	if err != nil {
 		return err
 	}
@@ -225,10 +232,17 @@ func (h *Handler) body(r *http.Request) ([]byte, error) {
 	if err := isJSON(r); err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
-	var tooLarge *http.MaxBytesError
-	if err != nil && !errors.As(err, &tooLarge) {
-		return nil, newProblem("timeout", "The body did not arrive whole or in time.")
+	limit := &http.MaxBytesError{Limit: h.MaxBody}
+	if r.ContentLength > h.MaxBody {
+		return nil, limit // and is not asked for (RFC 9110 section 10.1.1)
 	}
-	return b, err
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	if err == nil || errors.As(err, &limit) {
+		return b, err
+	}
+	// Only the server's ReadTimeout is a timeout. Clients send again what got 408.
+	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+		return nil, newProblem("timeout", "The body did not arrive in time.")
+	}
+	return nil, newProblem("invalid_request", "The body did not arrive whole, or its chunks are not well formed.")
 }

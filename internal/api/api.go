@@ -91,7 +91,7 @@ func (h *Handler) Unready() { h.unready.Store(true) }
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(h.contain, h.checkHost, h.crossOrigin)
+	r.Use(h.contain, h.checkHost, h.onceEach, h.crossOrigin)
 	r.NotFound(h.handle(notFound))
 	r.MethodNotAllowed(h.handle(methodNotAllowed))
 

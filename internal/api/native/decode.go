@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -23,6 +24,9 @@ const (
 	maxPairText = 1024
 	maxSeconds  = 86400
 	maxCost     = 1e9
+	// maxErrors is how many things that are wrong are listed. A body has room for a
+	// hundred thousand.
+	maxErrors = 100
 )
 
 var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), string(agent.ToolRequired)}
@@ -51,6 +55,11 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 	f := &fields{}
 	root := make(map[string]any)
 	for name, values := range q {
+		for _, text := range append(values, name) {
+			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+				return agent.Request{}, invalid("/"+escape(strings.ToValidUTF8(name, "\uFFFD")), "is not UTF-8, or contains U+0000")
+			}
+		}
 		switch name {
 		case "servers", "tools":
 			list := make([]any, len(values))
@@ -95,7 +104,9 @@ func (f *fields) request(root map[string]any) agent.Request {
 }
 
 func (f *fields) add(pointer, detail string) {
-	f.errors = append(f.errors, FieldError{pointer, detail})
+	if len(f.errors) < maxErrors {
+		f.errors = append(f.errors, FieldError{pointer, detail})
+	}
 }
 
 func (f *fields) err() error {
@@ -116,6 +127,9 @@ func (f *fields) question(text string, root map[string]any) {
 
 func (f *fields) known(pointer string, object map[string]any, names ...string) {
 	for key := range object {
+		if len(f.errors) == maxErrors {
+			return
+		}
 		if !slices.Contains(names, key) {
 			f.add(pointer+"/"+escape(key), "unknown field")
 		}
