@@ -149,6 +149,9 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err
 	}
+	if err := a.checkForced(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
 	// Before anything is refused: whoever repeats a request is no new load.
 	if run, err := a.keyed(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
 		return run, err
@@ -157,7 +160,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	rec := event.Run{
 		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint,
+		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admit(ru); err != nil {
@@ -213,7 +216,7 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	start := event.Start{Question: ru.req.Question, Model: ru.req.Model, ThreadID: ru.ThreadID, TraceID: ru.TraceID, Metadata: ru.req.Metadata}
+	start := event.Start{Question: ru.req.asked(), Model: ru.req.Model, ThreadID: ru.ThreadID, TraceID: ru.TraceID, Metadata: ru.req.Metadata}
 	if err := ru.out.Append(ctx, start); err != nil {
 		// A run that never began must not keep its key. The log forgets it in time too.
 		_ = a.Log.Delete(context.WithoutCancel(ctx), ru.ID)

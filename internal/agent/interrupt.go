@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +91,7 @@ func (i *interrupt) ended() error {
 // when it returns. The error is the log's.
 func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
-	if !l.run.req.Interactive {
+	if !l.run.req.answerable(rec.Kind) {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
@@ -110,6 +111,17 @@ func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{
 	}
 	v := i.await(ctx, patience)
 	return v, l.run.waits.resolve(ctx, i, v)
+}
+
+// answerable reports whether there is somebody to ask for that kind of answer.
+func (r Request) answerable(kind string) bool {
+	switch kind {
+	case event.KindElicitation:
+		return r.Interactive && !r.FormsDeclined
+	case event.KindApproval:
+		return r.Interactive && !r.ApprovalsDeclined
+	}
+	return r.Interactive
 }
 
 // await waits for the answer.
@@ -175,44 +187,59 @@ func (l *loop) elicit(ctx context.Context, c event.Call, e mcp.Elicitation) (res
 	return mcp.ElicitationResult{Action: v.action(), Content: v.Content}, nil
 }
 
-// Answer gives a person's answer to what a run waits for, and returns when it is in the
-// log. Only the run's owner may; to anybody else there is no such run. The first answer
-// wins. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
-// ErrExpired, or the log's or ctx's.
-func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Input) error {
+// Answer gives a person's answers to what a run waits for, all of them or none, and
+// returns when they are in the log. Only the run's owner may; to anybody else there is no
+// such run. The first answer to a question wins: one that comes at the same moment may
+// leave those after it ungiven. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt,
+// ErrAnswered, ErrExpired, or the log's or ctx's.
+func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
 	a.mu.Lock()
 	r := a.active[run]
 	a.mu.Unlock()
-	if r == nil {
-		return a.answeredBefore(ctx, by, run, in.ID)
+	asked := make([]*interrupt, len(answers))
+	answers = slices.Clone(answers) // checking completes them
+	for n := range answers {
+		if r == nil {
+			return a.answeredBefore(ctx, by, run, answers[n].ID)
+		}
+		var err error
+		if asked[n], err = a.askedFor(r, by, &answers[n]); err != nil {
+			return err
+		}
 	}
+	for n, i := range asked {
+		if !i.settle(ErrAnswered) {
+			return i.ended()
+		}
+		i.answer <- verdict{Input: answers[n], by: by}
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
+	}
+	for _, i := range asked {
+		select {
+		case <-i.resolved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// askedFor is the open question that in is an answer to, and fits.
+func (a *Agent) askedFor(r *run, by auth.Identity, in *Input) (*interrupt, error) {
 	if !by.Owns(r.caller) {
-		return event.ErrNotFound
+		return nil, event.ErrNotFound
 	}
 	i := r.waits.find(in.ID)
 	if i == nil {
-		return ErrUnknownInterrupt
+		return nil, ErrUnknownInterrupt
 	}
 	if err := i.ended(); err != nil {
-		return err
+		return nil, err
 	}
 	if time.Now().UnixMilli() >= i.ExpiresAt {
-		return ErrExpired
+		return nil, ErrExpired
 	}
-	if err := a.checkInput(i.Interrupt, &in); err != nil {
-		return err
-	}
-	if !i.settle(ErrAnswered) {
-		return i.ended()
-	}
-	i.answer <- verdict{Input: in, by: by}
-	a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", in.ID, "kind", i.Kind, "subject", by.Subject)
-	select {
-	case <-i.resolved:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return i, a.checkInput(i.Interrupt, in)
 }
 
 // checkInput refuses an answer that the question does not allow.
@@ -229,6 +256,8 @@ func (a *Agent) checkInput(asked event.Interrupt, in *Input) error {
 			return misfit("/content", wrong.Fields)
 		}
 		return err
+	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
+		return &InvalidError{"/action", "must be accept, decline or cancel"}
 	case in.Content != nil:
 		return &InvalidError{"/content", "goes with the action accept only"}
 	}

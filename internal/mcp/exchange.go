@@ -123,6 +123,13 @@ func (x *exchange) asked() jsonrpc.ID {
 	return x.id
 }
 
+// asking is that request's method. A stream of the request before it may still be read.
+func (x *exchange) asking() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.method
+}
+
 // fail notes f as the outcome, and returns it.
 func (x *exchange) fail(f *failure) *failure {
 	x.mu.Lock()

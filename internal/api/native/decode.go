@@ -1,7 +1,9 @@
 package native
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -46,6 +48,44 @@ func Decode(body []byte) (agent.Request, error) {
 		"budget", "context", "prompt", "thread_id", "metadata", "background")
 	r := f.request(root)
 	return r, f.err()
+}
+
+// DecodeOptions reads the member "answerd" of a request in another format into r: the
+// fields of ours that the format lacks. The error is an *Invalid. raw may be nil.
+func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
+	if raw == nil {
+		return nil
+	}
+	const at = "/answerd"
+	v, err := parse(raw)
+	if bad, ok := errors.AsType[*Invalid](err); ok {
+		for i := range bad.Errors {
+			bad.Errors[i].Pointer = at + bad.Errors[i].Pointer
+		}
+	}
+	if err != nil {
+		return err
+	}
+	root, ok := v.(map[string]any)
+	if !ok {
+		return invalid(at, "must be an object")
+	}
+	f := &fields{}
+	f.known(at, root, "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id")
+	r.Servers = append(r.Servers, f.texts(root, at+"/servers")...)
+	r.Tools = append(r.Tools, f.texts(root, at+"/tools")...)
+	r.MaxTurns = int(f.positive(root, at+"/max_turns"))
+	r.Context = f.pairs(root, at+"/context")
+	r.Prompt = f.prompt(root, at+"/prompt")
+	if id := f.id(root, at+"/thread_id"); id != "" {
+		r.ThreadID = id
+	}
+	if _, given := root["budget"]; given {
+		calls := r.Budget.ToolCalls
+		r.Budget = f.budget(root, at+"/budget")
+		r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, calls)
+	}
+	return f.err()
 }
 
 // DecodeQuery reads the query of GET /answer/stream, which a plain EventSource can
