@@ -49,7 +49,7 @@ type Request struct {
 	Interactive bool
 	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
 	FormsDeclined bool
-	// ApprovalsDeclined says the opposite.
+	// ApprovalsDeclined says that they can fill in forms, and approve nothing.
 	ApprovalsDeclined bool
 	// Record is what the face that starts the run needs again; it is kept with the run.
 	Record []byte
