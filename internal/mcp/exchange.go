@@ -39,6 +39,7 @@ type exchange struct {
 	release   func() // frees what ctx holds
 	session   *session
 	handshake bool
+	patience  time.Duration     // of a handshake: for the answer to server/discover
 	query     map[string]string // query parameters of this call
 	headers   map[string]string // and headers, where the protocol has them
 	token     string            // progress token; "" where nobody asked
