@@ -111,7 +111,13 @@ type Log interface {
 
 	Inbox
 	Jobs
+	Journal
 	Directory
+
+	// ReadElsewhere reports whether another process has a reader of the run that waits
+	// for more, or had one some seconds ago. It takes some seconds at most; whom it
+	// cannot ask does not count.
+	ReadElsewhere(ctx context.Context, run string) bool
 
 	// Ready says why the log cannot be used at the moment, nil if it can.
 	Ready(ctx context.Context) error
