@@ -62,7 +62,8 @@ type (
 		FinishReason string `json:"finish_reason"`
 		Usage        *Usage `json:"usage,omitempty"`
 	}
-	// StepReset says that what the step said so far is void: it runs again.
+	// StepReset says that what the step said so far is void: it runs again. Its text and
+	// its calls were closed before.
 	StepReset struct {
 		Step   int    `json:"step"`
 		Reason string `json:"reason"`
