@@ -58,7 +58,7 @@ type config struct {
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
 	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
 	MCPPinsPath string `env:"MCP_PINS_PATH"`
-	// Longest time of one MCP call, without its time in the queue.
+	// Longest silence of an MCP server that works on a call; ten times that bounds the call in all.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
 	// Tool calls at a time per MCP server.
 	MaxConcurrentCalls int `env:"MAX_CONCURRENT_CALLS" envDefault:"10"`

@@ -125,6 +125,11 @@ func (i *interrupt) await(ctx context.Context, patience time.Duration) verdict {
 	case <-expiry.C:
 	case <-ctx.Done():
 		otherwise, end = verdict{why: errWithdrawn}, ErrAnswered // by the server, or the end of the run
+		select {
+		case <-i.done: // which is why the question was withdrawn
+			otherwise = verdict{Input: Input{Action: mcp.Accept}}
+		default:
+		}
 	}
 	if i.settle(end) {
 		return otherwise

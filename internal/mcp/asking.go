@@ -15,6 +15,8 @@ import (
 const (
 	methodElicit = "elicitation/create"
 	methodSample = "sampling/createMessage"
+	methodCall   = "tools/call"
+	methodRead   = "resources/read"
 
 	// tagKey is the _meta member that tells a server's request's call, from the edge to
 	// our handler. What a server writes there itself is overwritten.
@@ -134,6 +136,7 @@ func requestOf(ctx context.Context, meta sdk.Meta) request {
 type talk struct {
 	elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	sample func(context.Context, Sampling) (Sample, error)
+	asking func() // called when a person is asked
 
 	x      *exchange
 	mu     sync.Mutex // protects what follows
@@ -146,11 +149,11 @@ type talk struct {
 }
 
 // newTalk is the talk of a call; nil where its caller answers nothing.
-func newTalk(x *exchange, call Call) *talk {
+func newTalk(x *exchange, call Call, asking func()) *talk {
 	if call.Elicit == nil && call.Sample == nil {
 		return nil
 	}
-	return &talk{x: x, elicit: call.Elicit, sample: call.Sample, ends: map[int]context.CancelFunc{}}
+	return &talk{x: x, elicit: call.Elicit, sample: call.Sample, asking: asking, ends: map[int]context.CancelFunc{}}
 }
 
 // begin is the context to answer one request in, which ends with the call, or when ctx
@@ -174,6 +177,7 @@ func (t *talk) begin(ctx context.Context, person bool) (_ context.Context, done 
 	if person {
 		if t.people++; t.people == 1 {
 			t.x.limit.hold()
+			t.asking()
 		}
 	}
 	return qctx, func() {

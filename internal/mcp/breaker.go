@@ -27,7 +27,8 @@ type breaker struct {
 	seconds [sampleTime / time.Second]sample
 	opened  time.Time // zero while closed
 	retry   time.Time // when open: the first moment that a call may try
-	trial   bool      // that call is under way
+	trial   int       // that call, while it is under way; else 0
+	trials  int       // such calls so far
 	turns   int       // times that it opened or closed
 	noted   int       // failures that counted
 }
@@ -64,8 +65,8 @@ func judge(f *failure) verdict {
 	return works
 }
 
-// pass admits one call.
-type pass struct{ turn, noted int }
+// pass admits one call. trial is 0 for one that is none.
+type pass struct{ turn, noted, trial int }
 
 // refuse says why a call would not be let through now; nil if it would.
 func (b *breaker) refuse() *failure {
@@ -75,7 +76,7 @@ func (b *breaker) refuse() *failure {
 }
 
 func (b *breaker) refuseLocked(now time.Time) *failure {
-	if b.opened.IsZero() || !b.trial && !now.Before(b.retry) {
+	if b.opened.IsZero() || b.trial == 0 && !now.Before(b.retry) {
 		return nil
 	}
 	return &failure{kind: Unavailable, public: b.reasonLocked(now), notRun: true}
@@ -84,7 +85,7 @@ func (b *breaker) refuseLocked(now time.Time) *failure {
 // reasonLocked is the open breaker in words fit for the caller.
 func (b *breaker) reasonLocked(now time.Time) string {
 	switch wait := b.retry.Sub(now); {
-	case b.trial:
+	case b.trial != 0:
 		return "it failed too often; a call is trying it again"
 	case wait <= 0:
 		return "it failed too often; the next call tries it again"
@@ -100,28 +101,47 @@ func (b *breaker) enter() (pass, *failure) {
 	if f := b.refuseLocked(time.Now()); f != nil {
 		return pass{}, f
 	}
-	b.trial = !b.opened.IsZero()
-	return pass{b.turns, b.noted}, nil
+	p := pass{turn: b.turns, noted: b.noted}
+	if !b.opened.IsZero() {
+		b.trials++
+		b.trial, p.trial = b.trials, b.trials
+	}
+	return p, nil
+}
+
+// yield gives the trial back, if p is one: it waits for a person, and the next call may
+// try instead.
+func (b *breaker) yield(p pass) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p.trial != 0 && p.trial == b.trial {
+		b.trial = 0
+	}
 }
 
 // leave notes what came of a call. A call from before the breaker last opened or
 // closed says nothing about the server as it is now. Nor does one that fails after
 // another failure that it was under way with: calls that one cut connection ends are
-// one failure, however many they are.
-func (b *breaker) leave(p pass, v verdict) {
+// one failure, however many they are. rest is how long the server wants to be left alone
+// then, if it said so; shorter than breakerTime is no longer.
+func (b *breaker) leave(p pass, v verdict, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.turn != b.turns {
 		return
 	}
 	now := time.Now()
+	until := now.Add(max(breakerTime, rest))
 	if !b.opened.IsZero() {
-		b.trial = false // of which there is one at a time
-		switch v {
-		case works:
+		mine := p.trial != 0 && p.trial == b.trial
+		if mine {
+			b.trial = 0
+		}
+		switch {
+		case v == works:
 			b.closeLocked()
-		case fails:
-			b.retry = now.Add(breakerTime)
+		case v == fails && mine: // one that was given back has had another after it
+			b.retry = until
 		}
 		return
 	}
@@ -135,7 +155,7 @@ func (b *breaker) leave(p pass, v verdict) {
 		b.noted++
 	}
 	if b.tooMuchLocked(now, v) {
-		b.opened, b.retry = now, now.Add(breakerTime)
+		b.opened, b.retry = now, until
 		b.turns++
 	}
 }
@@ -162,7 +182,7 @@ func (b *breaker) tooMuchLocked(now time.Time, v verdict) bool {
 }
 
 func (b *breaker) closeLocked() {
-	b.opened, b.retry, b.trial = time.Time{}, time.Time{}, false
+	b.opened, b.retry, b.trial = time.Time{}, time.Time{}, 0
 	b.streak, b.seconds = 0, [len(b.seconds)]sample{}
 	b.turns++
 }

@@ -18,7 +18,7 @@ func report(t *testing.T, b *breaker, v verdict) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	b.leave(p, v)
+	b.leave(p, v, 0)
 }
 
 // after is fake time going by.
@@ -99,7 +99,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			if since, _, _ := b.state(); since != begin {
 				t.Errorf("open since %s, want %s", since, begin)
 			}
-			b.leave(p, trial.found)
+			b.leave(p, trial.found, 0)
 		}
 		for range maxStreak - 1 {
 			report(t, &b, fails) // counted anew
@@ -115,14 +115,14 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 		for range maxStreak {
 			report(t, &b, fails)
 		}
-		b.leave(old, works)
+		b.leave(old, works, 0)
 		if b.refuse() == nil {
 			t.Error("an old success closed it")
 		}
 		after(breakerTime)
 		trial, _ := b.enter()
-		b.leave(old, works)
-		b.leave(trial, fails)
+		b.leave(old, works, 0)
+		b.leave(trial, fails, 0)
 		if b.refuse() == nil {
 			t.Error("an old success stood for the trial")
 		}

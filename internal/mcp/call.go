@@ -72,7 +72,7 @@ const (
 // Call calls a tool and waits for its result. The error is a *CallError. A result
 // with IsError is a result: the tool ran and says that it failed.
 //
-// The call waits under ctx for one of its server's permits; its time-out starts when
+// The call waits under ctx for one of its server's permits; its time starts when
 // it has one (S4.4). When ctx ends Call returns at once, and the server is told.
 func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 	for {
@@ -143,6 +143,13 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if !s.live() {
 		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
 	}
+	// Before the breaker: too many callers, or one without a token, say nothing about the
+	// server.
+	on, leave, f := s.way(call.Principal)
+	if f != nil {
+		return nil, f
+	}
+	defer leave()
 	if f := s.breaker.refuse(); f != nil { // before the queue, which may be long then
 		return nil, f
 	}
@@ -164,25 +171,21 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if f != nil {
 		return nil, f
 	}
-	said := saysNothing // what is left if there is a panic
-	defer func() { s.breaker.leave(p, said) }()
-	res, f := s.attempts(ctx, call)
+	said, rest := saysNothing, time.Duration(0) // what is left if there is a panic
+	defer func() { s.breaker.leave(p, said, rest) }()
+	on.asking = func() { s.breaker.yield(p) }
+	res, f := s.attempts(ctx, call, on)
 	// Else the caller's own time was too short, or his own token no good.
 	if ctx.Err() == nil && f != moved && !s.personal(f) {
-		said = judge(f)
+		said, rest = judge(f), f.rest()
 	}
 	return res, f
 }
 
 // attempts sends the call as often as may be.
-func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
-	on, leave, f := s.way(call.Principal)
-	if f != nil {
-		return nil, f
-	}
-	defer leave()
-	deadline := time.Now().Add(s.cfg.Timeout)
-	sends := 0
+func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *failure) {
+	deadline := time.Now().Add(s.cfg.MaxTime)
+	sends, asked := 0, false
 	var last *failure
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call, deadline)
@@ -202,8 +205,18 @@ func (s *server) attempts(ctx context.Context, call Call) (*Result, *failure) {
 		if f == nil {
 			return res, nil
 		}
+		if pages := visits(f); len(pages) > 0 && call.Elicit != nil && !asked {
+			on.asking()
+			began := time.Now()
+			if !s.visited(ctx, call, pages) {
+				return nil, f
+			}
+			deadline = deadline.Add(time.Since(began)) // the person's time is not the call's
+			asked, sends = true, 0
+			continue
+		}
 		again := f.lost && f.notRun || f.kind == UnknownOutcome && s.repeatable(b)
-		if !again || sends > 1 || try == maxTries || ctx.Err() != nil {
+		if !again || sends > 1 || try >= maxTries || ctx.Err() != nil {
 			return nil, f
 		}
 		last = f
@@ -219,7 +232,7 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 	if f != nil {
 		return ways{}, nil, f
 	}
-	return ways{t.pool, s.callers.of(who)}, func() { s.callers.leave(t) }, nil
+	return ways{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.leave(t) }, nil
 }
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
@@ -272,6 +285,7 @@ func matches(globs []string, names ...string) bool {
 type ways struct {
 	pool   *pool
 	tokens sender
+	asking func() // called when a person is asked, who may take his time
 }
 
 // send sends the call once, on the current session, and reports whether the server
@@ -279,11 +293,15 @@ type ways struct {
 func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
+	x.limit.between(s.cfg.Timeout)
 	x.tokens = on.tokens
 	used, f := on.pool.get(x.ctx)
 	if f != nil {
 		if x.ctx.Err() != nil {
-			_, f = x.outcome(ctx, f)
+			waited := f
+			if _, f = x.outcome(ctx, f); errors.Is(waited, errCredentials) {
+				f.err = waited
+			}
 		} else if s.callers == nil && s.down(f) {
 			s.poke()
 		}
@@ -299,7 +317,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
 	s.listen(x, call, params)
-	x.talk = newTalk(x, call)
+	x.talk = newTalk(x, call, on.asking)
 	raw, f := s.carryOut(ctx, x, b, params)
 	x.talk.close()
 	if x.notes != nil {
@@ -339,15 +357,7 @@ func (s *server) carryOut(ctx context.Context, x *exchange, b binding, params *s
 	if f != nil {
 		return nil, f
 	}
-	res, err := x.session.cs.ReadResource(x.ctx, &sdk.ReadResourceParams{Meta: params.Meta, URI: uri})
-	if err == nil && x.received() == nil {
-		raw, err := json.Marshal(res) // from the SDK's cache, for as long as the server said
-		if err != nil {
-			return nil, badReply("its resource does not encode", err)
-		}
-		return raw, nil
-	}
-	return x.outcome(ctx, err)
+	return x.read(ctx, newBookKey(uri, x.query), params.Meta)
 }
 
 // listen makes the exchange hand on what the server says besides the answer, and asks

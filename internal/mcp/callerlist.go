@@ -10,7 +10,7 @@ import (
 // wanted reports whether the tools should be listed with the token of whoever asks for
 // them: nobody has, or the list is out of date.
 func (c *callers) wanted() bool {
-	due, _, _ := c.s.renewalDue()
+	due, _ := c.s.renewalDue()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
@@ -83,19 +83,18 @@ func (c *callers) round(who auth.Identity) error {
 		return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
 	}
 	defer c.leave(t)
-	_, _, changes := c.s.renewalDue()
-	c.s.renewSession(t.pool)
+	_, changes := c.s.renewalDue()
 	l, used, f := c.s.list(t.pool)
 	switch {
 	case c.s.life.Err() != nil:
 		return context.Cause(c.s.life)
 	case f == nil:
 		c.s.up(l, used.protocol(), nil, changes)
-		c.note(true)
+		c.note(nil)
 		return nil
 	case !c.s.personal(f):
 		c.s.down(f)
-		c.note(false)
+		c.note(f)
 	default:
 		c.offerSignIn(f)
 	}
@@ -103,13 +102,13 @@ func (c *callers) round(who auth.Identity) error {
 }
 
 // note takes down how a list went: the next one after a failure waits, ever longer.
-func (c *callers) note(ok bool) {
+func (c *callers) note(f *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ok {
+	if f == nil {
 		c.known, c.failures, c.next = true, 0, time.Time{}
 		return
 	}
-	c.next = time.Now().Add(backoff(c.failures))
+	c.next = time.Now().Add(max(backoff(c.failures), f.rest()))
 	c.failures++
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -60,7 +62,45 @@ type failure struct {
 	notRun bool   // the server provably did not carry the request out
 	lost   bool   // because the session is gone
 	fields []ContentField
-	err    error // the cause, for the log; may be nil
+	err    error         // the cause, for the log; may be nil
+	later  time.Duration // how long the server wants to be left alone; 0 if it didn't say
+}
+
+// maxRest bounds how long a server is left alone because it said so.
+const maxRest = time.Minute
+
+// rest is how long the server wants to be left alone.
+func (f *failure) rest() time.Duration {
+	for f != nil {
+		if f.later > 0 {
+			return f.later
+		}
+		f, _ = errors.AsType[*failure](f.err) // of a handshake
+	}
+	return 0
+}
+
+// retryAfter is what a header of that name says (RFC 9110 section 10.2.3), at most
+// maxRest; 0 where it says nothing of use.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRest)
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(time.Until(at), 0), maxRest)
+}
+
+// busy is badStatus of a reply that may say how long the server is busy.
+func busy(resp *http.Response, body []byte) *failure {
+	f := badStatus(resp.StatusCode, body)
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
+		f.later = retryAfter(resp.Header)
+	}
+	return f
 }
 
 func (f *failure) Error() string {

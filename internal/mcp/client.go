@@ -26,8 +26,11 @@
 // or to a child process, which is one connection for all calls, a link does. An
 // exchange is what guard or link learn about one request on its way. What a server says
 // besides its answer, and what it asks, is the exchange's that it belongs to: notes go
-// to the call's queue, requests to the call's talk. A sender puts a token on what goes
-// out over HTTP; package oauth has those of authorization servers.
+// to the call's queue, requests to the call's talk. What it says beside all calls comes on
+// its connection, on the standing stream of a session over HTTP, or on the stream of
+// subscriptions/listen, and keeps the list of tools and the session's shelf of resources
+// fresh. A sender puts a token on what goes out over HTTP; package oauth has those of
+// authorization servers.
 package mcp
 
 import (
@@ -53,8 +56,8 @@ type Options struct {
 	// as with otelhttp. What it is given follows no redirects.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Logger    *slog.Logger // nil: slog.Default()
-	// Timeout bounds one call from the moment that it has its permit; 0: 60 s.
-	// A server's own Timeout wins.
+	// Timeout is the longest silence of a server that works on a call, from the moment
+	// that the call has its permit; 0: 60 s. A server's own Timeout wins.
 	Timeout time.Duration
 	// MaxConcurrentCalls is how many calls one server gets at a time; 0: 10.
 	// A server's own MaxConcurrentCalls wins.
@@ -153,10 +156,10 @@ func (c *Client) begunLocked() {
 	if c.untried > 0 {
 		return
 	}
-	close(c.begun)
 	if !c.Ready() {
-		close(c.ready)
+		close(c.ready) // first: who waited for the other may ask for this one
 	}
+	close(c.begun)
 }
 
 // Ready reports whether every enabled server that New was given has been tried once,

@@ -68,9 +68,16 @@ type ServerConfig struct {
 	// offered to the model through one tool that reads it.
 	Resources []string
 
-	Timeout            time.Duration // of one call; 0: Options.Timeout
-	MaxConcurrentCalls int           // 0: Options.MaxConcurrentCalls
-	ProtocolVersion    string        // "" means the newest that both sides speak
+	// StandaloneStream opens the stream that belongs to no request, in sessions over HTTP
+	// of before 2026-07-28: some servers ask the user nowhere else.
+	StandaloneStream bool
+
+	// Timeout is the longest silence of a server that works on a call; 0:
+	// Options.Timeout. Each message about the call begins it anew. MaxTime bounds the call
+	// in all; 0: ten times that. Neither goes on while a person is asked.
+	Timeout, MaxTime   time.Duration
+	MaxConcurrentCalls int    // 0: Options.MaxConcurrentCalls
+	ProtocolVersion    string // "" means the newest that both sides speak
 }
 
 // Bounds of a configuration.
@@ -149,6 +156,12 @@ func (s *ServerConfig) check(service bool) *fieldError {
 	switch {
 	case s.Timeout < 0 || s.Timeout > maxTimeout:
 		return wrong("timeout", "must be more than 0 and at most %s", maxTimeout)
+	case s.MaxTime < 0 || s.MaxTime > maxTimeout:
+		return wrong("maxTime", "must be more than 0 and at most %s", maxTimeout)
+	case s.MaxTime > 0 && s.MaxTime < s.Timeout:
+		return wrong("maxTime", "must be no less than timeout")
+	case s.StandaloneStream && s.kind() != TypeHTTP:
+		return wrong("standaloneStream", "is for servers of type http")
 	case s.MaxConcurrentCalls < 0 || s.MaxConcurrentCalls > maxCalls:
 		return wrong("maxConcurrentCalls", "must be 1 to %d", maxCalls)
 	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):

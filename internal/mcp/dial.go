@@ -35,18 +35,22 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	client := &http.Client{Transport: guard{out}, CheckRedirect: noRedirect}
+	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
+	client := &http.Client{Transport: edge, CheckRedirect: noRedirect}
 	mcp := sdkClient(cfg, o)
+	spoken := &speech{pinned: cfg.ProtocolVersion}
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		return mcp.Connect(ctx, &sdk.StreamableClientTransport{
-			Endpoint:   cfg.URL,
-			HTTPClient: client,
-			// The guard ends a stream that cannot be resumed; here, the end of
-			// retries would be the end of the session.
-			MaxRetries:           1000,
-			DisableStandaloneSSE: true,
-			MaxEventSize:         maxBody + maxError, // the guard's bound comes first
-		}, &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
+		return spoken.shake(ctx, func(version string) (*sdk.ClientSession, error) {
+			return mcp.Connect(ctx, &sdk.StreamableClientTransport{
+				Endpoint:   cfg.URL,
+				HTTPClient: client,
+				// The guard ends a stream that cannot be resumed; here, the end of
+				// retries would be the end of the session.
+				MaxRetries:           1000,
+				DisableStandaloneSSE: !edge.listen && !edge.watch, // see standing
+				MaxEventSize:         maxBody + maxError,          // the guard's bound comes first
+			}, &sdk.ClientSessionOptions{ProtocolVersion: version})
+		})
 	}
 	return dialer{connect: connect, close: out.close, behalf: out.behalf}, nil
 }
@@ -82,5 +86,7 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // sdkClient is the SDK's side of a server, whatever the transport. It may make many
 // sessions.
 func sdkClient(cfg ServerConfig, o Options) *sdk.Client {
-	return sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg))
+	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg))
+	enableListen(c)
+	return c
 }

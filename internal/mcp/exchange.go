@@ -52,9 +52,16 @@ type exchange struct {
 	renewed atomic.Bool  // a token was renewed once already
 	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
+	// fetching says that a token is being waited for, or did not come.
+	fetching atomic.Bool
+
+	// ended, of capacity 1, is told that the answer has come, or that none will; nil
+	// where the SDK waits for it.
+	ended chan struct{}
 
 	mu      sync.Mutex // protects what follows
 	id      jsonrpc.ID // of the latest request
+	method  string     // of it; not changed while it is under way
 	result  json.RawMessage
 	failure *failure
 	bodies  int  // streams that are not closed yet
@@ -101,10 +108,11 @@ func (x *exchange) traced(ctx context.Context) context.Context {
 
 // begin starts the request id, and forgets what an earlier one of the same exchange
 // brought: a call with input_required results takes several (SEP-2322).
-func (x *exchange) begin(id jsonrpc.ID) {
+func (x *exchange) begin(id jsonrpc.ID, method string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.id, x.result, x.failure = id, nil, nil
+	x.id, x.method, x.result, x.failure = id, method, nil, nil
+	x.limit.touch()
 }
 
 // asked is the request that the exchange waits for.
@@ -119,7 +127,16 @@ func (x *exchange) fail(f *failure) *failure {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.failure = f
+	x.tellEnd()
 	return f
+}
+
+// tellEnd tells who waits on ended.
+func (x *exchange) tellEnd() {
+	select {
+	case x.ended <- struct{}{}: // nil, and so never, where nobody waits
+	default:
+	}
 }
 
 // failAside notes that a request failed which only a handshake depends on
@@ -156,6 +173,7 @@ func (x *exchange) answer(r *jsonrpc.Response) {
 	default:
 		x.mu.Lock()
 		x.result = r.Result
+		x.tellEnd()
 		x.mu.Unlock()
 	}
 }
@@ -206,6 +224,8 @@ func (x *exchange) outcome(caller context.Context, err error) (json.RawMessage, 
 	switch {
 	case errors.Is(cause, errClosed):
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", err: cause}
+	case errors.Is(cause, errTimeout) && x.fetching.Load():
+		return nil, &failure{kind: Timeout, public: "no token for it in time", notRun: true, err: ofCredentials(cause)}
 	case errors.Is(cause, errTimeout), errors.Is(caller.Err(), context.DeadlineExceeded):
 		return nil, &failure{kind: Timeout, public: "no answer in time", err: cause}
 	}
@@ -238,6 +258,10 @@ func (x *exchange) finish() {
 	x.over = true
 	if x.tagged.Load() {
 		x.session.asked.forget(x)
+	}
+	if x.session != nil && x.session.standing.Load() {
+		open := x.failure == nil || x.failure.kind == UnknownOutcome
+		x.session.company.leave(x, x.sent.Load() && x.result == nil && open)
 	}
 	if x.bodies > 0 && x.result != nil && x.ctx.Err() == nil {
 		x.timer = time.AfterFunc(linger, x.release)

@@ -371,13 +371,13 @@ func TestEndlessAnswersAreCut(t *testing.T) {
 	}
 }
 
-// F14: progress without end doesn't put the time-out off.
+// F14: progress puts the end off that silence is, and not the one of the whole call.
 func TestProgressForEverTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wire := func(http.RoundTripper) http.RoundTripper {
 			return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
 		}
-		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
 		c.Tools(t.Context())
 		begin, got := time.Now(), 0
 		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"strings"
@@ -17,10 +18,12 @@ import (
 const (
 	maxBody  = 4 << 20  // bytes of one answer, uncompressed: JSON, or one event (F20)
 	maxError = 64 << 10 // bytes read of a refusal
-	// sideTime bounds requests that no caller waits for: notifications, answers to
-	// a server's requests, and the DELETE that ends a session. The SDK sends them
-	// on contexts that nobody cancels.
+	// sideTime bounds requests that no caller waits for: notifications, and the DELETE
+	// that ends a session. The SDK sends them on contexts that nobody cancels.
 	sideTime = 2 * time.Second
+	// answerTime bounds answers to a server's requests: one that is lost leaves the
+	// server, and so the call, waiting.
+	answerTime = 20 * time.Second
 
 	sessionHeader = "Mcp-Session-Id"
 	cancelled     = "notifications/cancelled"
@@ -33,7 +36,12 @@ const (
 // which the SDK takes for a refused write: the session lives (F16). It also bounds
 // what is read, since the SDK reads JSON and error bodies without limit (F20), and
 // never sends the id of a session that the server forgot.
-type guard struct{ next http.RoundTripper }
+type guard struct {
+	next   http.RoundTripper
+	listen bool // each session has a standing stream, if the server has one
+	watch  bool // where resources can be subscribed to
+	log    *slog.Logger
+}
 
 func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	x := exchangeOf(r.Context())
@@ -43,9 +51,12 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch r.Method {
 	case http.MethodGet:
+		if x.handshake && r.Header.Get("Last-Event-ID") == "" {
+			return g.stand(r, x)
+		}
 		return g.resume(r, x)
 	case http.MethodDelete:
-		return g.aside(r, x, http.StatusNoContent)
+		return g.aside(r, x, http.StatusNoContent, sideTime)
 	}
 	id, method, err := outgoing(r)
 	switch {
@@ -60,7 +71,11 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return emptyReply(r, http.StatusAccepted), nil
 	}
-	return g.aside(r, x, http.StatusAccepted)
+	bound := sideTime
+	if method == "" {
+		bound = answerTime
+	}
+	return g.aside(r, x, http.StatusAccepted, bound)
 }
 
 // outgoing is the id and the method of the message that r carries: an answer to the
@@ -93,13 +108,16 @@ func stale(r *http.Request, x *exchange) bool {
 
 // ask sends a request that has an answer, and checks the answer.
 func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (*http.Response, error) {
-	x.begin(id)
+	x.begin(id, method)
 	if stale(r, x) {
 		closeBody(r)
 		return nil, x.fail(lostSession(nil))
 	}
+	if mayAsk(method) && x.session.standing.Load() {
+		x.session.company.join(x)
+	}
 	ctx := x.traced(r.Context())
-	if method == "server/discover" {
+	if method == discover {
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)
@@ -122,7 +140,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 	case "application/json":
 		body, f := readJSON(x, resp)
 		if f == nil {
-			f = x.accept(id, body)
+			body, f = x.accept(id, body)
 		}
 		if f != nil {
 			return nil, x.fail(f)
@@ -149,19 +167,20 @@ func readJSON(x *exchange, resp *http.Response) ([]byte, *failure) {
 	return body, nil
 }
 
-// accept checks that data is the answer to the request id, and notes it.
-func (x *exchange) accept(id jsonrpc.ID, data []byte) *failure {
-	msg, err := jsonrpc.DecodeMessage(data)
+// accept checks that data is the answer to the request id, notes it, and returns what
+// of it the SDK is to have.
+func (x *exchange) accept(id jsonrpc.ID, data []byte) ([]byte, *failure) {
+	msg, err := x.decode(data)
 	if err != nil {
 		x.salvage(id, data)
-		return badReply("it does not decode", err)
+		return nil, badReply("it does not decode", err)
 	}
 	resp, ok := msg.(*jsonrpc.Response)
 	if !ok || resp.ID != id {
-		return badReply("it answers another request", nil)
+		return nil, badReply("it answers another request", nil)
 	}
 	x.answer(resp)
-	return nil
+	return x.forSDK(resp, data), nil
 }
 
 // salvage notes the result of an answer that the SDK refuses to decode, which may be
@@ -181,24 +200,23 @@ func (x *exchange) salvage(id jsonrpc.ID, data []byte) {
 // refused turns a status outside 2xx into an error of this request.
 func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.Response) (*http.Response, error) {
 	body := drain(resp, maxError)
-	// 404 to a request with an id means that the session is gone, whatever the body
-	// says (2025-11-25 basic/transports); the TypeScript SDK's servers answer 400.
-	if r.Header.Get(sessionHeader) != "" && (resp.StatusCode == http.StatusNotFound ||
-		resp.StatusCode == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))) {
+	if r.Header.Get(sessionHeader) != "" && forgets(resp.StatusCode, body) {
 		x.session.lost.Store(true)
 		return nil, x.fail(lostSession(badStatus(resp.StatusCode, body)))
 	}
-	if resp.StatusCode >= 400 && resp.StatusCode < 500 && x.accept(id, body) == nil {
+	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		// A JSON-RPC error with a status of its own; the SDK reads it for the
 		// versions that server/discover may be tried with.
-		resp.Body = io.NopCloser(bytes.NewReader(body))
-		return resp, nil
+		if body, f := x.accept(id, body); f == nil {
+			resp.Body = io.NopCloser(bytes.NewReader(body))
+			return resp, nil
+		}
 	}
-	return nil, x.fail(badStatus(resp.StatusCode, body))
+	return nil, x.fail(busy(resp, body))
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
-// with an id. (The standalone stream is off: losing it would end the session.)
+// with an id.
 func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 	cut := func(err error) (*http.Response, error) {
 		return nil, x.abort(&failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err})
@@ -229,14 +247,14 @@ func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 	return resp, nil
 }
 
-// aside sends what nobody waits for; ok is the status that the SDK is told.
-func (g guard) aside(r *http.Request, x *exchange, ok int) (*http.Response, error) {
+// aside sends what nobody waits for, within bound; ok is the status that the SDK is told.
+func (g guard) aside(r *http.Request, x *exchange, ok int, bound time.Duration) (*http.Response, error) {
 	if stale(r, x) {
 		closeBody(r)
 		return emptyReply(r, ok), nil
 	}
 	// The reply's body is of no use to the SDK, and the SDK would not close it in time.
-	ctx, stop := context.WithTimeout(r.Context(), sideTime)
+	ctx, stop := context.WithTimeout(r.Context(), bound)
 	defer stop()
 	resp, err := g.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -244,7 +262,7 @@ func (g guard) aside(r *http.Request, x *exchange, ok int) (*http.Response, erro
 	}
 	body := drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return nil, x.failAside(badStatus(resp.StatusCode, body))
+		return nil, x.failAside(busy(resp, body))
 	}
 	return emptyReply(r, ok), nil
 }

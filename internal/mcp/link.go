@@ -179,7 +179,13 @@ func (l *link) end(err error) {
 		return
 	}
 	l.err = err
-	alone := len(l.asked) == 1
+	waiting := 0
+	for _, q := range l.asked {
+		if q.method != methodListen { // which has no answer to wait for
+			waiting++
+		}
+	}
+	alone := waiting == 1
 	for id, q := range l.asked {
 		delete(l.asked, id)
 		l.died = q.method

@@ -11,10 +11,10 @@ import "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 // maxLeft bounds the calls of a connection that are remembered as given up.
 const maxLeft = 1000
 
-// mayAsk reports whether the server may ask something back while it works on q
-// (2026-07-28 basic/utilities/mrtr).
-func (q *question) mayAsk() bool {
-	return q.method == "tools/call" || q.method == "resources/read" || q.method == "prompts/get"
+// mayAsk reports whether the server may ask something back while it works on a request
+// of that method (2026-07-28 basic/utilities/mrtr).
+func mayAsk(method string) bool {
+	return method == methodCall || method == methodRead || method == "prompts/get"
 }
 
 // alone is the exchange of the one call that the server can be working on. Where there
@@ -25,7 +25,7 @@ func (l *link) alone() *exchange {
 	var x *exchange
 	calls := len(l.left)
 	for _, q := range l.asked {
-		if q.sent && q.mayAsk() {
+		if q.sent && mayAsk(q.method) {
 			x = q.x
 			calls++
 		}
@@ -42,7 +42,7 @@ func (l *link) alone() *exchange {
 // basic/utilities/cancellation).
 func (l *link) leaveLocked(q *question) {
 	switch {
-	case !q.mayAsk():
+	case !mayAsk(q.method):
 	case len(l.left) == maxLeft:
 		l.crowded = true
 	default:

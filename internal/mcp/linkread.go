@@ -11,7 +11,7 @@ import (
 // receive looks at one message, and returns what of it the SDK is to have: nil for
 // what the link deals with itself.
 func (l *link) receive(data json.RawMessage) jsonrpc.Message {
-	msg, err := jsonrpc.DecodeMessage(data)
+	msg, err := l.decode(data)
 	if err != nil {
 		return l.undecodable(data, err)
 	}
@@ -27,12 +27,17 @@ func (l *link) receive(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// emptyLists are results without a ttlMs.
-var emptyLists = map[string]json.RawMessage{
-	"tools/list":               json.RawMessage(`{"tools":[]}`),
-	"resources/list":           json.RawMessage(`{"resources":[]}`),
-	"resources/templates/list": json.RawMessage(`{"resourceTemplates":[]}`),
-	"prompts/list":             json.RawMessage(`{"prompts":[]}`),
+// decode is exchange.decode, where the message says itself whose answer it is.
+func (l *link) decode(data json.RawMessage) (jsonrpc.Message, error) {
+	if m := plainAnswer(data); m != nil {
+		l.mu.Lock()
+		q := l.asked[m.ID]
+		l.mu.Unlock()
+		if q == nil || hollow[q.method] != nil {
+			return m, nil
+		}
+	}
+	return jsonrpc.DecodeMessage(data)
 }
 
 // answered notes an answer for the exchange that waits for it. One that nobody waits
@@ -47,11 +52,8 @@ func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
 	if q.x != nil {
 		q.x.answer(m)
 	}
-	if empty := emptyLists[q.method]; empty != nil && m.Error == nil {
-		// The list is read from the exchange. The SDK would keep it for the server's
-		// ttlMs with no way to ask again but a new session, which here is a new
-		// connection.
-		m.Result = empty
+	if empty, ok := hollowed(q.method, m); ok && q.x != nil {
+		m = &jsonrpc.Response{ID: m.ID, Result: empty}
 	}
 	return m
 }
@@ -100,7 +102,11 @@ func (l *link) requested(m *jsonrpc.Request) jsonrpc.Message {
 		l.drop("too many requests at a time")
 		return nil
 	case m.Method == methodElicit, m.Method == methodSample:
-		return l.of.asked.tag(m, l.alone())
+		x := l.alone()
+		if x != nil {
+			x.limit.touch()
+		}
+		return l.of.asked.tag(m, x)
 	}
 	return m
 }
@@ -114,11 +120,12 @@ func (l *link) notified(m *jsonrpc.Request) jsonrpc.Message {
 		return nil
 	case "notifications/message":
 		if x := l.alone(); x != nil {
+			x.limit.touch()
 			x.logged(m.Params)
 		}
 		return nil
 	}
-	l.of.changed(m.Method)
+	l.of.changed(m.Method, m.Params)
 	return m
 }
 
@@ -138,6 +145,7 @@ func (l *link) progress(params json.RawMessage) {
 		l.drop("progress that nobody asked for, or late")
 		return
 	}
+	x.limit.touch()
 	x.report(params)
 }
 

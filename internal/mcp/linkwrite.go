@@ -54,7 +54,7 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
 func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 	q := &question{id: m.ID, x: x, method: m.Method, done: make(chan struct{})}
 	if x != nil {
-		x.begin(m.ID)
+		x.begin(m.ID, m.Method)
 		if len(x.query) > 0 {
 			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
 		}

@@ -22,22 +22,6 @@ const (
 // statelessVersion is the first protocol version without sessions.
 const statelessVersion = "2026-07-28"
 
-// renewSession makes the next list come from the server: from 2026-07-28 on the SDK
-// keeps lists for the server's ttlMs and has no way to be told otherwise, but a
-// session costs one request there and ends nothing at the server. (Over a message
-// transport the link keeps lists from the SDK; see link.answered.)
-func (s *server) renewSession(p *pool) {
-	if cur := p.current(); cur != nil {
-		select {
-		case <-cur.ready:
-			if cur.cs != nil && cur.protocol() >= statelessVersion && s.cfg.Type == TypeHTTP {
-				p.drop(cur)
-			}
-		default:
-		}
-	}
-}
-
 // toolList is a server's tools and how long they hold, as far as the server said; 0
 // where it didn't.
 type toolList struct {
@@ -125,19 +109,14 @@ func (s *server) page(used *session, cursor string, deadline time.Time) (toolPag
 	defer x.finish()
 	x.session = used
 	// Fresh params each time: the SDK writes to them.
-	res, err := used.cs.ListTools(x.ctx, &sdk.ListToolsParams{Cursor: cursor})
-	if err == nil && x.received() == nil {
-		// From the SDK's cache: a page of a list that then failed further on.
-		raw, err := json.Marshal(res)
-		if err != nil {
-			return toolPage{}, badReply("its tools do not encode", err)
-		}
-		return decodePage(raw)
-	}
+	_, err := used.cs.ListTools(x.ctx, &sdk.ListToolsParams{Cursor: cursor})
 	raw, f := x.outcome(s.life, err)
 	if f != nil {
 		if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
 			return toolPage{}, nil // a server without tools
+		}
+		if f.kind == TooLarge {
+			f = &failure{kind: TooLarge, public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), err: f}
 		}
 		return toolPage{}, f
 	}
@@ -149,13 +128,18 @@ func (s *server) page(used *session, cursor string, deadline time.Time) (toolPag
 type toolPage struct {
 	Tools      []json.RawMessage `json:"tools"`
 	NextCursor string            `json:"nextCursor"`
-	ResultType string            `json:"resultType"`
-	TTLMs      json.RawMessage   `json:"ttlMs"` // of a bad one the tools are kept
+	ttl
 }
 
-// life is how long the page holds, 0 if its server didn't say. Before 2026-07-28 a
+// ttl is what a result says of itself (2026-07-28).
+type ttl struct {
+	ResultType string          `json:"resultType"`
+	TTLMs      json.RawMessage `json:"ttlMs"` // of a bad one the rest is kept
+}
+
+// life is how long the result holds, 0 if its server didn't say. Before 2026-07-28 a
 // ttlMs has no meaning.
-func (p *toolPage) life(used *session) time.Duration {
+func (p *ttl) life(used *session) time.Duration {
 	ms, err := strconv.ParseFloat(string(p.TTLMs), 64)
 	if err != nil || ms <= 0 || used.protocol() < statelessVersion {
 		return 0

@@ -28,16 +28,41 @@ func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
 	}
-	r = t.dress(r)
 	x := exchangeOf(r.Context())
 	tokens := t.tokens
 	if own := x.source(); own != nil {
 		tokens = own
 	}
+	if tokens == nil && t.bare(x) {
+		return t.next.RoundTrip(r) // a copy is dear, and there is nothing to add to it
+	}
+	r = t.dress(r)
 	if tokens == nil {
 		return t.next.RoundTrip(r)
 	}
-	return tokens.Send(t.next, r)
+	x.fetching.Store(true)
+	return tokens.Send(tokened{t.next, x}, r)
+}
+
+// tokened is where a request goes that has its token. Until it comes here, and when it
+// is refused, the time of its exchange is not the server's.
+type tokened struct {
+	next http.RoundTripper
+	x    *exchange
+}
+
+func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.x.fetching.Store(false)
+	resp, err := t.next.RoundTrip(r)
+	if err == nil && refused(r, resp) {
+		t.x.fetching.Store(true)
+	}
+	return resp, err
+}
+
+// bare reports whether neither the server nor the call has anything to add to a request.
+func (t *outgoingTrip) bare(x *exchange) bool {
+	return len(t.headers) == 0 && len(t.query) == 0 && (x == nil || len(x.headers) == 0 && len(x.query) == 0)
 }
 
 // dress is a copy of r with the configured headers and the query parameters. Those

@@ -52,8 +52,9 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	list, f := paged("prompts", maxPrompts, func(cursor string) (json.RawMessage, *failure) {
-		return s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
-			return cs.ListPrompts(ctx, &sdk.ListPromptsParams{Cursor: cursor})
+		return s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) error {
+			_, err := cs.ListPrompts(ctx, &sdk.ListPromptsParams{Cursor: cursor})
+			return err
 		})
 	})
 	if f != nil {
@@ -97,8 +98,9 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
-		return cs.GetPrompt(ctx, &sdk.GetPromptParams{Name: name, Arguments: args})
+	raw, f := s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) error {
+		_, err := cs.GetPrompt(ctx, &sdk.GetPromptParams{Name: name, Arguments: args})
+		return err
 	})
 	var out []PromptMessage
 	if f == nil {

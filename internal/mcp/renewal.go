@@ -21,7 +21,6 @@ const (
 type renewal struct {
 	listed  time.Time // when they were listed last
 	due     time.Time // zero: they hold
-	anew    bool      // the list must not come from the SDK's cache
 	changes int       // times that the server said so
 }
 
@@ -30,7 +29,7 @@ type renewal struct {
 // not.
 func (r *renewal) note(ttl time.Duration, pinned bool, changes int) {
 	changed := r.changes != changes
-	*r = renewal{listed: time.Now(), anew: changed || pinned, changes: r.changes}
+	*r = renewal{listed: time.Now(), changes: r.changes}
 	switch {
 	case changed:
 		ttl = renewalGap
@@ -59,7 +58,6 @@ func (s *server) outdate() {
 	defer s.mu.Unlock()
 	r := &s.renewal
 	r.changes++
-	r.anew = true
 	due := r.listed.Add(renewalGap)
 	if now := time.Now(); due.Before(now) {
 		due = now
@@ -70,13 +68,13 @@ func (s *server) outdate() {
 	}
 }
 
-// renewalDue reports whether the tools are to be listed again, whether past the SDK's
-// cache, and how many changes the server has announced so far.
-func (s *server) renewalDue() (due, anew bool, changes int) {
+// renewalDue reports whether the tools are to be listed again, and how many changes the
+// server has announced so far.
+func (s *server) renewalDue() (due bool, changes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	due = !s.renewal.due.IsZero() && !time.Now().Before(s.renewal.due)
-	return due, due && s.renewal.anew, s.renewal.changes
+	return due, s.renewal.changes
 }
 
 // renewIn is how long the tools hold; ever is true where nobody said.

@@ -22,6 +22,9 @@ type inProcess struct{ http.Handler }
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, r)
+	if r.Context().Err() != nil {
+		return nil, r.Context().Err()
+	}
 	return w.Result(), nil
 }
 

@@ -13,22 +13,14 @@ import (
 )
 
 // inquiry is one request of ours that is no tool call, as the SDK sends it.
-type inquiry func(context.Context, *sdk.ClientSession) (any, error)
+type inquiry func(context.Context, *sdk.ClientSession) error
 
-// request asks the server on a session, and returns the result as received, or, where
-// the SDK had it in its cache, as the SDK writes it.
+// request asks the server on a session, and returns the result as received.
 func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.session, x.tokens = used, tokens
-	res, err := ask(x.ctx, used.cs)
-	if err == nil && x.received() == nil {
-		raw, err := json.Marshal(res)
-		if err != nil {
-			return nil, badReply("its answer does not encode", err)
-		}
-		return raw, nil
-	}
+	err := ask(x.ctx, used.cs)
 	return x.outcome(ctx, err)
 }
 

@@ -68,16 +68,18 @@ func (s *server) withResources(tools []Tool, used *session) []Tool {
 func (s *server) resources(used *session) ([]resource, *failure) {
 	deadline := time.Now().Add(listTime)
 	listed, f := paged("resources", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
-			return cs.ListResources(ctx, &sdk.ListResourcesParams{Cursor: cursor})
+		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) error {
+			_, err := cs.ListResources(ctx, &sdk.ListResourcesParams{Cursor: cursor})
+			return err
 		})
 	})
 	if f != nil {
 		return nil, f
 	}
 	templates, f := paged("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) (any, error) {
-			return cs.ListResourceTemplates(ctx, &sdk.ListResourceTemplatesParams{Cursor: cursor})
+		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) error {
+			_, err := cs.ListResourceTemplates(ctx, &sdk.ListResourceTemplatesParams{Cursor: cursor})
+			return err
 		})
 	})
 	if f != nil {
@@ -88,6 +90,9 @@ func (s *server) resources(used *session) ([]resource, *failure) {
 		var r resource
 		if json.Unmarshal(raw, &r) == nil && s.cfg.reads(r.address()) {
 			out = append(out, r)
+			if r.Template == "" {
+				used.shelf.want(r.URI)
+			}
 		}
 	}
 	return out, nil
@@ -171,6 +176,26 @@ func (s *server) readArgs(args json.RawMessage) (string, *failure) {
 		return "", &failure{kind: InvalidArguments, public: "there is no resource of that URI to be read", notRun: true}
 	}
 	return in.URI, nil
+}
+
+// read reads a resource, or takes it from what was read of it before, if that is known
+// to be fresh.
+func (x *exchange) read(caller context.Context, k bookKey, meta sdk.Meta) (json.RawMessage, *failure) {
+	kept, begun := x.session.shelf.take(k)
+	if kept != nil {
+		return kept, nil
+	}
+	_, err := x.session.cs.ReadResource(x.ctx, &sdk.ReadResourceParams{Meta: meta, URI: k.uri})
+	raw, f := x.outcome(caller, err)
+	if f != nil {
+		return nil, f
+	}
+	var w ttl
+	if json.Unmarshal(raw, &w) == nil && checkType(w.ResultType) == nil {
+		x.session.shelf.want(k.uri)
+		x.session.shelf.put(k, raw, w.life(x.session), begun)
+	}
+	return raw, nil
 }
 
 // decodeRead turns a resources/read result into that of a call: a content block for

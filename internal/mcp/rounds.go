@@ -23,7 +23,7 @@ func (x *exchange) callTool(cs *sdk.ClientSession, params *sdk.CallToolParams) e
 		_, err := cs.CallTool(x.ctx, params)
 		state := unfinished(x.received())
 		if err != nil && state != "" {
-			x.begin(x.asked()) // what an earlier round brought is no result
+			x.begin(x.asked(), methodCall) // what an earlier round brought is no result
 		}
 		if err != nil || state == "" || wait == roundWait<<(maxRounds-1) {
 			return err
@@ -36,7 +36,7 @@ func (x *exchange) callTool(cs *sdk.ClientSession, params *sdk.CallToolParams) e
 		case <-timer.C:
 		case <-x.ctx.Done():
 			timer.Stop()
-			x.begin(x.asked())
+			x.begin(x.asked(), methodCall)
 			return x.ctx.Err()
 		}
 	}

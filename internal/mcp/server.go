@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,6 +16,8 @@ import (
 const (
 	minBackoff = time.Second
 	maxBackoff = time.Minute
+	// overfullTime is until tools are listed again whose list was too large.
+	overfullTime = 10 * time.Minute
 )
 
 // server is one configured server: its session, its permits, its state, and the
@@ -46,6 +49,8 @@ type server struct {
 	listed  *session // that session; nil while down
 	renewal renewal  // when its tools are listed again
 	waiters []waiter // whom the next round answers
+
+	overfull bool // its list of tools was too large when it was asked for last
 }
 
 // waiter waits for a round of the supervisor.
@@ -61,6 +66,7 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 	cfg.Type = cfg.kind()
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
+	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, maxTimeout))
 	s := &server{
 		c: c, id: id, given: given, cfg: cfg,
 		log:       c.log.With("mcp_server", cfg.Name),
@@ -88,8 +94,8 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return s
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed,
-		gone: func(f *failure) { s.down(f) },
+		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed, attend: s.attend,
+		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
 	if s.dialer.behalf != nil {
 		s.callers = newCallers(s, *s.dialer.behalf)
@@ -133,7 +139,8 @@ func (s *server) run() {
 		wait, asleep := s.renewIn()
 		switch left, resting := s.pool.resting(); {
 		case err != nil:
-			wait, asleep = backoff(failures), false
+			f, _ := errors.AsType[*failure](err)
+			wait, asleep = max(backoff(failures), f.rest()), false
 			failures++
 		case resting:
 			wait, asleep = left, false
@@ -172,21 +179,18 @@ func backoff(failures int) time.Duration {
 
 // round lists the tools, connecting first if need be, and sets the state.
 func (s *server) round(fresh bool) error {
-	due, anew, changes := s.renewalDue()
+	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.
 	if _, resting := s.pool.resting(); !fresh && (!due && s.settled() || resting) {
 		return nil
-	}
-	if fresh || anew {
-		s.renewSession(s.pool)
 	}
 	l, used, f := s.list(s.pool)
 	if s.life.Err() != nil {
 		return context.Cause(s.life)
 	}
 	if f != nil {
-		s.down(f)
+		s.listFailed(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
 	}
 	s.up(l, used.protocol(), used, changes)
@@ -203,14 +207,31 @@ func (s *server) up(l toolList, version string, listed *session, changes int) {
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed = version, listed
+	s.version, s.listed, s.overfull = version, listed, false
 	s.renewal.note(l.ttl, s.cfg.Pin, changes)
 }
 
-// settled reports whether the tools of the current session are known.
+// listFailed notes that the tools could not be listed. A list that is too large says
+// nothing about the server's calls, which go on with the tools that are known; and to
+// ask again soon would get the same, over a connection of messages at the price of that
+// connection.
+func (s *server) listFailed(f *failure) {
+	s.down(f)
+	if f.kind == TooLarge {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.overfull = true
+		s.renewal.due = time.Now().Add(overfullTime)
+	}
+}
+
+// settled reports whether the tools of the current session are known, or cannot be.
 func (s *server) settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.overfull && !s.cfg.Pin {
+		return true
+	}
 	return s.state == Connected && s.listed == s.pool.current()
 }
 

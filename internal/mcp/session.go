@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -16,15 +17,27 @@ const handshakeTime = 10 * time.Second
 
 // session is one handshake with a server, and what came of it.
 type session struct {
-	ready chan struct{}      // closed when the handshake is over; then the next two are set
-	cs    *sdk.ClientSession // nil where it failed
-	fail  *failure
-	begun time.Time   // when the handshake was over
-	lost  atomic.Bool // the server forgot it: its id is never sent again
-	asked asked       // by the server, within exchanges of ours
-	// changed is called with the method of each notification that is not about one
-	// request of ours. It must not wait: it runs where messages are read.
-	changed func(method string)
+	ready   chan struct{}      // closed when the handshake is over; then the next two are set
+	cs      *sdk.ClientSession // nil where it failed
+	fail    *failure
+	shaking atomic.Pointer[exchange] // the handshake
+	begun   time.Time                // when the handshake was over
+	lost    atomic.Bool              // the server forgot it: its id is never sent again
+	asked   asked                    // by the server, within exchanges of ours
+	// told is called with the method of each notification that is not about one request
+	// of ours. It must not wait: it runs where messages are read.
+	told  func(method string)
+	heard atomic.Bool // what the server says beside its answers has reached us once
+	shelf *shelf      // nil where none of the server's resources are offered
+	// leave ends what attends to the session, when it is the current one no more.
+	leave context.CancelFunc
+	// standing says that it has a stream that belongs to no request; then company is the
+	// calls that what comes on it may be about.
+	standing atomic.Bool
+	company  company
+	// forgotten is called when the server turns out to have forgotten it, where no call
+	// was there to find out. It must not wait.
+	forgotten func()
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
 	tokens sender
 }
@@ -42,13 +55,30 @@ func (s *session) id() string {
 	return ""
 }
 
-// protocol is the negotiated version.
-func (s *session) protocol() string {
-	if r := s.cs.InitializeResult(); r != nil {
-		return r.ProtocolVersion
+// changed deals with a notification that is not about one request of ours.
+func (s *session) changed(method string, params json.RawMessage) {
+	if s.shelf != nil {
+		s.shelf.noticed(method, params)
 	}
-	return ""
+	if method == methodAcknowledged {
+		s.hears(true)
+	}
+	s.told(method)
 }
+
+// hears notes whether what the server says beside its answers reaches us. When it does
+// again, something may have been missed.
+func (s *session) hears(on bool) {
+	if s.shelf != nil {
+		s.shelf.hear(on)
+	}
+	if on && s.heard.Swap(true) {
+		s.told("notifications/tools/list_changed")
+	}
+}
+
+// protocol is the negotiated version.
+func (s *session) protocol() string { return negotiated(s.cs) }
 
 // pool holds the one session of a server that all calls share, or all calls of one
 // principal. A handshake is made
@@ -59,7 +89,10 @@ type pool struct {
 	dial    func(context.Context) (*sdk.ClientSession, error)
 	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
-	changed func(string)   // session.changed
+	changed func(string)   // session.told
+	// attend, if set, runs for as long as the session is the current one.
+	attend  func(context.Context, *session)
+	shelved bool // sessions have a shelf
 	// tokens are of the principal whose sessions these are; nil: the server's.
 	tokens sender
 
@@ -79,8 +112,24 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
 	}
 	s := p.cur
+	if s != nil && s.company.crowded() {
+		// On a new session what the server asks has a call again that it is about. The SDK
+		// tells the server of a call that was given up when that has returned, and a session
+		// that is closed tells nothing any more.
+		p.leaveLocked(s, sideTime)
+		s = nil
+	}
 	if s == nil {
-		s = &session{ready: make(chan struct{}), changed: p.changed, tokens: p.tokens}
+		s = &session{ready: make(chan struct{}), told: p.changed, tokens: p.tokens}
+		if p.shelved {
+			s.shelf = newShelf()
+		}
+		s.forgotten = func() {
+			s.lost.Store(true) // the next call finds it so
+			if isClosed(s.ready) {
+				p.lose(s, lostSession(nil))
+			}
+		}
 		p.cur = s
 		p.work.Go(func() { p.handshake(s) })
 	}
@@ -89,7 +138,11 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	case <-s.ready:
 		return s, s.fail
 	case <-ctx.Done():
-		return nil, &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+		f := &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+		if x := s.shaking.Load(); x != nil && x.fetching.Load() {
+			f.err = ofCredentials(f.err)
+		}
+		return nil, f
 	}
 }
 
@@ -99,6 +152,7 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 func (p *pool) handshake(s *session) {
 	x := newExchange(context.Background(), p.life, time.Now().Add(handshakeTime))
 	x.session, x.handshake = s, true
+	s.shaking.Store(x)
 	cs, err := p.dial(x.ctx)
 	if err != nil {
 		_, f := x.outcome(x.ctx, err)
@@ -120,8 +174,13 @@ func (p *pool) handshake(s *session) {
 	s.cs, s.begun = cs, time.Now()
 	x.finish()
 	askForLogs(p.life, s)
+	ctx, leave := context.WithCancel(p.life)
+	s.leave = leave
 	close(s.ready)
 	p.work.Go(func() { p.watch(s) })
+	if p.attend != nil {
+		p.work.Go(func() { p.attend(ctx, s) })
+	}
 	p.made()
 }
 
@@ -130,12 +189,18 @@ func (p *pool) handshake(s *session) {
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
 	err := s.cs.Wait()
-	if !p.drop(s) {
-		return // our own doing, or whoever found it lost makes the next one
-	}
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		f = lostSession(err)
+	}
+	p.lose(s, f)
+}
+
+// lose is the end of s that no call has found. If it was the current one, the next one
+// is made.
+func (p *pool) lose(s *session, f *failure) {
+	if !p.drop(s) {
+		return // our own doing, or whoever found it lost makes the next one
 	}
 	p.gone(f)
 	p.made()
@@ -154,15 +219,25 @@ func (p *pool) drop(s *session) bool {
 	if p.cur != s || p.closed {
 		return false
 	}
-	p.cur = nil
 	now := time.Now()
 	if now.Sub(s.begun) > maxBackoff {
 		p.losses = 0
 	}
 	p.rest = now.Add(backoff(p.losses))
 	p.losses++
-	p.work.Go(func() { _ = s.cs.Close() })
+	p.leaveLocked(s, 0)
 	return true
+}
+
+// leaveLocked closes s, which is the current session, when its calls have ended, and not
+// before grace is over.
+func (p *pool) leaveLocked(s *session, grace time.Duration) {
+	p.cur = nil
+	s.leave()
+	p.work.Go(func() {
+		pause(p.life, grace)
+		_ = s.cs.Close()
+	})
 }
 
 // resting is for how long the supervisor leaves a pool without a session alone.
@@ -192,6 +267,7 @@ func (p *pool) close() error {
 	if s != nil {
 		<-s.ready
 		if s.cs != nil {
+			s.leave()
 			err = s.cs.Close()
 		}
 	}

@@ -8,23 +8,15 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// lastInitialize is the last protocol version that begins with initialize.
-const lastInitialize = "2025-11-25"
 
 // stdio is a server that is a child process, one at a time: a new one is started for
 // each session, when the one before is gone with all of its group.
 type stdio struct {
 	cfg    ServerConfig
 	log    *slog.Logger
-	once   sync.Once   // the warning about query parameters
-	old    atomic.Bool // it dies of what it doesn't know, so it is not asked
 	starts starts
 
 	mu  sync.Mutex // protects cur
@@ -34,29 +26,11 @@ type stdio struct {
 // dialStdio is a child process that speaks MCP on its standard input and output.
 func dialStdio(cfg ServerConfig, o Options) (dialer, error) {
 	s := &stdio{cfg: cfg, log: o.Logger.With("mcp_server", cfg.Name)}
+	d := &linkDialer{client: sdkClient(cfg, o), open: s.open, log: s.log, speech: speech{pinned: cfg.ProtocolVersion}}
 	if len(cfg.Query) > 0 {
-		s.once.Do(func() { s.log.Warn("a process has no URL: its query parameters are not sent") }) // S0.1
+		d.once.Do(func() { s.log.Warn("a process has no URL: its query parameters are not sent") }) // S0.1
 	}
-	client := sdkClient(cfg, o)
-	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		version := cfg.ProtocolVersion
-		if version == "" && s.old.Load() {
-			version = lastInitialize
-		}
-		l := newLink(s.open, s.log, &s.once)
-		cs, err := client.Connect(ctx, l, &sdk.ClientSessionOptions{ProtocolVersion: version})
-		if err == nil || version != "" || !l.diedAsking(discover) {
-			return cs, err
-		}
-		// Some servers of before 2026-07-28 exit at a request that comes before
-		// initialize (go-sdk#1177).
-		cs, err = client.Connect(ctx, newLink(s.open, s.log, &s.once), &sdk.ClientSessionOptions{ProtocolVersion: lastInitialize})
-		if err == nil {
-			s.old.Store(true)
-		}
-		return cs, err
-	}
-	return dialer{connect: connect, close: s.close}, nil
+	return dialer{connect: d.connect, close: s.close}, nil
 }
 
 // open starts the process. It waits for the one before, which may hold files and ports

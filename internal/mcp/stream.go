@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -17,12 +16,11 @@ import (
 // flood of them never reaches the SDK's unbounded queue. At most one answer passes, to the
 // request that the stream belongs to; after it the body is only read to its end.
 type stream struct {
-	x        *exchange
-	id       jsonrpc.ID
-	body     io.ReadCloser
-	in       *bufio.Reader
+	x    *exchange
+	id   jsonrpc.ID
+	body io.ReadCloser
+	eventReader
 	out      []byte // for the SDK, not read yet
-	quiet    int    // bytes read since the last message
 	requests int    // the server's own requests so far
 	hasID    bool   // an event had an id, so the stream can be resumed
 	answered bool
@@ -31,7 +29,7 @@ type stream struct {
 
 // newStream is the stream in body, which the exchange must have counted as opened.
 func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser) *stream {
-	return &stream{x: x, id: id, body: body, in: bufio.NewReader(body)}
+	return &stream{x: x, id: id, body: body, eventReader: eventReader{in: bufio.NewReader(body)}}
 }
 
 // Read gives the SDK what passed. It reads on only when that is used up, so a slow
@@ -114,14 +112,15 @@ func (s *stream) broken(err error) {
 
 // message looks at one JSON-RPC message and returns what the SDK is to have of it.
 func (s *stream) message(data []byte) ([]byte, *failure) {
-	msg, err := jsonrpc.DecodeMessage(data)
+	msg, err := s.x.decode(data)
 	if err != nil {
 		s.x.salvage(s.id, data)
 		return nil, badReply("an event does not decode", err)
 	}
 	// A message is progress of a kind: only silence and noise are bounded by size.
-	// How long a call may take in all is bounded by its time-out.
+	// How long a call may take in all is bounded by its limit.
 	s.quiet = 0
+	s.x.limit.touch()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
@@ -129,7 +128,7 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 		}
 		s.answered = true
 		s.x.answer(m)
-		return data, nil
+		return s.x.forSDK(m, data), nil
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
@@ -147,7 +146,7 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 			s.x.logged(m.Params)
 			return nil, nil
 		}
-		s.x.session.changed(m.Method)
+		s.x.session.changed(m.Method, m.Params)
 		return data, nil
 	}
 	return nil, nil
@@ -180,71 +179,4 @@ func (x *exchange) report(params json.RawMessage) {
 		return
 	}
 	x.notes.put(note{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: cut(p.Message, maxProgressText)}})
-}
-
-// sseEvent is what of an event matters here.
-type sseEvent struct {
-	id, retry string
-	data      []byte
-}
-
-// event reads to the end of the next event. Comments, and events of other types,
-// count as silence.
-func (s *stream) event() (sseEvent, error) {
-	var e sseEvent
-	other := false
-	for {
-		line, err := s.line()
-		if err != nil {
-			return e, err
-		}
-		if len(line) == 0 {
-			// MCP has no events but "message"; what others carry is not for us.
-			if other {
-				e.data = nil
-			}
-			return e, nil
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(name) {
-		case "event":
-			other = len(value) > 0 && string(value) != "message"
-		case "id":
-			e.id = string(value)
-		// Ids and retry times go on to the SDK, which resumes streams by them.
-		case "retry":
-			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
-				e.retry = strconv.FormatUint(ms, 10) // at most 65 s; the call's time-out rules anyway
-			}
-		case "data":
-			if e.data != nil {
-				e.data = append(e.data, '\n')
-			}
-			e.data = append(e.data, value...)
-		}
-	}
-}
-
-// line is the next line without its end; it is valid until the next read.
-func (s *stream) line() ([]byte, error) {
-	var long []byte
-	for {
-		part, err := s.in.ReadSlice('\n')
-		if s.quiet += len(part); s.quiet > maxBody {
-			return nil, tooLarge(maxBody)
-		}
-		if err == nil && long == nil {
-			return bytes.TrimRight(part, "\r\n"), nil
-		}
-		long = append(long, part...)
-		switch {
-		case err == nil:
-			return bytes.TrimRight(long, "\r\n"), nil
-		case errors.Is(err, io.EOF) && len(long) > 0:
-			return bytes.TrimRight(long, "\r\n"), nil
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
-		}
-	}
 }

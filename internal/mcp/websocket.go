@@ -29,9 +29,9 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 	}
 	var sockets sync.WaitGroup
 	d := &linkDialer{
-		client:  sdkClient(cfg, o),
-		log:     o.Logger.With("mcp_server", cfg.Name),
-		version: cfg.ProtocolVersion,
+		client: sdkClient(cfg, o),
+		log:    o.Logger.With("mcp_server", cfg.Name),
+		speech: speech{pinned: cfg.ProtocolVersion},
 		open: func(ctx context.Context) (frames, error) {
 			u := &upgrade{next: out}
 			conn, err := u.dial(ctx, base.String())
@@ -71,7 +71,7 @@ func (u *upgrade) dial(ctx context.Context, url string) (*websocket.Conn, error)
 		// A status of 101, but not to what we asked. The library has closed the wire.
 		return nil, badReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, badStatus(resp.StatusCode, drain(resp, maxError))
+		return nil, busy(resp, drain(resp, maxError))
 	}
 	return nil, noReply(err, false)
 }

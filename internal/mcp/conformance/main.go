@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 		return fmt.Errorf("use the suite's server: %w", err)
 	}
 	server.ProtocolVersion, server.Timeout = s.protocol, callTime
+	// Some of its servers ask nowhere else (elicitation-sep1034-client-defaults).
+	server.StandaloneStream = true
 	s.authorize(&server)
 	client, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{
 		StartWait:   patience,

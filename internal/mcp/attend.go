@@ -1,0 +1,174 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	methodListen       = "subscriptions/listen"
+	methodAcknowledged = "notifications/subscriptions/acknowledged"
+	// customListen stands for methodListen towards the SDK, which has no way to
+	// subscribe to several resources at once under a context of ours.
+	customListen = "answerd/listen"
+)
+
+// enableListen makes customListen known to the SDK.
+func enableListen(c *sdk.Client) {
+	// The error is for names of MCP's own.
+	_ = sdk.AddSendingCustomMethod[*sdk.SubscriptionsListenParams, *sdk.SubscriptionsListenResult](c, customListen)
+	c.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			if method == customListen {
+				method = methodListen
+			}
+			return next(ctx, method, req)
+		}
+	})
+}
+
+// attend makes the server tell us in a session what it offers to tell: that its tools
+// have changed, and the resources that we offer. It returns when that session is the
+// current one no more, which ends ctx, or when there is nothing to be told.
+func (s *server) attend(ctx context.Context, used *session) {
+	r := used.cs.InitializeResult()
+	if r == nil || r.Capabilities == nil {
+		return
+	}
+	// Over a connection what the server says comes by itself; over HTTP see standing.
+	if used.shelf != nil && s.cfg.Type != TypeHTTP && used.protocol() < statelessVersion {
+		used.hears(true)
+	}
+	canWatch := used.shelf != nil && r.Capabilities.Resources != nil && r.Capabilities.Resources.Subscribe
+	if used.protocol() >= statelessVersion {
+		s.listenOn(ctx, used, r.Capabilities, canWatch)
+	} else if canWatch {
+		s.subscribe(ctx, used)
+	}
+}
+
+// subscribe subscribes to resources one by one, as they come up (before 2026-07-28).
+func (s *server) subscribe(ctx context.Context, used *session) {
+	for n := 0; ; {
+		for _, uri := range used.shelf.wants(n) {
+			n++
+			_, f := s.request(ctx, used, nil, time.Now().Add(sideTime), func(ctx context.Context, cs *sdk.ClientSession) error {
+				return cs.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+			})
+			switch {
+			case ctx.Err() != nil, f != nil && f.lost, noSuchMethod(f):
+				return
+			case f == nil:
+				used.shelf.watch(uri)
+			}
+			// One that the server doesn't let us watch is read anew each time.
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-used.shelf.wake:
+		}
+	}
+}
+
+// listenOn keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/
+// subscriptions), and opens it again when it breaks, with backoff, or when there is
+// more to be told.
+func (s *server) listenOn(ctx context.Context, used *session, caps *sdk.ServerCapabilities, canWatch bool) {
+	want := sdk.NotificationSubscriptions{
+		ToolsListChanged:     caps.Tools != nil && caps.Tools.ListChanged,
+		ResourcesListChanged: used.shelf != nil && caps.Resources != nil && caps.Resources.ListChanged,
+	}
+	var wake chan struct{}
+	if canWatch {
+		wake = used.shelf.wake
+	}
+	if canWatch {
+		select { // for the list of them, which is being asked for
+		case <-wake:
+		case <-time.After(renewalGap):
+		case <-ctx.Done():
+			return
+		}
+	}
+	for failures := 0; ; {
+		if canWatch {
+			want.ResourceSubscriptions = used.shelf.wants(0)
+		}
+		if !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-wake: // nil, and so never, where there is nothing to wait for
+				continue
+			}
+		}
+		began := time.Now()
+		more, f := s.listenOnce(ctx, used, want, wake)
+		used.hears(false)
+		switch {
+		case ctx.Err() != nil, f != nil && f.lost, noSuchMethod(f):
+			return
+		case more || time.Since(began) > calmStream:
+			failures = 0
+		}
+		wait := renewalGap // so that what comes up together is asked for together
+		if !more {
+			wait = backoff(failures)
+			failures++
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// listenOnce opens the stream, and returns when it is over, or when there is more to
+// listen to.
+func (s *server) listenOnce(ctx context.Context, used *session, want sdk.NotificationSubscriptions, wake <-chan struct{}) (more bool, _ *failure) {
+	// The bound is so that a stream which is only half dead ends some time.
+	x := newExchange(ctx, s.life, time.Now().Add(maxTimeout))
+	defer x.finish()
+	x.session, x.ended = used, make(chan struct{}, 1)
+	_, err := sdk.CallCustomMethod[*sdk.SubscriptionsListenParams, *sdk.SubscriptionsListenResult](
+		x.ctx, used.cs, customListen, &sdk.SubscriptionsListenParams{Notifications: &want})
+	if err != nil {
+		_, f := x.outcome(ctx, err)
+		return false, f
+	}
+	// The SDK has not waited for the answer, which is the end of the stream.
+	select {
+	case <-x.ended:
+		_, f := x.outcome(ctx, nil)
+		return false, f
+	case <-wake:
+		return true, nil
+	case <-x.ctx.Done():
+		return false, nil
+	}
+}
+
+// noSuchMethod reports whether the server doesn't know what it was asked for.
+func noSuchMethod(f *failure) bool {
+	if f == nil {
+		return false
+	}
+	e, ok := errors.AsType[*jsonrpc.Error](f.err)
+	return ok && e.Code == jsonrpc.CodeMethodNotFound
+}
+
+// pause waits, and reports whether ctx is still on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,75 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// S3.8: a change of the tools is heard where no call is under way, on the standing
+// stream or on the one of subscriptions/listen; one that is announced while that is
+// broken is found when it is back.
+func TestAChangeOfToolsIsHeardBesideAllCalls(t *testing.T) {
+	for _, protocol := range []string{"2025-11-25", "2026-07-28"} {
+		t.Run(protocol, func(t *testing.T) {
+			lists, streams := make(chan struct{}, 100), make(chan string, 100)
+			s := tools(nil)
+			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+					res, err := next(ctx, method, r)
+					if method == "tools/list" {
+						lists <- struct{}{}
+					}
+					return res, err
+				}
+			})
+			flavour := map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"}[protocol]
+			h := handler(s, flavours[flavour])
+			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet || strings.Contains(peek(r), methodListen) {
+					w = &opened{ResponseWriter: w, told: func() { streams <- r.Method }}
+				}
+				h.ServeHTTP(w, r)
+			}))
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL, ProtocolVersion: protocol, StandaloneStream: true})
+			c.Tools(t.Context())
+			<-lists
+			<-streams
+			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			<-lists
+			w.CloseClientConnections()
+			<-streams // opened again, and what was missed is asked for
+			<-lists
+		})
+	}
+}
+
+// A server that ends every listen stream is asked less and less often; one that doesn't
+// know the method, once.
+func TestAListenStreamThatIsRefusedIsLeftAlone(t *testing.T) {
+	asked := make(chan string, 100)
+	h := handler(tools(nil), flavours["stateless json"])
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := peek(r)
+		if !strings.Contains(body, methodListen) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		var m message
+		_ = json.Unmarshal([]byte(body), &m)
+		asked <- m.Method
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"what?"}}`))
+	})).URL})
+	c.Tools(t.Context())
+	<-asked
+	p := c.named("a").pool
+	_ = c.Close() // waits for what attends to the session
+	if len(asked) != 0 || p.current() != nil {
+		t.Errorf("asked %d times more", len(asked))
+	}
+}

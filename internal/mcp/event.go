@@ -1,0 +1,82 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+)
+
+// eventReader reads server-sent events within bounds.
+type eventReader struct {
+	in    *bufio.Reader
+	quiet int // bytes read since the last message; who reads it says when one came
+}
+
+// sseEvent is what of an event matters here.
+type sseEvent struct {
+	id, retry string
+	data      []byte
+}
+
+// event reads to the end of the next event. Comments, and events of other types,
+// count as silence.
+func (s *eventReader) event() (sseEvent, error) {
+	var e sseEvent
+	other := false
+	for {
+		line, err := s.line()
+		if err != nil {
+			return e, err
+		}
+		if len(line) == 0 {
+			// MCP has no events but "message"; what others carry is not for us.
+			if other {
+				e.data = nil
+			}
+			return e, nil
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(name) {
+		case "event":
+			other = len(value) > 0 && string(value) != "message"
+		case "id":
+			e.id = string(value)
+		// Ids and retry times go on to the SDK, which resumes streams by them.
+		case "retry":
+			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
+				e.retry = strconv.FormatUint(ms, 10) // at most 65 s; the call's time-out rules anyway
+			}
+		case "data":
+			if e.data != nil {
+				e.data = append(e.data, '\n')
+			}
+			e.data = append(e.data, value...)
+		}
+	}
+}
+
+// line is the next line without its end; it is valid until the next read.
+func (s *eventReader) line() ([]byte, error) {
+	var long []byte
+	for {
+		part, err := s.in.ReadSlice('\n')
+		if s.quiet += len(part); s.quiet > maxBody {
+			return nil, tooLarge(maxBody)
+		}
+		if err == nil && long == nil {
+			return bytes.TrimRight(part, "\r\n"), nil
+		}
+		long = append(long, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimRight(long, "\r\n"), nil
+		case errors.Is(err, io.EOF) && len(long) > 0:
+			return bytes.TrimRight(long, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}

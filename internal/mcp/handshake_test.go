@@ -1,0 +1,71 @@
+package mcp
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// S3.9: what a server speaks is learnt once: however often its session is lost, a
+// server of before 2026-07-28 is asked server/discover in the first handshake alone. So
+// a reconnect costs initialize, its notification and the list.
+func TestWhatAServerSpeaksIsLearntOnce(t *testing.T) {
+	var posts, discovers atomic.Int64
+	s := &script{}
+	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
+		if r.Header.Get(sessionHeader) != "session-4" {
+			http.Error(w, "who?", http.StatusNotFound)
+			return
+		}
+		reply(w, m.ID, text("ok"))
+	}
+	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost && r.Header.Get(sessionHeader) == "" {
+			posts.Add(1)
+			if strings.Contains(peek(r), discover) {
+				discovers.Add(1)
+			}
+		}
+		return false
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	for range 3 { // each call may find one session lost, and sends itself again once
+		_, _ = c.Call(t.Context(), Call{Tool: "t"})
+	}
+	if posts.Load() != 5 || discovers.Load() != 1 || s.shakes.Load() != 4 {
+		t.Errorf("%d POSTs without a session, %d of them %s, %d initialize", posts.Load(), discovers.Load(), discover, s.shakes.Load())
+	}
+}
+
+// A version that the server refuses is forgotten, within the same handshake: the next
+// call works. One that is pinned is not.
+func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
+	for _, pinned := range []string{"", "2025-11-25"} {
+		var renewed atomic.Bool
+		old := tools(nil)
+		before, after := handler(old, flavours["stateful sse"]), handler(tools(nil), flavours["stateless sse"])
+		c := open(t, Options{}, ServerConfig{Name: "a", ProtocolVersion: pinned, URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case !renewed.Load():
+				before.ServeHTTP(w, r)
+			case r.Header.Get(sessionHeader) != "":
+				http.Error(w, "who?", http.StatusNotFound)
+			case r.Method == http.MethodPost && strings.Contains(peek(r), `"initialize"`):
+				http.Error(w, "what?", http.StatusBadRequest)
+			default:
+				after.ServeHTTP(w, r)
+			}
+		})).URL})
+		c.Tools(t.Context())
+		renewed.Store(true)
+		for ss := range old.Sessions() {
+			_ = ss.Close() // nobody else does
+		}
+		_, err := c.Call(t.Context(), Call{Tool: "echo"})
+		if got := c.named("a").pool.current(); (err == nil) != (pinned == "") || err == nil && got.protocol() != statelessVersion {
+			t.Errorf("pinned %q: %v", pinned, err)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// hollow are the results that the SDK is given in the place of those that are read from
+// the exchange. It would decode them once more, refuse content that it doesn't know, and
+// keep lists and resources for the server's ttlMs, with no way to ask again but a new
+// session and no regard for whom they were for.
+var hollow = map[string]json.RawMessage{
+	methodCall:                 json.RawMessage(`{"content":[]}`),
+	methodRead:                 json.RawMessage(`{"contents":[]}`),
+	"tools/list":               json.RawMessage(`{"tools":[]}`),
+	"resources/list":           json.RawMessage(`{"resources":[]}`),
+	"resources/templates/list": json.RawMessage(`{"resourceTemplates":[]}`),
+	"prompts/list":             json.RawMessage(`{"prompts":[]}`),
+}
+
+// hollowed is the answer to a request of that method as the SDK is to have it, and
+// whether that is another one. What asks something of us is the SDK's to answer.
+func hollowed(method string, m *jsonrpc.Response) (json.RawMessage, bool) {
+	empty := hollow[method]
+	return empty, empty != nil && m.Error == nil && !bytes.Contains(m.Result, []byte(`"input_required"`))
+}
+
+// decode reads a message that may be the answer to x. The SDK's way to do so takes 50
+// KiB, and refuses depths that are no matter to those who read bytes.
+func (x *exchange) decode(data []byte) (jsonrpc.Message, error) {
+	if hollow[x.method] != nil {
+		if m := plainAnswer(data); m != nil {
+			return m, nil
+		}
+	}
+	return jsonrpc.DecodeMessage(data)
+}
+
+// plainAnswer is a JSON-RPC message if it is an answer with a result; else nil.
+func plainAnswer(data []byte) *jsonrpc.Response {
+	var w map[string]json.RawMessage // a struct would take "Result" for "result"
+	if json.Unmarshal(data, &w) != nil || string(w["jsonrpc"]) != `"2.0"` || w["method"] != nil || w["error"] != nil || w["result"] == nil {
+		return nil
+	}
+	var raw any
+	if json.Unmarshal(w["id"], &raw) != nil {
+		return nil
+	}
+	id, err := jsonrpc.MakeID(raw)
+	if err != nil || !id.IsValid() {
+		return nil
+	}
+	return &jsonrpc.Response{ID: id, Result: w["result"]}
+}
+
+// forSDK is the answer m, received as data, as the SDK is to have it.
+func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) []byte {
+	empty, ok := hollowed(x.method, m)
+	if !ok {
+		return data
+	}
+	id, _ := json.Marshal(m.ID.Raw()) // a number or a string
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty)
+}

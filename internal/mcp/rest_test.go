@@ -1,0 +1,189 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/auth"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestRetryAfterIsReadAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for value, want := range map[string]time.Duration{
+			"": 0, "7": 7 * time.Second, "0": 0, "3600": maxRest, "99999999999999999999": 0, "-1": 0, "soon": 0, "1.5": 0,
+			time.Now().Add(20 * time.Second).UTC().Format(http.TimeFormat): 20 * time.Second,
+			time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat):       0,
+			time.Now().Add(time.Hour).UTC().Format(http.TimeFormat):        maxRest,
+		} {
+			if got := retryAfter(http.Header{"Retry-After": {value}}); got != want {
+				t.Errorf("%q: %s, want %s", value, got, want)
+			}
+		}
+	})
+}
+
+// F12: a server that says for how long it is busy is left alone for that time, by calls
+// once the breaker is open and by the supervisor.
+func TestABusyServerIsLeftAloneForAsLongAsItSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		var asked atomic.Int64
+		real := handler(tools(nil), flavours["stateless json"])
+		c := open(t, Options{Transport: without(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !busy.Load() {
+				real.ServeHTTP(w, r)
+				return
+			}
+			asked.Add(1)
+			w.Header().Set("Retry-After", "40")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		busy.Store(true)
+		for range maxStreak {
+			_, err := c.Call(t.Context(), Call{Tool: "echo"})
+			_ = kind(t, err)
+		}
+		_, err := c.Call(t.Context(), Call{Tool: "echo"})
+		if e := kind(t, err); !strings.Contains(e.Message, "40 s") {
+			t.Error(e.Message)
+		}
+		busy.Store(false)
+		after(40*time.Second - time.Nanosecond)
+		_, err = c.Call(t.Context(), Call{Tool: "echo"})
+		_ = kind(t, err)
+		after(time.Nanosecond)
+		res, err := c.Call(t.Context(), Call{Tool: "echo"})
+		must(t, res, err)
+
+		busy.Store(true)
+		asked.Store(0)
+		if err := c.Refresh(t.Context(), "a"); err == nil {
+			t.Error("a busy server was listed")
+		}
+		n := asked.Load()
+		after(39 * time.Second)
+		if got := asked.Load(); got != n {
+			t.Errorf("asked %d times more", got-n)
+		}
+		_ = c.Close()
+	})
+}
+
+// The call that tries a failed server may ask a person, who takes his time: others
+// needn't wait for him to find out.
+func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b breaker
+		for range maxStreak {
+			report(t, &b, fails)
+		}
+		after(breakerTime)
+		asking, _ := b.enter()
+		b.yield(asking)
+		second, f := b.enter()
+		if f != nil {
+			t.Fatal(f)
+		}
+		b.leave(asking, fails, 0)
+		if since, _, _ := b.state(); since.IsZero() || b.trial != second.trial {
+			t.Error("the call that asks ended the trial of another")
+		}
+		b.leave(second, works, 0)
+		if b.refuse() != nil {
+			t.Error("it is not closed")
+		}
+	})
+	w := asks(t, "stateful sse")
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	c.Tools(t.Context())
+	b := &c.named("a").breaker
+	b.mu.Lock()
+	b.opened, b.retry = time.Now().Add(-time.Minute), time.Now()
+	b.mu.Unlock()
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+		res, err := c.Call(ctx, Call{Tool: "echo"})
+		must(t, res, err)
+		return ElicitationResult{Action: Decline}, nil
+	}})
+	must(t, res, err)
+}
+
+// A token endpoint that hangs is no failure of the server: with whoever has a token it
+// goes on. And who cannot be let in learns that, whatever the breaker says.
+func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
+	i := newIAM(t)
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	cfg := i.server("a", serve(t, s).URL, AuthExchange)
+	cfg.Timeout = 2 * time.Second
+	c := open(t, Options{}, cfg)
+	c.ToolsFor(t.Context(), caller("ann"))
+	if _, err := callAs(t, c, "a_t", caller("ann")); err != nil {
+		t.Fatal(err)
+	}
+	server := c.named("a")
+	server.cfg.Timeout = 20 * time.Millisecond
+	i.mu.Lock() // the token endpoint hangs
+	for n := range 2 * maxStreak {
+		who := caller(fmt.Sprint("bob", n)) // whose handshake hangs
+		if n%2 == 0 {
+			who = caller("ann") // whose call does
+			who.Token = auth.NewSecret(fmt.Sprint("inbound-ann", n))
+		}
+		_, err := callAs(t, c, "a_t", who)
+		if e := kind(t, err); e.Kind != Timeout {
+			t.Errorf("%d: %v", n, e)
+		}
+	}
+	i.mu.Unlock()
+	if since, reason, _ := server.breaker.state(); !since.IsZero() || server.breaker.streak != 0 {
+		t.Errorf("the breaker is open: %s; or has counted %d failures", reason, server.breaker.streak)
+	}
+	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)
+	_, err := callAs(t, c, "a_t", auth.Identity{Issuer: "https://login.example", Subject: "eve"})
+	if e := kind(t, err); !strings.Contains(e.Message, "no token") {
+		t.Error(e.Message)
+	}
+}
+
+// F21: a page of tools that is too large costs its listing, which says so, and no call:
+// the tools that were known are there, over a connection for all calls too.
+func TestAListThatIsTooLargeCostsNoCall(t *testing.T) {
+	for _, kind := range []string{TypeHTTP, TypeWebSocket} {
+		t.Run(kind, func(t *testing.T) {
+			// Without list_changed, which would make a listing of its own.
+			s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
+			rawTool(s, "echo", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{}, nil
+			})
+			cfg := ServerConfig{Name: "a"}
+			if kind == TypeHTTP {
+				cfg.URL = serve(t, handler(s, nil)).URL
+			} else {
+				cfg = wsServer(t, newWSSDK(t, s))
+			}
+			c := open(t, Options{}, cfg)
+			c.Tools(t.Context())
+			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", maxBody), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {
+				t.Errorf("refresh: %v", err)
+			}
+			for range 20 {
+				res, err := c.Call(t.Context(), Call{Tool: "echo"})
+				must(t, res, err)
+			}
+			if st := c.Servers()[0]; !strings.Contains(st.Reason, "larger than") || st.Tools != 1 {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}

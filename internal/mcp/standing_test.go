@@ -1,0 +1,195 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// standalone is a server of before 2026-07-28 that asks on its standing stream alone:
+// its tool "ask" says what it was answered, "slow" waits for its end. gets receives
+// each GET once it is open, slow each call of that tool.
+func standalone(t testing.TB, gets, slow chan<- string) *web {
+	t.Helper()
+	s := tools(func(s *sdk.Server) {
+		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			// The context says which call it is; without it the SDK sends on the standing stream.
+			res, err := r.Session.Elicit(t.Context(), &sdk.ElicitParams{
+				Message: "How many?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","default":3}}}`),
+			})
+			if err != nil {
+				return nil, err
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(res.Action, " ", res.Content["n"])}}}, nil
+		})
+		rawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			slow <- "begun"
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+	})
+	h := handler(s, nil)
+	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w = &opened{ResponseWriter: w, told: func() { gets <- r.Header.Get(sessionHeader) }}
+		}
+		h.ServeHTTP(w, r)
+	}))
+}
+
+// opened tells when a reply has begun.
+type opened struct {
+	http.ResponseWriter
+	told func()
+	once sync.Once
+}
+
+func (o *opened) Flush() {
+	o.ResponseWriter.(http.Flusher).Flush()
+	o.once.Do(o.told)
+}
+
+// acceptThree accepts every form and leaves its fields to their defaults (SEP-1034).
+func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
+	return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
+}
+
+// S0.6: a server that asks beside all calls is answered by the only one there is, with
+// the defaults of its form; where two are under way, neither is shown the question.
+func TestAQuestionOnTheStandingStreamGoesToTheOnlyCall(t *testing.T) {
+	gets, slow := make(chan string, 8), make(chan string, 8)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: true})
+	c.Tools(t.Context())
+	<-gets
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
+	if got := must(t, res, err).Text(); got != "accept 3" {
+		t.Errorf("alone: %s", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = c.Call(ctx, Call{Tool: "slow", Elicit: acceptThree})
+	}()
+	<-slow
+	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
+	if got := must(t, res, err).Text(); got != "decline <nil>" {
+		t.Errorf("one of two: %s", got)
+	}
+	cancel()
+	<-over
+	// The server may go on with the call that was given up. On a new session it cannot
+	// ask about it.
+	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
+	if got := must(t, res, err).Text(); got != "accept 3" {
+		t.Errorf("after one was given up: %s", got)
+	}
+}
+
+// The standing stream comes back when it breaks, in the same session; when its server
+// has forgotten the session, a new one is made without waiting for a call.
+func TestTheStandingStreamComesBack(t *testing.T) {
+	gets := make(chan string, 8)
+	w := standalone(t, gets, nil)
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL, StandaloneStream: true})
+	c.Tools(t.Context())
+	first := <-gets
+	w.CloseClientConnections()
+	if again := <-gets; again != first {
+		t.Errorf("session %q, then %q", first, again)
+	}
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
+	if got := must(t, res, err).Text(); got != "accept 3" {
+		t.Error(got)
+	}
+}
+
+// S3.2, S4.5: 404 to the GET of a session that had a stream says that it is gone.
+func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
+	shakes := make(chan string, 8)
+	gets := map[string]int{}
+	var mu sync.Mutex // protects gets
+	s := &script{}
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		id := r.Header.Get(sessionHeader)
+		if r.Method == http.MethodPost && id == "" {
+			shakes <- id
+		}
+		if r.Method != http.MethodGet {
+			return false
+		}
+		mu.Lock()
+		gets[id]++
+		n := gets[id]
+		mu.Unlock()
+		switch {
+		case id == "session-1" && n > 1:
+			http.Error(w, "who?", http.StatusNotFound)
+		case id == "session-1":
+			w.Header().Set("Content-Type", sse)
+			fmt.Fprint(w, "retry: 1\n\n") // and the stream ends
+		default:
+			w.Header().Set("Content-Type", sse)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+		return true
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+	c.Tools(t.Context())
+	for range 3 { // server/discover, which it isn't asked again, and initialize twice
+		<-shakes
+	}
+}
+
+// A server without a standing stream, or that leaves the GET without a reply, serves
+// calls all the same.
+func TestWithoutAStandingStreamCallsWork(t *testing.T) {
+	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){
+		"405":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) },
+		"404":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"500":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"hang": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"junk": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", sse)
+			fmt.Fprint(w, "data: {]\n\n")
+		},
+		"long": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", sse)
+			for r.Context().Err() == nil {
+				if _, err := fmt.Fprint(w, strings.Repeat(":", 1<<20)); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var shakes atomic.Int64
+			s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+			s.before = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodGet {
+					return false
+				}
+				shakes.Add(1)
+				answer(w, r)
+				return true
+			}
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+			for range 3 {
+				res, err := c.Call(t.Context(), Call{Tool: "t"})
+				must(t, res, err)
+			}
+			if shakes.Load() == 0 || s.shakes.Load() != 1 {
+				t.Errorf("%d GETs, %d handshakes", shakes.Load(), s.shakes.Load())
+			}
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// S0.6: a server that wants the person to go to a page first (-32042) gets its call
+// again when he has agreed, once, and not before.
+func TestAPageIsVisitedBeforeTheCallIsSentAgain(t *testing.T) {
+	page := `{"mode":"url","elicitationId":"e","url":"https://bank.example/consent","message":"Please agree."}`
+	agree := func(context.Context, Elicitation) (ElicitationResult, error) {
+		return ElicitationResult{Action: Accept}, nil
+	}
+	for name, test := range map[string]struct {
+		data   string
+		times  int64 // that the server says so
+		elicit func(context.Context, Elicitation) (ElicitationResult, error)
+		asked  int64
+		calls  int64
+		ok     bool
+	}{
+		"agreed":        {page, 1, agree, 1, 2, true},
+		"two pages":     {page + "," + page, 1, agree, 2, 2, true},
+		"without end":   {page, 100, agree, 1, 2, false},
+		"nobody there":  {page, 1, nil, 0, 1, false},
+		"a bad address": {strings.Replace(page, "https", "ftp", 1), 1, agree, 0, 1, false},
+		"no address":    {`{"mode":"form"}`, 1, agree, 0, 1, false},
+		"nothing":       {"", 1, agree, 0, 1, false},
+		"declined": {page + "," + page, 1, func(context.Context, Elicitation) (ElicitationResult, error) {
+			return ElicitationResult{Action: Decline}, nil
+		}, 1, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls, asked atomic.Int64
+			s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+				if calls.Add(1) > test.times {
+					reply(w, m.ID, text("done"))
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"go there","data":{"elicitations":[%s]}}}`, m.ID, test.data)
+			}}
+			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+			call := Call{Tool: "t"}
+			if test.elicit != nil {
+				call.Elicit = func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
+					asked.Add(1)
+					if e.Mode != ElicitURL || e.URL != "https://bank.example/consent" || e.Message != "Please agree." {
+						t.Errorf("asked %+v", e)
+					}
+					return test.elicit(ctx, e)
+				}
+			}
+			_, err := c.Call(t.Context(), call)
+			if (err == nil) != test.ok || asked.Load() != test.asked || calls.Load() != test.calls {
+				t.Errorf("%v; asked %d times, called %d times", err, asked.Load(), calls.Load())
+			}
+			if err != nil && kind(t, err).Kind != Execution {
+				t.Error(err)
+			}
+		})
+	}
+}
