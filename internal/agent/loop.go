@@ -36,6 +36,7 @@ type loop struct {
 	meta     event.Metadata
 	metaSize int    // bytes of the calls in meta
 	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
+	past     *past  // what the run did before it came here; nil if it began here
 }
 
 // answer takes the run to its final answer, turn by turn. Each turn is one model
@@ -64,15 +65,31 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if err := l.act(ctx, said, last); err != nil {
 			return nil, err
 		}
-		switch {
-		case last:
+		if last {
 			return l.finalAnswer(said), nil
-		case l.budget.spent():
-			l.cutOff = "budget_exceeded"
-		case turn == l.run.req.MaxTurns:
-			l.cutOff = "max_turns"
+		}
+		if err := l.cut(ctx, turn); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// cut decides whether the next turn is the last one. Where the log has more of the run,
+// that was decided before, perhaps by time that is over only now.
+func (l *loop) cut(ctx context.Context, turn int) error {
+	if s := l.past.step(l.step); s != nil && (s.cut != "" || l.step < len(l.past.steps)) {
+		l.cutOff = s.cut
+		return nil
+	}
+	switch {
+	case l.budget.spent():
+		l.cutOff = "budget_exceeded"
+	case turn == l.run.req.MaxTurns:
+		l.cutOff = "max_turns"
+	default:
+		return nil
+	}
+	return l.run.note(ctx, noteCut, l.cutOff)
 }
 
 // prepare takes the catalogue and the prompt of this run, once: a tool that comes
@@ -85,7 +102,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {
 		l.offered, tools = l.search.shown(), []mcp.Tool{l.search.tool}
 	}
-	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, time.Now())
+	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, l.run.Created)
 	l.history = max(len(l.messages)-2, 0) // between the system prompt and the question
 	l.window = newWindow(l.agent.Profiles[req.Model])
 	if err == nil && req.Prompt != nil {
@@ -95,6 +112,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock, &l.run.waits)
 	l.shown = gallery{profile: l.agent.Profiles[req.Model], budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
+	l.remember()
 	return err
 }
 

@@ -79,5 +79,6 @@ func (a *Agent) leave() {
 	a.mu.Lock()
 	a.direct--
 	a.mu.Unlock()
+	a.hasRoom()
 	a.runs.Done()
 }

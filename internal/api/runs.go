@@ -163,7 +163,9 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.owned(r, id); err != nil {
 		return err
 	}
-	h.Agent.Cancel(id)
+	if err := h.Agent.Cancel(r.Context(), id); err != nil {
+		return err
+	}
 	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
 	defer stop()
 	status := http.StatusOK

@@ -138,6 +138,7 @@ type (
 		Message     string          `json:"message"`
 		Schema      json.RawMessage `json:"schema,omitempty"`
 		URL         string          `json:"url,omitempty"`
+		HeldOpen    bool            `json:"held_open,omitempty"` // the question ends with this process
 		ExpiresAt   int64           `json:"expires_at"`
 	}
 	// ElicitationResolved says how it was answered.
