@@ -99,7 +99,8 @@ type Agent struct {
 	stopClaims context.CancelFunc
 	claiming   sync.WaitGroup
 	freed      chan struct{} // of capacity 1: a run has made room
-	leaving    chan struct{} // closed when what goes on here goes on elsewhere
+	leave      sync.Once
+	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
 
 	mu       sync.Mutex // guards the fields below and the timer of every run
 	active   map[string]*run
@@ -253,7 +254,7 @@ func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
 
 // Drain refuses new runs and waits until the others have ended. When ctx is done first,
 // it hands them over where the log outlives this process, and ends them where it doesn't,
-// each with a terminal event of its own; it returns once that is done. It is called once.
+// each with a terminal event of its own; it returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
@@ -275,7 +276,7 @@ func (a *Agent) Drain(ctx context.Context) {
 
 // handOver leaves all runs to other processes.
 func (a *Agent) handOver() {
-	close(a.leaving)
+	a.leave.Do(func() { close(a.leaving) })
 	a.mu.Lock()
 	runs := slices.Collect(maps.Values(a.active))
 	a.mu.Unlock()

@@ -80,9 +80,6 @@ func (a *Agent) takeUp(job event.Job) {
 		parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": h.TraceParent})
 		r := a.newRun(parent, rec, auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject}, h.Request)
 		r.job = job
-		if err != nil {
-			err = &lostError{"What was asked is no longer kept.", err}
-		}
 		a.mu.Lock()
 		draining := a.draining
 		if !draining {
@@ -94,9 +91,7 @@ func (a *Agent) takeUp(job event.Job) {
 			a.giveBack(job)
 			return
 		}
-		if err == nil {
-			err = r.resume()
-		}
+		err = r.resume(err)
 		if errors.Is(err, event.ErrUnavailable) {
 			r.leave(errHandedOver)
 		}
@@ -124,12 +119,13 @@ func (e *lostError) Unwrap() error { return e.err }
 
 // resume reads what the run did so far, and makes ready to go on from there. Its context
 // bounds nothing here: a run that was cancelled has to end in an orderly way, too.
-func (r *run) resume() error {
+// unread is why its request cannot be read, nil if it can.
+func (r *run) resume(unread error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), departTime)
 	defer cancel()
 	a := r.agent
 	events, err := a.eventsOf(ctx, r.ID)
-	if err == nil && len(events) == 0 {
+	if err == nil && len(events) == 0 && unread == nil {
 		// Its process died before it could begin.
 		r.inbox.listen()
 		return r.start(ctx)
@@ -144,6 +140,8 @@ func (r *run) resume() error {
 		return err
 	case err != nil:
 		return &lostError{"What the run did so far cannot be read.", err}
+	case unread != nil:
+		return &lostError{"What was asked cannot be read.", unread}
 	}
 	notes, err := a.Log.Notes(ctx, r.ID)
 	if err != nil {
