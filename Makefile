@@ -57,10 +57,15 @@ bench: ## every benchmark COUNT times, summed up by benchstat
 .PHONY: golden
 golden: ## renew the golden files and the documents made from the code
 	go test ./cmd/server ./internal/demo -update
+	go test ./internal/api/chat ./internal/api/responses ./internal/api/aisdk ./internal/api/agui -update
 
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
+
+.PHONY: clients
+clients: ## the npm clients of every face against a whole service (needs Node; skips without)
+	internal/api/clients/run.sh
 
 .PHONY: conformance
 conformance: ## the public MCP conformance suite (needs Node; skips without)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	checkTimeout  = 30 * time.Second // for all servers together
+	checkTimeout  = 90 * time.Second // for all servers together; a child process has 60 s to come up
 	healthTimeout = 3 * time.Second
 )
 

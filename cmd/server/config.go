@@ -353,10 +353,8 @@ func (c *config) check(modelSet bool) error {
 			return &configError{"HOOKS_URL", err.Error()}
 		}
 	}
-	for _, o := range c.CORSOrigins {
-		if u, err := url.Parse(o); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" {
-			return &configError{"CORS_ORIGINS", fmt.Sprintf("%q is not an origin like https://app.example.com", o)}
-		}
+	if err := c.cleanHosts(); err != nil {
+		return err
 	}
 	return c.checkAddr()
 }

@@ -16,9 +16,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"answerd/internal/telemetry"
 )
 
 const usage = "usage: answerd [serve | demo | check [-accept] | version | health]"
@@ -26,10 +30,25 @@ const usage = "usage: answerd [serve | demo | check [-accept] | version | health
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	// Whoever reads our log may die before us: that is an error of one write then, and
+	// not the end of the process (os/signal, "SIGPIPE").
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	stderr := telemetry.NewLines(os.Stderr)
+	// What net/http says of its own accord goes the same way, as the same lines.
+	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
+		slog.SetDefault(logger)
+	}
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, stderr)
 	stop()
-	os.Exit(exitCode(err, os.Stderr))
+	code := exitCode(err, stderr)
+	last, cancel := context.WithTimeout(context.Background(), lastLines)
+	_ = stderr.Close(last) // there is nowhere left to say so
+	cancel()
+	os.Exit(code)
 }
+
+// lastLines is how long the end waits for stderr to take the last lines.
+const lastLines = time.Second
 
 // run is answerd, for main and for the end-to-end tests alike. It returns when the
 // command is done, or drained after ctx has ended.

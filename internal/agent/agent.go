@@ -163,6 +163,9 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err
 	}
+	if err := a.checkForced(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
 	// Before anything is refused: whoever repeats a request is no new load.
 	if run, err := a.keyed(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
 		return run, err
@@ -171,7 +174,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	rec := event.Run{
 		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint,
+		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admit(ru); err != nil {

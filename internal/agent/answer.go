@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"answerd/internal/auth"
@@ -17,12 +18,13 @@ import (
 // have died, and another one has yet to find that out.
 const answerWait = 10 * time.Second
 
-// Answer gives a person's answer to what a run waits for, wherever the run is executed,
-// and returns when it is in the log; usually the run has gone on by then. Only the run's
-// owner may; to anybody else there is no such run. The first answer wins. Errors:
-// *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or the
-// log's or ctx's.
-func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Input) error {
+// Answer gives a person's answers to what a run waits for, all of them or none, wherever
+// the run is executed, and returns when they are in the log; usually the run has gone on
+// by then. Only the run's owner may; to anybody else there is no such run. The first
+// answer to a question wins: one that comes at the same moment may leave those after it
+// ungiven. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
+// ErrExpired, or the log's or ctx's.
+func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
 		return event.ErrNotFound
@@ -30,28 +32,37 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, in Inp
 	if err != nil {
 		return err
 	}
-	asked, err := a.question(ctx, r, in.ID)
-	if err != nil {
-		return err
+	asked := make([]event.Interrupt, len(answers))
+	answers = slices.Clone(answers) // checking completes them
+	for n := range answers {
+		if asked[n], err = a.question(ctx, r, answers[n].ID); err != nil {
+			return err
+		}
+		if time.Now().UnixMilli() >= asked[n].ExpiresAt {
+			return ErrExpired
+		}
+		if err := a.checkInput(asked[n], &answers[n]); err != nil {
+			return err
+		}
 	}
-	if time.Now().UnixMilli() >= asked.ExpiresAt {
-		return ErrExpired
+	for n, i := range asked {
+		switch err := a.Log.Give(ctx, run, i.ID, encodeInput(answers[n], by)); {
+		case errors.Is(err, event.ErrAnswered), errors.Is(err, event.ErrEnded):
+			return ErrAnswered
+		case err != nil:
+			return fmt.Errorf("give an answer: %w", err)
+		}
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
 	}
-	if err := a.checkInput(asked, &in); err != nil {
-		return err
-	}
-	switch err := a.Log.Give(ctx, run, in.ID, encodeInput(in, by)); {
-	case errors.Is(err, event.ErrAnswered), errors.Is(err, event.ErrEnded):
-		return ErrAnswered
-	case err != nil:
-		return fmt.Errorf("give an answer: %w", err)
-	}
-	a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", in.ID, "kind", asked.Kind, "subject", by.Subject)
-	return a.awaitAnswered(ctx, r, in.ID)
+	return a.awaitAnswered(ctx, r, asked)
 }
 
-// awaitAnswered waits a while for the event that says what became of an answer.
-func (a *Agent) awaitAnswered(ctx context.Context, r event.Run, id string) error {
+// awaitAnswered waits a while for the events that say what became of the answers.
+func (a *Agent) awaitAnswered(ctx context.Context, r event.Run, asked []event.Interrupt) error {
+	open := make(map[string]bool, len(asked))
+	for _, i := range asked {
+		open[i.ID] = true
+	}
 	over := time.NewTimer(answerWait)
 	defer over.Stop()
 	for pos := r.Last.Seq; ; {
@@ -60,13 +71,12 @@ func (a *Agent) awaitAnswered(ctx context.Context, r event.Run, id string) error
 			return err
 		}
 		for _, e := range page.Events {
-			if _, answered := aboutInterrupt(e); answered == id {
-				return nil
-			}
+			_, answered := aboutInterrupt(e)
+			delete(open, answered)
 			pos = e.Seq
 		}
 		switch {
-		case page.Ended:
+		case page.Ended || len(open) == 0:
 			return nil
 		case len(page.Events) > 0:
 			continue
@@ -156,6 +166,8 @@ func (a *Agent) checkInput(asked event.Interrupt, in *Input) error {
 			return misfit("/content", wrong.Fields)
 		}
 		return err
+	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
+		return &InvalidError{"/action", "must be accept, decline or cancel"}
 	case in.Content != nil:
 		return &InvalidError{"/content", "goes with the action accept only"}
 	}

@@ -26,6 +26,7 @@ type call struct {
 	args     jsonText // a JSON object; nil if the model wrote something else
 	argsText string   // then this is what it wrote
 	bad      string   // and this is what is wrong with it
+	client   bool     // the caller executes it
 	edited   bool     // args are a person's, not the model's
 	found    []string // the names of the tools that it found, if it was a search for some
 }

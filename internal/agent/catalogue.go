@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
 	"answerd/internal/agent/search"
+	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 )
@@ -55,4 +57,10 @@ func (c *catalogueCache) of(all []mcp.Tool, r Request) *catalogue {
 	made := newCatalogue(all)
 	c.last.Store(made)
 	return made
+}
+
+// Usable returns the tools that a request of the caller's may use: its Servers, Tools and
+// ToolChoice are looked at. The caller must not change them.
+func (a *Agent) Usable(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
+	return r.narrow(a.Tools.ToolsFor(ctx, caller))
 }

@@ -13,7 +13,8 @@ import (
 type conversation struct {
 	runID    string
 	messages []llm.Message
-	history  int // how many messages behind the first are from before the question
+	history  int             // how many messages behind the first are from before the question
+	given    map[string]bool // ids of the calls that came with the request
 	tools    []llm.Tool
 }
 
@@ -67,7 +68,7 @@ func (w *window) fit(c *conversation, limit int64) int64 {
 	}
 	for i, turn := c.history+1, c.turn(); i < turn && weight > limit; i++ {
 		if m := &c.messages[i]; m.Role == llm.ToolRole {
-			if short := standIn(c.runID, m); w.weight(&short) < w.weight(m) {
+			if short := c.standIn(m); w.weight(&short) < w.weight(m) {
 				weight -= w.weight(m) - w.weight(&short)
 				*m = short
 			}
@@ -94,7 +95,8 @@ func (w *window) forget(c *conversation, excess int64) (gone int64) {
 		dropped++
 		gone += w.weight(&c.messages[dropped])
 		// An answer without its question says little, and some templates begin with a user.
-		for dropped < c.history && c.messages[dropped+1].Role == llm.Assistant {
+		// Neither does a result without its call, which endpoints refuse.
+		for dropped < c.history && c.messages[dropped+1].Role != llm.User {
 			dropped++
 			gone += w.weight(&c.messages[dropped])
 		}
@@ -137,7 +139,7 @@ func (w *window) cut(c *conversation, room int64) (saved int64) {
 			if share < minShareOfResult {
 				return saved
 			}
-			w.shorten(c.runID, m, share)
+			w.shorten(c, m, share)
 		}
 		saved += weight - w.weight(m)
 		room -= w.weight(m)
@@ -147,15 +149,15 @@ func (w *window) cut(c *conversation, room int64) (saved int64) {
 
 // shorten cuts a result to a weight, and says so in it. What is shown besides its text
 // goes first.
-func (w *window) shorten(runID string, m *llm.Message, weight int64) {
+func (w *window) shorten(c *conversation, m *llm.Message, weight int64) {
 	if len(m.Media) > 0 {
 		m.Media = nil
-		m.Text += fmt.Sprintf("\n[not shown, to make room; the whole is kept at %s]", placeOf(runID, m.CallID))
+		m.Text += fmt.Sprintf("\n[not shown, to make room%s]", c.place(m, "; the whole is kept at "))
 		if w.weight(m) <= weight {
 			return
 		}
 	}
-	mark := fmt.Sprintf("\n[cut here to make room; the whole is kept at %s]", placeOf(runID, m.CallID))
+	mark := fmt.Sprintf("\n[cut here to make room%s]", c.place(m, "; the whole is kept at "))
 	over := w.weight(m) + w.tokens(len(mark)) - weight + 1 // for what rounding takes
 	keep := len(m.Text) - int(float64(over)*bytesPerToken/w.factor) - 1
 	keep = max(min(keep, len(m.Text)-1), 0)

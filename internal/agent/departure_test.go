@@ -240,7 +240,7 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	first := build(origin)
 	run := first.Begin(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
-	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), said(first)
+	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
 	for n, a := range origin.acts {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
@@ -261,7 +261,7 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			if made != 1-before["add"] || plain(texts(end.Metadata.ToolResults)) != plain(texts(wantEnd.Metadata.ToolResults)) {
 				t.Errorf("%d calls, results %s", made, end.Metadata.ToolResults)
 			}
-			if got := said(h); got != "" && got != wantSaid {
+			if got := lastSaid(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if len(agenttest.Find[event.ApprovalRequired](events)) != 1 {

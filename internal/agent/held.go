@@ -28,7 +28,7 @@ func (r *run) hold(ctx context.Context) error {
 		return nil
 	}
 	h := held{Version: heldVersion, Request: r.req}
-	h.Request.IdempotencyKey, h.Request.Fingerprint = "", [32]byte{} // which the log has
+	h.Request.IdempotencyKey, h.Request.Fingerprint, h.Request.Record = "", [32]byte{}, nil // which the log has
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(r.ctx, carrier)
 	h.TraceParent = carrier["traceparent"]
@@ -57,6 +57,6 @@ func unhold(request []byte) (h held, err error) {
 // start appends the first event of the run.
 func (r *run) start(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
-		Question: r.req.Question, Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
+		Question: r.req.asked(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
 	})
 }

@@ -98,7 +98,7 @@ func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{
 // asked.
 func (l *loop) askNow(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
-	if !l.run.req.Interactive {
+	if !l.run.req.answerable(rec.Kind) {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
@@ -113,6 +113,17 @@ func (l *loop) askNow(ctx context.Context, rec event.Interrupt, done <-chan stru
 		return i, &verdict{why: err}, nil
 	}
 	return i, nil, err
+}
+
+// answerable reports whether there is somebody to ask for that kind of answer.
+func (r Request) answerable(kind string) bool {
+	switch kind {
+	case event.KindElicitation:
+		return r.Interactive && !r.FormsDeclined
+	case event.KindApproval:
+		return r.Interactive && !r.ApprovalsDeclined
+	}
+	return r.Interactive
 }
 
 // await waits for the answer. The log decides what came first, the answer or the end of

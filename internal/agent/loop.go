@@ -21,22 +21,25 @@ type loop struct {
 	run     *run
 	started time.Time
 
-	tools    map[string]mcp.Tool // that the run may call, by the name that the model knows
-	offered  []llm.Tool          // that the model is shown
-	search   *toolSearch         // by which it finds others; nil where it is shown all
-	messages []llm.Message
-	history  int             // of these, how many behind the first are from before the question
-	window   window          // what the model can take of them
-	step     int             // the current or last step, from 1
-	said     strings.Builder // the text of the current step
-	parts    int             // text and reasoning parts so far
-	callIDs  map[string]bool
-	budget   *budget
-	shown    gallery
-	meta     event.Metadata
-	metaSize int    // bytes of the calls in meta
-	cutOff   string // why the summing-up turn came, as finish_reason; "" if it did not
-	past     *past  // what the run did before it came here; nil if it began here
+	catalogue *catalogue
+	tools     map[string]mcp.Tool // that the run may call, by the name that the model knows
+	offered   []llm.Tool          // that the model is shown
+	search    *toolSearch         // by which it finds others; nil where it is shown all
+	client    []llm.Tool          // that the caller executes; shown to the model, too
+	messages  []llm.Message
+	history   int             // of these, how many behind the first are from before the question
+	given     map[string]bool // ids of the calls that came with the request
+	window    window          // what the model can take of them
+	step      int             // the current or last step, from 1
+	said      strings.Builder // the text of the current step
+	parts     int             // text and reasoning parts so far
+	callIDs   map[string]bool
+	budget    *budget
+	shown     gallery
+	meta      event.Metadata
+	metaSize  int    // bytes of the calls in meta
+	cutOff    string // why the summing-up turn came, as finish_reason; "" if it did not
+	past      *past  // what the run did before it came here; nil if it began here
 }
 
 // answer takes the run to its final answer, turn by turn. Each turn is one model
@@ -68,6 +71,10 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if last {
 			return l.finalAnswer(said), nil
 		}
+		if said.asksClient() {
+			said.finish = "tool_calls"
+			return l.finalAnswer(said), nil
+		}
 		if err := l.cut(ctx, turn); err != nil {
 			return nil, err
 		}
@@ -97,32 +104,37 @@ func (l *loop) cut(ctx context.Context, turn int) error {
 func (l *loop) prepare(ctx context.Context) (err error) {
 	req := l.run.req
 	all := l.agent.catalogues.of(l.agent.Tools.ToolsFor(ctx, l.run.caller), req)
-	l.tools, l.offered = all.byName, all.offered
+	l.catalogue, l.tools = all, all.byName
 	tools := all.tools
 	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {
-		l.offered, tools = l.search.shown(), []mcp.Tool{l.search.tool}
+		tools = []mcp.Tool{l.search.tool}
 	}
-	l.messages, err = l.agent.Prompt.messages(req, tools, l.agent.MaxHistory, l.run.Created)
-	l.history = max(len(l.messages)-2, 0) // between the system prompt and the question
-	l.window = newWindow(l.agent.Profiles[req.Model])
-	if err == nil && req.Prompt != nil {
+	l.client = req.clientTools(all, l.search)
+	l.offer()
+	profile := l.agent.Profiles[req.Model]
+	l.callIDs, l.given = make(map[string]bool), make(map[string]bool)
+	if err = l.open(tools, profile); err == nil && req.Prompt != nil {
 		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
 	}
-	l.callIDs = make(map[string]bool)
-	l.budget = newBudget(req, l.agent.Profiles[req.Model].Price, &l.run.clock, &l.run.waits)
-	l.shown = gallery{profile: l.agent.Profiles[req.Model], budget: l.budget}
+	l.window = newWindow(profile)
+	if req.MaxTokens > 0 {
+		l.window.reserve = min(l.window.reserve, req.MaxTokens)
+	}
+	l.budget = newBudget(req, profile.Price, &l.run.clock, &l.run.waits)
+	l.shown = gallery{profile: profile, budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
 	l.remember()
 	return err
 }
 
 func (l *loop) request(turn int, last bool) llm.Request {
-	r := llm.Request{Model: l.run.req.Model, Messages: l.messages, ToolChoice: llm.None}
+	req := l.run.req
+	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling}
 	if !last && len(l.offered) > 0 {
 		r.Tools, r.ToolChoice = l.offered, llm.Auto
-		if turn == 1 && l.run.req.ToolChoice == ToolRequired {
+		if turn == 1 && req.ToolChoice == ToolRequired {
 			// Only the first turn: a model that must always call never answers.
-			r.ToolChoice = llm.Required
+			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool
 		}
 	}
 	return r
@@ -141,7 +153,7 @@ func (l *loop) finalAnswer(said reply) event.Body {
 // call order (S0.7).
 func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
-	endings, err := l.callAll(ctx, said.calls, last)
+	endings, err := l.callAll(ctx, said.served(), last)
 	sampled := l.budget.takeSampled()
 	l.meta.Usage.InputTokens += sampled.InputTokens
 	l.meta.Usage.OutputTokens += sampled.OutputTokens
@@ -150,9 +162,17 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 		return err
 	}
 	l.shown.nextTurn()
-	for i, end := range endings {
-		l.messages = append(l.messages, l.message(said.calls[i], end))
-		l.record(said.calls[i], end)
+	for _, c := range said.calls {
+		if c.client {
+			l.recordAsked(c)
+			continue
+		}
+		l.messages = append(l.messages, l.message(c, endings[0]))
+		l.record(c, endings[0])
+		endings = endings[1:]
+	}
+	if l.search != nil && l.search.take(said.calls) {
+		l.offer()
 	}
 	if l.search != nil && l.search.take(said.calls) {
 		l.offered = l.search.shown()

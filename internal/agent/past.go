@@ -136,7 +136,7 @@ func (p *past) take(e event.Event, given map[string]verdict) {
 
 func (p *past) takeCall(e event.Event, given map[string]verdict) {
 	if start, ok := e.Body.(event.ToolCallStart); ok {
-		c := &pastCall{call: &call{Call: start.Call}}
+		c := &pastCall{call: &call{Call: start.Call, client: start.Executor == event.Client}}
 		p.calls[start.CallID] = c
 		if step := p.last(); step != nil {
 			step.calls = append(step.calls, c.call)

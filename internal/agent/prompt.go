@@ -6,7 +6,6 @@ import (
 	"text/template"
 	"time"
 
-	"answerd/internal/llm"
 	"answerd/internal/mcp"
 )
 
@@ -87,31 +86,4 @@ func (p *Prompt) system(tools []mcp.Tool, now time.Time) (string, error) {
 		return "", fmt.Errorf("execute the system prompt: %w", err)
 	}
 	return b.String(), nil
-}
-
-// messages is what the model is asked: the system prompt, the last messages of the
-// history, the question (S2.5).
-func (p *Prompt) messages(r Request, tools []mcp.Tool, maxHistory int, now time.Time) ([]llm.Message, error) {
-	system, err := p.system(tools, now)
-	if err != nil {
-		return nil, err
-	}
-	var history []llm.Message
-	for _, m := range r.History {
-		role := llm.Role(strings.ToLower(m.Role))
-		if (role == llm.User || role == llm.Assistant) && strings.TrimSpace(m.Content) != "" {
-			history = append(history, llm.Message{Role: role, Text: m.Content})
-		}
-	}
-	question := llm.Message{Role: llm.User, Text: r.Question}
-	if n := len(history); n > 0 && history[n-1].Role == llm.User && history[n-1].Text == r.Question {
-		history = history[:n-1]
-	}
-	if len(history) > maxHistory {
-		history = history[len(history)-maxHistory:]
-	}
-	out := make([]llm.Message, 0, len(history)+2)
-	out = append(out, llm.Message{Role: llm.System, Text: system})
-	out = append(out, history...)
-	return append(out, question), nil
 }

@@ -29,19 +29,29 @@ func errorObject(text string) jsonText {
 // record adds a call to the metadata (S2.8). What a run returns of its calls is bounded
 // as a whole; beyond that, each is there with its beginning.
 func (l *loop) record(c *call, end ending) {
+	params := l.takeParams(c)
+	if end.failed != nil {
+		text, _ := mcp.CutText(end.failed.Payload, l.metadataLeft(), end.where)
+		l.add(c, params, errorObject(text))
+		return
+	}
+	l.add(c, params, mcp.CutValue(end.worked.Payload, l.metadataLeft(), end.where))
+}
+
+// recordAsked adds a call whose result only the client will know.
+func (l *loop) recordAsked(c *call) { l.add(c, l.takeParams(c), jsonText("null")) }
+
+func (l *loop) takeParams(c *call) jsonText {
 	params := c.params()
 	if len(params) > l.metadataLeft() {
 		text, _ := mcp.CutText(string(params), minMetadata, "")
 		params, _ = json.Marshal(map[string]string{"args_text": text})
 	}
 	l.metaSize += len(params)
-	var result jsonText
-	if end.failed != nil {
-		text, _ := mcp.CutText(end.failed.Payload, l.metadataLeft(), end.where)
-		result = errorObject(text)
-	} else {
-		result = mcp.CutValue(end.worked.Payload, l.metadataLeft(), end.where)
-	}
+	return params
+}
+
+func (l *loop) add(c *call, params, result jsonText) {
 	l.metaSize += len(result)
 	l.meta.ToolNames = append(l.meta.ToolNames, c.Tool)
 	l.meta.ToolParams = append(l.meta.ToolParams, params)

@@ -12,9 +12,16 @@ import (
 
 // Request is one question to the agent, whichever face it came by.
 type Request struct {
+	// Question may be empty where the history ends with results of the client's tools:
+	// the question is then the one before.
 	Question string
+	Media    []Media // belongs to the question
 	History  []Message
-	Model    string
+	// Instructions of the caller come after the system prompt, which stays.
+	Instructions string
+	Model        string
+	Sampling     Sampling
+	MaxTokens    int64 // of each model answer; 0 leaves it to the model's profile
 	// ToolNone answers with text only; ToolRequired makes the model call a tool
 	// in the first turn.
 	ToolChoice ToolChoice
@@ -22,6 +29,11 @@ type Request struct {
 	// (path.Match) on the names of tools. Empty means all. They never widen.
 	Servers []string
 	Tools   []string
+	// ClientTools are the caller's own. A turn that calls one ends the run; the results
+	// come with the history of the next question. One with the name of a server's tool
+	// is not offered. ForcedTool, if set, is the tool that the first turn must call.
+	ClientTools []ClientTool
+	ForcedTool  string
 	// MaxTurns lowers the agent's own limit; 0 leaves it.
 	MaxTurns int
 	Budget   Budget
@@ -38,6 +50,12 @@ type Request struct {
 	// Awaited says that its caller waits for the whole answer, and is told to come back for
 	// it if a person has to be asked: from then on the run needs no reader.
 	Awaited bool
+	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
+	FormsDeclined bool
+	// ApprovalsDeclined says that they can fill in forms, and approve nothing.
+	ApprovalsDeclined bool
+	// Record is what the face that starts the run needs again; it is kept with the run.
+	Record []byte
 
 	// IdempotencyKey, if set, makes a second request with the same key and
 	// Fingerprint attach to the first one's run.
@@ -61,10 +79,21 @@ type ServerPrompt struct {
 	Arguments    map[string]string
 }
 
+// What a request says of the model, in llm's terms.
+type (
+	Media      = llm.Media
+	Sampling   = llm.Sampling
+	ClientTool = llm.Tool
+	ClientCall = llm.ToolCall
+)
+
 // Message is one turn of the history.
 type Message struct {
 	Role    string
 	Content string
+	Media   []Media      // of the user
+	Calls   []ClientCall // of the assistant: calls of the client's tools
+	CallID  string       // of a tool: the call whose result it is
 }
 
 // check fills in the defaults of r and refuses what could never run.
@@ -74,6 +103,9 @@ func (a *Agent) check(r *Request) error {
 	}
 	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
+	}
+	if err := r.checkQuestion(); err != nil {
+		return err
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")

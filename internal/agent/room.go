@@ -78,5 +78,5 @@ func (l *loop) retryShorter(ctx context.Context, refused error, tools []llm.Tool
 }
 
 func (l *loop) conversation(tools []llm.Tool) *conversation {
-	return &conversation{runID: l.run.ID, messages: l.messages, history: l.history, tools: tools}
+	return &conversation{runID: l.run.ID, messages: l.messages, history: l.history, given: l.given, tools: tools}
 }

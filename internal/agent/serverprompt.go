@@ -31,8 +31,7 @@ func (e *promptError) end() event.RunError {
 	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now.", Retryable: true}
 }
 
-// withPrompt puts the messages of a server's prompt right before the question, which is
-// the last of messages.
+// withPrompt puts the messages of a server's prompt right before the question.
 func (l *loop) withPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
 	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, p.Server, p.Name, p.Arguments)
 	if err != nil {
@@ -42,5 +41,5 @@ func (l *loop) withPrompt(ctx context.Context, messages []llm.Message, p ServerP
 	for _, m := range filled {
 		more = append(more, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
-	return slices.Insert(messages, len(messages)-1, more...), nil
+	return slices.Insert(messages, l.history+1, more...), nil
 }

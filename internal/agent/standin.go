@@ -10,9 +10,18 @@ import (
 
 // standIn is the message in the place of a result that was left out. The call and its
 // answer stay a pair: endpoints refuse one without the other.
-func standIn(runID string, m *llm.Message) llm.Message {
+func (c *conversation) standIn(m *llm.Message) llm.Message {
 	return llm.Message{Role: m.Role, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed, Text: fmt.Sprintf(
-		"[The result of %s (call %s) was left out to make room. It is kept at %s.]", m.Tool, m.CallID, placeOf(runID, m.CallID))}
+		"[The result of %s (call %s) was left out to make room%s.]", m.Tool, m.CallID, c.place(m, ". It is kept at "))}
+}
+
+// place says where a result is kept whole, behind what leads to it; "" for one that came
+// with the request, which we don't keep.
+func (c *conversation) place(m *llm.Message, lead string) string {
+	if c.given[m.CallID] {
+		return ""
+	}
+	return lead + placeOf(c.runID, m.CallID)
 }
 
 // longArguments is from how many bytes on arguments are worth a stand-in.

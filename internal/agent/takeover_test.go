@@ -109,8 +109,8 @@ func durable(log event.Log) func(*agent.Options) {
 	}
 }
 
-// said are the messages of the last request that a model got, without the ids of calls.
-func said(h *agenttest.House) string {
+// lastSaid are the messages of the last request that a model got, without the ids of calls.
+func lastSaid(h *agenttest.House) string {
 	all := h.Model.Requests()
 	if len(all) == 0 {
 		return ""
@@ -155,7 +155,7 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	first := house(origin)
 	run := first.Begin(t, agent.Request{Question: "What is 1 + 2?", Background: true})
 	whole := first.Events(t, run.ID)
-	want, wantSaid := agenttest.Last[event.FinalAnswer](t, whole), said(first)
+	want, wantSaid := agenttest.Last[event.FinalAnswer](t, whole), lastSaid(first)
 
 	for n := range origin.acts { // the last one is the terminal event
 		what := "nothing"
@@ -192,7 +192,7 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			if len(unknown) > 0 {
 				return
 			}
-			if got := said(h); got != "" && got != wantSaid {
+			if got := lastSaid(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if plain(texts(end.Metadata.ToolResults)+texts(end.Metadata.ToolParams)) != plain(texts(want.Metadata.ToolResults)+texts(want.Metadata.ToolParams)) {

@@ -34,6 +34,7 @@ const maxToolName = 128
 type speaker struct {
 	*loop
 	reply
+	last      bool // no tool may be called any more
 	usageSeen bool
 	part      event.Body // the closer of the open text or reasoning part; nil when none is open
 	partID    string
@@ -51,7 +52,7 @@ func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
 	}
 	l.step++
 	l.said.Reset()
-	s := &speaker{loop: l, byIndex: make(map[int]*call)}
+	s := &speaker{loop: l, last: last, byIndex: make(map[int]*call)}
 	if err := l.beginStep(ctx); err != nil {
 		return reply{}, err
 	}
@@ -177,9 +178,10 @@ func (s *speaker) callStart(ctx context.Context, index int, id, name string) err
 	// No tool has a longer name; what a model makes up beyond that is not repeated.
 	name = name[:min(len(name), maxToolName)]
 	c := &call{Call: event.Call{CallID: s.uniqueID(id), Tool: name, Server: s.tools[name].Server}}
+	c.client = !s.last && s.isClient(name)
 	s.byIndex[index] = c
 	s.calls = append(s.calls, c)
-	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval})
+	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
 
 func (s *speaker) callComplete(ctx context.Context, p llm.ToolCall) error {
@@ -190,7 +192,7 @@ func (s *speaker) callComplete(ctx context.Context, p llm.ToolCall) error {
 	}
 	c := s.byIndex[p.Index]
 	c.parse(p.Arguments)
-	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText})
+	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
 // uniqueID is the provider's call id, or one made from it if an earlier step used

@@ -98,6 +98,42 @@ func TestOldResultsLeaveFirstAndThenTheHistory(t *testing.T) {
 	}
 }
 
+// Calls of a client's tools and their results leave the history together, and what
+// stands for a result that came with the request names no place: there is none.
+func TestExchangesOfTheHistoryLeaveTogether(t *testing.T) {
+	for limit := int64(0); limit < 1200; limit += 20 {
+		c := chat("SCRRahCRQ", func(int) int { return 300 })
+		c.history = 7 // all up to the question
+		w := newWindow(llm.Profile{})
+		w.fit(c, limit)
+		open := make(map[string]bool)
+		for _, m := range c.messages {
+			for _, call := range m.Calls {
+				open[call.ID] = true
+			}
+			if m.Role == llm.ToolRole && !open[m.CallID] {
+				t.Fatalf("at %d tokens a result has lost its call: %s", limit, shape(c))
+			}
+			delete(open, m.CallID)
+		}
+		if len(open) > 0 {
+			t.Fatalf("at %d tokens a call has lost its result: %s", limit, shape(c))
+		}
+	}
+	c := chat("SQCRCR", func(int) int { return 600 })
+	c.given = map[string]bool{"c/1": true, "c/2": true}
+	w := newWindow(llm.Profile{})
+	w.fit(c, 300)
+	for _, m := range c.messages {
+		if strings.Contains(m.Text, "/runs/") || strings.Contains(m.Text, "kept at") {
+			t.Errorf("%s: %s", shape(c), m.Text)
+		}
+	}
+	if got := shape(c); !strings.Contains(got, "r") || !strings.Contains(got, "c") {
+		t.Errorf("nothing was left out: %s", got)
+	}
+}
+
 func TestAStandInNamesTheCallAndItsPlace(t *testing.T) {
 	c := chat("SQCRCR", func(int) int { return 900 })
 	c.messages[3].Failed = true

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -23,7 +25,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err := accepts(r, "application/json"); err != nil {
 		return err
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -41,7 +43,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	wait, preferred := preferredWait(r)
 	patience, stop := context.WithDeadline(context.WithoutCancel(r.Context()), asked.Add(wait))
 	defer stop()
-	run, err = h.await(r.Context(), run.ID, patience.Done())
+	run, err = h.await(r.Context(), run.ID, patience.Done(), nil)
 	if err != nil {
 		return err
 	}
@@ -56,26 +58,21 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	case event.FinalAnswer:
 		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
 		return nil
-	case event.RunError:
-		return runProblem(run, end)
-	default:
-		p := newProblem("conflict", "The run was cancelled.")
-		p.Instance = "/runs/" + run.ID
-		return p
 	}
+	return endProblem(run)
 }
 
 // await reads a run to its end, or, when patience is over, to where it waits for a
-// person. A caller that leaves takes the run along; one that is told of the wait does
-// not.
-func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}) (event.Run, error) {
+// person, and shows each of its events to see, unless that is nil. A caller that leaves
+// takes the run along; one that is told of the wait does not.
+func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
 	var over <-chan struct{} // patience, while the run waits for a person
 	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
-			// A long run gave up its past. Only its end is of interest here.
+			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				watch.Release()
@@ -91,6 +88,11 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		if err != nil {
 			watch.Release()
 			return event.Run{}, err
+		}
+		for _, e := range page.Events {
+			if see != nil {
+				see(e)
+			}
 		}
 		if page.Ended {
 			watch.Release()
@@ -143,7 +145,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
 		}
 		return h.resume(w, r, id)
 	}
-	req, err := h.decode(r)
+	req, err := h.decode(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -162,7 +164,12 @@ func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resume(w, r, id)
 	}
-	req, err := native.DecodeQuery(r.URL.Query())
+	// Not r.URL.Query: it leaves out what it can't read, as if it had not been asked for.
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return newProblem("invalid_request", "The query is not well formed.")
+	}
+	req, err := native.DecodeQuery(query)
 	if err != nil {
 		return err
 	}
@@ -175,7 +182,7 @@ func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.
 	if err != nil {
 		return err
 	}
-	h.follow(w, r, run.ID, 0)
+	h.follow(w, r, run.ID, 0, nativeFormat)
 	return nil
 }
 
@@ -202,17 +209,17 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	h.follow(w, r, run, pos)
+	h.follow(w, r, run, pos, nativeFormat)
 	return nil
 }
 
-// decode reads a question and what its headers add.
-func (h *Handler) decode(r *http.Request) (agent.Request, error) {
+// decode reads a question and what its headers add, by one face's decode.
+func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
 	body, err := h.body(r)
 	if err != nil {
 		return agent.Request{}, err
 	}
-	req, err := native.Decode(body)
+	req, err := decode(body)
 	if err != nil {
 		return agent.Request{}, err
 	}
@@ -234,10 +241,17 @@ func (h *Handler) body(r *http.Request) ([]byte, error) {
 	if err := isJSON(r); err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
-	var tooLarge *http.MaxBytesError
-	if err != nil && !errors.As(err, &tooLarge) {
-		return nil, newProblem("timeout", "The body did not arrive whole or in time.")
+	limit := &http.MaxBytesError{Limit: h.MaxBody}
+	if r.ContentLength > h.MaxBody {
+		return nil, limit // and is not asked for (RFC 9110 section 10.1.1)
 	}
-	return b, err
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	if err == nil || errors.As(err, &limit) {
+		return b, err
+	}
+	// Only the server's ReadTimeout is a timeout. Clients send again what got 408.
+	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+		return nil, newProblem("timeout", "The body did not arrive in time.")
+	}
+	return nil, newProblem("invalid_request", "The body did not arrive whole, or its chunks are not well formed.")
 }

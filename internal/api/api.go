@@ -64,6 +64,8 @@ type Handler struct {
 	Options
 	http.Handler
 	unready atomic.Bool
+	started time.Time
+	torn    torn
 }
 
 // New returns the API with its routes.
@@ -80,7 +82,7 @@ func New(o Options) *Handler {
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
 	}
-	h := &Handler{Options: o}
+	h := &Handler{Options: o, started: time.Now()}
 	h.Handler = h.routes()
 	return h
 }
@@ -91,7 +93,7 @@ func (h *Handler) Unready() { h.unready.Store(true) }
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(h.contain, h.checkHost, h.crossOrigin)
+	r.Use(h.contain, h.checkHost, h.onceEach, h.crossOrigin)
 	r.NotFound(h.handle(notFound))
 	r.MethodNotAllowed(h.handle(methodNotAllowed))
 
@@ -115,6 +117,16 @@ func (h *Handler) routes() http.Handler {
 	}
 	r.Group(func(r chi.Router) {
 		r.Use(h.sameOrigin, h.authenticate)
+		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
+		r.Get("/v1/models", h.handle(h.models))
+		r.Post("/v1/responses", h.handle(h.createResponse))
+		r.Get("/v1/responses/{response_id}", h.handle(h.response))
+		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
+		r.Post("/api/chat", h.handle(h.uiChat))
+		r.Get("/api/chat/{id}/stream", h.handle(h.uiResume))
+		r.Post("/api/chat/{id}/stop", h.handle(h.uiStop))
+		r.Post("/agui", h.handle(h.agui))
+		r.Get("/agui/capabilities", h.handle(h.aguiCapabilities))
 		r.Post("/answer", h.handle(h.answer))
 		r.Post("/answer/stream", h.handle(h.stream))
 		r.Get("/answer/stream", h.handle(h.streamQuery))

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"time"
 
@@ -27,25 +28,51 @@ type stream struct {
 	run string
 	pos int64
 	buf []byte
+
+	format format
+}
+
+// format is how the events of a run are told to one reader.
+type format struct {
+	header http.Header // besides that of every stream
+	append func(buf []byte, e event.Event) []byte
+	// ended reports whether the format has come to its own end. It is nil for one that
+	// ends with the run, or where that comes to wait for a person.
+	ended func() bool
+}
+
+// nativeFormat is the only one without a state: it can begin anywhere in a run.
+var nativeFormat = format{append: func(buf []byte, e event.Event) []byte { return native.Frame(e).AppendTo(buf) }}
+
+// framesOf is the format of a face's encoder. The stream must begin with the run.
+func framesOf(encode func(event.Event) []sse.Frame) format {
+	return format{append: func(buf []byte, e event.Event) []byte {
+		for _, f := range encode(e) {
+			buf = f.AppendTo(buf)
+		}
+		return buf
+	}}
 }
 
 // follow writes the events of a run after pos as Server-Sent Events until the run
-// ends, comes to wait for a person, or the reader leaves. It is the only stream loop there is: every end of a
-// stream stands in its one select. The run is known to exist and pos to be kept.
+// ends, comes to wait for a person, or the reader leaves. It is the only stream loop
+// there is: every end of a stream stands in its one select. The run is known to exist and
+// pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
-// event knows that there is more.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64) {
+// event knows that there is more. whole says that this one was not.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
-	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos}
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store, no-transform")
 	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	maps.Copy(header, f.header)
 	w.WriteHeader(http.StatusOK)
 	if !s.flush() {
-		return
+		return false
 	}
 	expiry, stop := tokenEnd(r)
 	defer stop()
@@ -58,14 +85,17 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			panic(http.ErrAbortHandler)
 		}
 		for _, e := range page.Events {
-			s.buf = native.Frame(e).AppendTo(s.buf)
+			s.buf = f.append(s.buf, e)
 			s.pos = e.Seq
 			if len(s.buf) >= maxWrite && !s.flush() {
-				return
+				return false
 			}
 		}
-		if !s.flush() || page.Ended || s.atSuspension(r.Context(), page) {
-			return
+		if !s.flush() {
+			return false
+		}
+		if page.Ended || s.over(r.Context(), page) {
+			return true
 		}
 		if len(page.Events) > 0 {
 			heartbeat.Reset(h.Heartbeat)
@@ -79,16 +109,24 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		case <-heartbeat.C:
 			s.buf = sse.AppendComment(s.buf, "ping")
 			if !s.flush() {
-				return
+				return false
 			}
 		case <-expiry:
 			panic(http.ErrAbortHandler)
 		case <-leaving:
 			leaving, left = nil, true // what came until now is still sent
 		case <-r.Context().Done():
-			return
+			return false
 		}
 	}
+}
+
+// over reports whether the stream ends with what was just read, before the run does.
+func (s *stream) over(ctx context.Context, p event.Page) bool {
+	if s.format.ended != nil {
+		return s.format.ended()
+	}
+	return s.atSuspension(ctx, p)
 }
 
 // atSuspension reports whether the page brought the reader to the newest event of the run

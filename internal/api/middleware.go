@@ -107,7 +107,7 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
 		if allowed {
 			header.Set("Access-Control-Allow-Origin", origin)
-			header.Set("Access-Control-Expose-Headers", "Location, Retry-After, WWW-Authenticate")
+			header.Set("Access-Control-Expose-Headers", "Location, Preference-Applied, Retry-After, WWW-Authenticate, X-Should-Retry")
 		}
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
@@ -118,10 +118,24 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 			return
 		}
 		header.Set("Access-Control-Allow-Methods", "GET, POST")
-		header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Traceparent, Tracestate")
+		header.Set("Access-Control-Allow-Headers", allowedHeaders(r))
 		header.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
 	})
+}
+
+// allowedHeaders are the headers that pages may send: ours, and those by which OpenAI's
+// client tells about itself, whose list grows.
+func allowedHeaders(r *http.Request) string {
+	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate"
+	for _, name := range strings.Split(r.Header.Get("Access-Control-Request-Headers"), ",") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		ofOpenAI := strings.HasPrefix(name, "x-stainless-") || strings.HasPrefix(name, "openai-")
+		if ofOpenAI && !strings.ContainsFunc(name, func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') }) {
+			allowed += ", " + name
+		}
+	}
+	return allowed
 }
 
 // sameOrigin refuses what a page of another site makes a browser send, GET included:
@@ -229,6 +243,9 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
 			allow = append(allow, m)
 		}
+	}
+	if allow == nil { // a method that chi doesn't know, at an address that there is not
+		return notFound(w, r)
 	}
 	p := newProblem("method_not_allowed", "The address does not take this method.")
 	p.header.Set("Allow", strings.Join(allow, ", "))

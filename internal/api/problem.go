@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/agui"
+	"answerd/internal/api/aisdk"
+	"answerd/internal/api/chat"
 	"answerd/internal/api/native"
+	"answerd/internal/api/responses"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 )
@@ -29,6 +34,7 @@ type problem struct {
 	CallID   string              `json:"call_id,omitempty"` // and its id, as in the log
 
 	header http.Header // what the answer carries besides
+	param  string      // what is wrong, as the format of the request names it
 }
 
 // responseTimeout bounds the writing of a response that is no stream.
@@ -92,6 +98,10 @@ func problemOf(err error) (p *problem, known bool) {
 	var (
 		ready    *problem
 		bad      *native.Invalid
+		badChat  *chat.Invalid
+		badResp  *responses.Invalid
+		badUI    *aisdk.Invalid
+		badAGUI  *agui.Invalid
 		refused  *agent.InvalidError
 		misfit   *agent.ContentError
 		call     *agent.ToolCallError
@@ -103,6 +113,16 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.As(err, &bad):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = bad.Errors
+	case errors.As(err, &badChat):
+		p = newProblem("invalid_request", badChat.Error())
+		p.param = badChat.Param
+	case errors.As(err, &badResp):
+		p = newProblem("invalid_request", badResp.Error())
+		p.param = badResp.Param
+	case errors.As(err, &badUI):
+		p = badField(badUI.Field, badUI.Message)
+	case errors.As(err, &badAGUI):
+		p = badField(badAGUI.Field, badAGUI.Message)
 	case errors.As(err, &refused):
 		p = newProblem("invalid_request", "The request has fields that cannot be used.")
 		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
@@ -142,6 +162,13 @@ func problemOf(err error) (p *problem, known bool) {
 		return newProblem("internal", "Something went wrong inside the service."), false
 	}
 	return p, true
+}
+
+// badField is what is wrong with a field, as a face names it.
+func badField(field, detail string) *problem {
+	p := newProblem("invalid_request", "The request has fields that cannot be used.")
+	p.Errors = []native.FieldError{{Pointer: pointerOf(field), Detail: detail}}
+	return p
 }
 
 // runProblem is the problem of a run that failed.
@@ -189,6 +216,11 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	p.TraceID = cmp.Or(p.TraceID, h.TraceID(r.Context()))
 	for name, values := range p.header {
 		w.Header()[name] = values
+	}
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		status, body := openAIError(p, r.URL.Path)
+		writeJSON(w, status, "application/json", body)
+		return
 	}
 	writeJSON(w, p.Status, "application/problem+json", p)
 }

@@ -98,7 +98,7 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	pre := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,last-event-id"}
 	ok := s.do(t, "OPTIONS", "/answer/stream", "", append(pre, "Origin", origin)...)
 	if ok.StatusCode != 204 || ok.Header.Get("Access-Control-Allow-Origin") != origin || ok.Header.Get("Access-Control-Allow-Credentials") != "" ||
-		!strings.Contains(ok.Header.Get("Access-Control-Allow-Headers"), "Last-Event-ID") {
+		!strings.Contains(ok.Header.Get("Access-Control-Allow-Headers"), "Last-Event-ID, Prefer") {
 		t.Errorf("preflight %s %v", ok.Status, ok.Header)
 	}
 	for _, other := range []string{"https://app.example.evil", "http://app.example", "https://APP.example", "null"} {

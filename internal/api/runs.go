@@ -146,7 +146,7 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if streams {
-		h.follow(w, r, id, pos)
+		h.follow(w, r, id, pos, nativeFormat)
 		return nil
 	}
 	if run, err = h.Log.Run(r.Context(), id); err != nil {
@@ -156,6 +156,17 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// stop cancels a run, and returns it when its last event is written; errGone if that
+// takes too long.
+func (h *Handler) stop(r *http.Request, id string) (event.Run, error) {
+	if err := h.Agent.Cancel(r.Context(), id); err != nil {
+		return event.Run{}, err
+	}
+	ctx, done := context.WithTimeout(r.Context(), cancelWait)
+	defer done()
+	return h.await(ctx, id, nil, nil)
+}
+
 // cancel is POST /runs/{run_id}/cancel. It answers with the run as it is when its
 // last event is written; a run that had ended stays as it was.
 func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
@@ -163,13 +174,8 @@ func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.owned(r, id); err != nil {
 		return err
 	}
-	if err := h.Agent.Cancel(r.Context(), id); err != nil {
-		return err
-	}
-	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
-	defer stop()
 	status := http.StatusOK
-	run, err := h.await(ctx, id, nil)
+	run, err := h.stop(r, id)
 	if errors.Is(err, errGone) {
 		status = http.StatusAccepted // told, and not yet done
 		run, err = h.Log.Run(r.Context(), id)

@@ -23,11 +23,23 @@ type Call struct {
 // call is the call that an event belongs to, for all bodies that have one.
 func (c Call) call() Call { return c }
 
+// Executor is who executes a call.
+type Executor string
+
+// Client is whoever asked the question, and declared the tool in doing so. The run ends
+// with such calls; their results come with the next question. "" is an MCP server.
+const Client Executor = "client"
+
 // Usage counts tokens as the model's provider does.
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
 	TotalTokens  int64 `json:"total_tokens"`
+}
+
+// Plus is both together.
+func (u Usage) Plus(v Usage) Usage {
+	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.TotalTokens + v.TotalTokens}
 }
 
 // Metadata is what a run did on the way to its answer. The three arrays have one
@@ -99,7 +111,8 @@ type (
 	// ToolCallStart says that the model began to write a call.
 	ToolCallStart struct {
 		Call
-		NeedsApproval bool `json:"needs_approval"`
+		NeedsApproval bool     `json:"needs_approval"`
+		Executor      Executor `json:"executor,omitempty"`
 	}
 	// ToolCallArgs is a piece of the call's arguments as text.
 	ToolCallArgs struct {
@@ -107,11 +120,13 @@ type (
 		Delta string `json:"delta"`
 	}
 	// ToolCall is a complete call: Args where the arguments are a JSON object, else
-	// ArgsText with what the model wrote.
+	// ArgsText with what the model wrote. It is the last event of a call that the
+	// client executes.
 	ToolCall struct {
 		Call
 		Args     json.RawMessage `json:"args,omitempty"`
 		ArgsText string          `json:"args_text,omitempty"`
+		Executor Executor        `json:"executor,omitempty"`
 	}
 	// ApprovalRequired says that a person must agree to the call.
 	ApprovalRequired struct {

@@ -48,6 +48,9 @@ type Run struct {
 	Owner      Owner
 	Created    time.Time
 	Background bool // goes on when nobody reads it
+	// Request is what whoever started the run needs of its request again, at most some
+	// 300 KiB; nil for nothing. It is kept as long as the events, and not changed.
+	Request []byte
 	// Key is the owner's name for the request that made the run, "" for none, and
 	// Fingerprint is a digest of that request. Create reads them.
 	Key         string

@@ -94,7 +94,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, run: r, first: 1}
+	made := &memoryRun{number: m.made + 1, run: r, first: 1, bytes: int64(len(r.Request))}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -103,6 +103,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	}
 	m.made++
 	m.runs[r.ID] = made
+	m.bytes.Add(made.bytes)
 	return nil
 }
 
@@ -226,7 +227,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	if r.job != nil {
 		r.job.disarmLocked()
 	}
-	r.run.Last = Event{}
+	r.run.Last, r.run.Request = Event{}, nil
 	id := r.run.ID
 	wake(&r.more)
 	wake(&r.inbox.more)
@@ -283,7 +284,7 @@ func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 	defer r.mu.Unlock()
 	if m.expired(r) {
 		gone := r.run
-		gone.Last = Event{}
+		gone.Last, gone.Request = Event{}, nil
 		return gone, ErrGone
 	}
 	return r.run, nil

@@ -235,7 +235,7 @@ func (w *Writer) applyCallLocked(b Body) (reason string) {
 		if c == nil || c.complete {
 			return "the call is not being written"
 		}
-		c.complete, c.text = true, nil
+		c.complete, c.text, c.done = true, nil, b.Executor == Client
 	case ToolResult:
 		return w.endCallLocked(b.Call)
 	case ToolError:

@@ -38,7 +38,7 @@ func (d *TextDialect) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 // model sums up, and may well quote the form of a call.
 func (d *TextDialect) stream(ctx context.Context, r Request, emit emitter) error {
 	offered := len(r.Tools) > 0 && r.ToolChoice != None
-	inner := Request{Model: r.Model, Messages: dialectHistory(r.Messages), MaxTokens: r.MaxTokens}
+	inner := Request{Model: r.Model, Messages: dialectHistory(r.Messages), MaxTokens: r.MaxTokens, Sampling: r.Sampling}
 	x := &extractor{emit: emit, tools: r.Tools, off: !offered, told: wasTold(r.Messages)}
 	if offered {
 		inner.Messages = withInstructions(inner.Messages, r)
@@ -151,7 +151,10 @@ without any of these words.
 func withInstructions(messages []Message, r Request) []Message {
 	var b strings.Builder
 	b.WriteString(callForm)
-	if r.ToolChoice == Required {
+	switch {
+	case r.ToolChoice == Required && r.MustCall != "":
+		b.WriteString("\nYou must call the tool " + r.MustCall + " now.\n")
+	case r.ToolChoice == Required:
 		b.WriteString("\nYou must call at least one tool now.\n")
 	}
 	b.WriteString("\nTools:\n")

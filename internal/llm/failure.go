@@ -86,7 +86,8 @@ func statusFailure(status int, said string) *failure {
 
 // replyFailure is the failure of a reply whose status is not 2xx.
 func (m *OpenAI) replyFailure(res *http.Response) *failure {
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
+	// So much more that a key which begins within the bound is there whole to be found.
+	body, err := io.ReadAll(io.LimitReader(res.Body, int64(maxErrorText+len(m.key))))
 	said := m.scrub(string(body))
 	if err != nil {
 		said += " (" + err.Error() + ")"

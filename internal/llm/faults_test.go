@@ -277,10 +277,11 @@ func TestWithoutRetriesThereIsOneRequest(t *testing.T) {
 // F8. The endpoint repeats the key, as some do.
 func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 	const key = "sk-CANARY-123"
-	for _, code := range []int{401, 403} {
+	// The second reply repeats the key across the bound of what is kept.
+	for code, before := range map[int]int{401: 0, 403: maxErrorText - len(`{"error":{"message":"Incorrect API key provided: sk-CANARY`)} {
 		var log bytes.Buffer
 		s, m := play(t, OpenAIConfig{APIKey: key, MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))},
-			status(code, `{"error":{"message":"Incorrect API key provided: `+key+`"}}`+strings.Repeat("x", 1<<20)))
+			status(code, strings.Repeat(" ", before)+`{"error":{"message":"Incorrect API key provided: `+key+`"}}`+strings.Repeat("x", 1<<20)))
 		_, err := ask(t.Context(), m, question)
 		e := wantError(t, err, ModelError)
 		if e.Status != code || e.Retryable || e.Public != publicCredentials {

@@ -49,6 +49,8 @@ func wireParts(m Message) []wirePart {
 			parts = append(parts, wirePart{Type: "text", Text: p.Label})
 		}
 		switch format, isAudio := strings.CutPrefix(p.MIME, "audio/"); {
+		case p.URL != "":
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{p.URL}})
 		case !isAudio:
 			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + p.MIME + ";base64," + p.Data}})
 		case format == "mpeg":

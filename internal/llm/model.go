@@ -41,7 +41,9 @@ type Request struct {
 	Messages   []Message
 	Tools      []Tool
 	ToolChoice ToolChoice // "" is Auto
+	MustCall   string     // with Required: the tool to call; "" is any
 	MaxTokens  int64      // of the answer; 0 leaves it to the provider
+	Sampling   Sampling
 }
 
 // Role is who speaks in a Message.
@@ -75,6 +77,9 @@ type Media struct {
 	Label string // tells the model what it is
 	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
 	Data  string // base64, padded, without line breaks
+	// URL stands in place of MIME and Data: an https address of an image, which the
+	// endpoint fetches itself.
+	URL string
 }
 
 // IsImage reports whether it is a picture, or else a sound.

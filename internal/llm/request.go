@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,9 +21,27 @@ type wireRequest struct {
 	Messages      []wireMessage `json:"messages"`
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
-	ToolChoice    ToolChoice    `json:"tool_choice,omitempty"`
+	ToolChoice    any           `json:"tool_choice,omitempty"` // a ToolChoice or a wireChoice
 	// The name that replaced max_tokens, which newer models of OpenAI refuse.
 	MaxTokens int64 `json:"max_completion_tokens,omitempty"`
+	Sampling
+}
+
+// wireChoice names the one tool that must be called.
+type wireChoice struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name string `json:"name"`
+	} `json:"function"`
+}
+
+func wireToolChoice(r Request) any {
+	if r.ToolChoice == Required && r.MustCall != "" {
+		c := wireChoice{Type: "function"}
+		c.Function.Name = r.MustCall
+		return c
+	}
+	return cmp.Or(r.ToolChoice, Auto)
 }
 
 // streamOptions asks for the usage chunk, which endpoints leave out otherwise.
@@ -63,14 +82,12 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 		Stream:        true,
 		StreamOptions: streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
+		Sampling:      r.Sampling,
 	}
 	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
 	if len(r.Tools) > 0 {
-		head.ToolChoice = r.ToolChoice
-		if head.ToolChoice == "" {
-			head.ToolChoice = Auto
-		}
+		head.ToolChoice = wireToolChoice(r)
 		var err error
 		if tools, err = cache.render(r.Tools); err != nil {
 			return nil, err

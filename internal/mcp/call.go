@@ -179,6 +179,9 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	if ctx.Err() == nil && f != moved && !s.personal(f) {
 		said, rest = judge(f), f.rest()
 	}
+	if f == nil && s.callers == nil && s.missed() {
+		s.poke()
+	}
 	return res, f
 }
 

@@ -94,9 +94,19 @@ func retryAfter(h http.Header) time.Duration {
 	return min(max(time.Until(at), 0), maxRest)
 }
 
-// busy is badStatus of a reply that may say how long the server is busy.
-func busy(resp *http.Response, body []byte) *failure {
+// refusal is badStatus of a reply whose headers may say more: how long the server is busy,
+// or that all that is wrong is a slash.
+func refusal(resp *http.Response, body []byte) *failure {
 	f := badStatus(resp.StatusCode, body)
+	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
+		// No more of the address than that: a path may hold a key.
+		switch path := resp.Request.URL.Path; {
+		case to.Path == path+"/":
+			f.public += ": its URL must end in /"
+		case to.Path+"/" == path:
+			f.public += ": its URL must not end in /"
+		}
+	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		f.later = retryAfter(resp.Header)
 	}

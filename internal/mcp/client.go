@@ -91,8 +91,9 @@ type Client struct {
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
-	tokens atomic.Int64   // progress tokens given out
-	ready  chan struct{}  // closed when the servers of New have been tried
+	tokens atomic.Int64  // progress tokens given out
+	ready  chan struct{} // closed when the servers of New have been tried
+	made   time.Time
 	drains sync.WaitGroup // removed servers
 
 	reload sync.Mutex // held by Reload and Close; protects closed and lastID
@@ -103,6 +104,7 @@ type Client struct {
 	servers []*server     // in the configuration's order
 	untried int           // servers whose first attempt is not over
 	begun   chan struct{} // closed when untried is 0
+	patient time.Time     // until when they are waited for
 }
 
 // New makes a client of servers, in that order, and starts to connect to them. It
@@ -135,6 +137,7 @@ func New(servers []ServerConfig, o Options) (*Client, error) {
 		log:   o.Logger,
 		names: newCatalogue(o.Logger),
 		ready: make(chan struct{}),
+		made:  time.Now(),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.reload.Lock()
@@ -156,27 +159,22 @@ func (c *Client) begunLocked() {
 	if c.untried > 0 {
 		return
 	}
-	if !c.Ready() {
+	if !isClosed(c.ready) {
 		close(c.ready) // first: who waited for the other may ask for this one
 	}
 	close(c.begun)
 }
 
 // Ready reports whether every enabled server that New was given has been tried once,
-// with success or without. It stays true when Reload brings more.
-func (c *Client) Ready() bool {
-	select {
-	case <-c.ready:
-		return true
-	default:
-		return false
-	}
-}
+// with success or without, or has had 10 s to come up: a child process may take longer.
+// It stays true when Reload brings more.
+func (c *Client) Ready() bool { return isClosed(c.ready) || time.Since(c.made) >= handshakeTime }
 
 // Tools are the tools that a model may be offered, by server in the configuration's
 // order and then by name. The slice is shared: don't change it. Tools makes no
 // network call; it waits under ctx, at most Options.StartWait, only while a server
-// is being connected for the first time. Those of servers that are used on behalf of
+// is being connected for the first time, and for no server longer than the greater of
+// that and 10 s in all. Those of servers that are used on behalf of
 // their callers are there once ToolsFor was called for one.
 func (c *Client) Tools(ctx context.Context) []Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
@@ -201,10 +199,10 @@ func (c *Client) Tool(name string) (Tool, bool) {
 // caller's token, which it makes with who's.
 func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
-	begun := c.begun
+	begun, left := c.begun, time.Until(c.patient)
 	c.mu.Unlock()
 	shy := c.uncalled(who)
-	if isClosed(begun) && len(shy) == 0 {
+	if (isClosed(begun) || left <= 0) && len(shy) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
@@ -214,8 +212,11 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 		all.Go(func() { s.introduce(ctx, who) })
 	}
 	all.Wait()
+	enough := time.NewTimer(left)
+	defer enough.Stop()
 	select {
 	case <-begun:
+	case <-enough.C:
 	case <-ctx.Done():
 	case <-c.life.Done():
 	}

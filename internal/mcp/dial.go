@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -12,8 +13,9 @@ import (
 // that this build supports; dialers is the list of them.
 type dialer struct {
 	connect func(context.Context) (*sdk.ClientSession, error)
-	close   func()  // frees what sessions shared, after the last one
-	behalf  *behalf // of servers that are used on behalf of their callers
+	close   func()        // frees what sessions shared, after the last one
+	time    time.Duration // that one handshake may take; 0: handshakeTime
+	behalf  *behalf       // of servers that are used on behalf of their callers
 }
 
 // dialers makes the dialer of a server, by its type.

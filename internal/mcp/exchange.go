@@ -39,6 +39,7 @@ type exchange struct {
 	release   func() // frees what ctx holds
 	session   *session
 	handshake bool
+	patience  time.Duration     // of a handshake: for the answer to server/discover
 	query     map[string]string // query parameters of this call
 	headers   map[string]string // and headers, where the protocol has them
 	token     string            // progress token; "" where nobody asked
@@ -120,6 +121,13 @@ func (x *exchange) asked() jsonrpc.ID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.id
+}
+
+// asking is that request's method. A stream of the request before it may still be read.
+func (x *exchange) asking() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.method
 }
 
 // fail notes f as the outcome, and returns it.

@@ -121,7 +121,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)
-		defer time.AfterFunc(handshakeTime/2, cancel).Stop()
+		defer time.AfterFunc(x.patience, cancel).Stop()
 		ctx = dctx
 	}
 	resp, err := g.next.RoundTrip(r.WithContext(ctx))
@@ -212,7 +212,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 			return resp, nil
 		}
 	}
-	return nil, x.fail(busy(resp, body))
+	return nil, x.fail(refusal(resp, body))
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
@@ -262,7 +262,7 @@ func (g guard) aside(r *http.Request, x *exchange, ok int, bound time.Duration) 
 	}
 	body := drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return nil, x.failAside(busy(resp, body))
+		return nil, x.failAside(refusal(resp, body))
 	}
 	return emptyReply(r, ok), nil
 }

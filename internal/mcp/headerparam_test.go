@@ -87,6 +87,44 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 	}
 }
 
+// The SDK sends a tool's name as it is, and the Python SDK's servers refuse all but ASCII
+// (2026-07-28 basic/transports, value encoding).
+func TestANameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
+	want := map[string]string{
+		"plain": "plain", "größe": "=?base64?Z3LDtsOfZQ==?=", " a": "=?base64?IGE=?=", "=?base64?eA==?=": "=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
+	}
+	s := tools(func(s *sdk.Server) {
+		for name := range want {
+			rawTool(s, name, answerNothing)
+		}
+	})
+	next := handler(s, flavours["stateless json"])
+	got := make(chan string, 1)
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Method") == "tools/call" {
+			got <- r.Header.Get(nameHeader)
+			var m message
+			_ = json.Unmarshal([]byte(peek(r)), &m)
+			r.Header.Set(nameHeader, m.Params.Name) // the SDK's server of v1.8.0 does not decode it
+		}
+		next.ServeHTTP(w, r)
+	}))
+	client := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	for _, tool := range client.Tools(t.Context()) {
+		if tool.Original == "echo" {
+			continue
+		}
+		_, err := client.Call(t.Context(), Call{Tool: tool.Name})
+		if err != nil {
+			t.Errorf("%q: %v", tool.Original, err)
+			continue
+		}
+		if header := <-got; header != want[tool.Original] {
+			t.Errorf("%q: the header is %q", tool.Original, header)
+		}
+	}
+}
+
 func answerNothing(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	return &sdk.CallToolResult{}, nil
 }

@@ -31,7 +31,7 @@ func hollowed(method string, m *jsonrpc.Response) (json.RawMessage, bool) {
 // decode reads a message that may be the answer to x. The SDK's way to do so takes 50
 // KiB, and refuses depths that are no matter to those who read bytes.
 func (x *exchange) decode(data []byte) (jsonrpc.Message, error) {
-	if hollow[x.method] != nil {
+	if hollow[x.asking()] != nil {
 		if m := plainAnswer(data); m != nil {
 			return m, nil
 		}
@@ -58,7 +58,7 @@ func plainAnswer(data []byte) *jsonrpc.Response {
 
 // forSDK is the answer m, received as data, as the SDK is to have it.
 func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) []byte {
-	empty, ok := hollowed(x.method, m)
+	empty, ok := hollowed(x.asking(), m)
 	if !ok {
 		return data
 	}

@@ -231,6 +231,37 @@ func TestLinkCancelLeavesTheSession(t *testing.T) {
 	}
 }
 
+// Many servers answer a call all the same that was cancelled: the Python SDK's of 1.x always
+// do. Nobody needs to be warned of that.
+func TestLateAnswerIsNoWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log syncBuffer
+		began := make(chan message, 1)
+		c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, ServerConfig{}, lines(func(m message, say func(string)) {
+			select {
+			case late := <-began:
+				say(answerTo(late, text("late")))
+				say(answerTo(m, text("ok")))
+			default:
+				began <- m
+			}
+		}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Timeout {
+			t.Error(err)
+		}
+		synctest.Wait() // the server has been told
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if got := must(t, res, err).Text(); got != "ok" || strings.Contains(log.String(), "WARN") {
+			t.Errorf("%q; %s", got, log.String())
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // bothEnds reads from one connection and writes to the other.
 type bothEnds struct {
 	net.Conn

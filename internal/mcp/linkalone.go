@@ -50,9 +50,12 @@ func (l *link) leaveLocked(q *question) {
 	}
 }
 
-// overdue notes an answer that comes when nobody waits for it any more.
-func (l *link) overdue(id jsonrpc.ID) {
+// overdue notes an answer that comes when nobody waits for it any more, and reports whether
+// somebody did.
+func (l *link) overdue(id jsonrpc.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	_, late := l.left[id]
 	delete(l.left, id)
+	return late
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -38,12 +39,17 @@ func (p *pipe) write(data []byte) error {
 
 func (p *pipe) close() error { return p.Close() }
 
-// peers are the servers of type "pipe", by URL: each gets the other end of a new
+// peers are the servers of the pipe types, by URL: each gets the other end of a new
 // connection.
 var peers sync.Map
 
 func init() {
-	dialers["pipe"] = func(cfg ServerConfig, o Options) (dialer, error) {
+	dialers["pipe"] = dialPeers(0)
+	dialers["pipe of a process"] = dialPeers(startTime)
+}
+
+func dialPeers(time time.Duration) func(ServerConfig, Options) (dialer, error) {
+	return func(cfg ServerConfig, o Options) (dialer, error) {
 		peer, _ := peers.Load(cfg.URL)
 		var once sync.Once
 		var all sync.WaitGroup
@@ -54,14 +60,17 @@ func init() {
 		}
 		return dialer{connect: func(ctx context.Context) (*sdk.ClientSession, error) {
 			return sdkClient(cfg, o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
-		}, close: all.Wait}, nil
+		}, close: all.Wait, time: time}, nil
 	}
 }
 
 // piped is a client of one server at the other end of a pipe.
 func piped(t *testing.T, o Options, cfg ServerConfig, peer func(net.Conn)) *Client {
 	t.Helper()
-	cfg.Name, cfg.Type, cfg.URL = "a", "pipe", t.Name()
+	cfg.Name, cfg.URL = "a", t.Name()
+	if cfg.Type == "" {
+		cfg.Type = "pipe"
+	}
 	peers.Store(cfg.URL, peer)
 	c := open(t, o, cfg)
 	c.Tools(t.Context())

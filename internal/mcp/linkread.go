@@ -45,8 +45,9 @@ func (l *link) decode(data json.RawMessage) (jsonrpc.Message, error) {
 func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
 	q := l.take(m.ID)
 	if q == nil {
-		l.overdue(m.ID)
-		l.drop("it answers no open request")
+		if !l.overdue(m.ID) {
+			l.drop("it answers no open request")
+		}
 		return nil
 	}
 	if q.x != nil {

@@ -77,7 +77,7 @@ func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 		return err
 	}
 	if m.Method == discover {
-		return l.patience(ctx, m.ID, q)
+		return l.patience(ctx, x, m.ID, q)
 	}
 	return nil
 }
@@ -85,8 +85,8 @@ func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 // patience waits for the answer to server/discover: a server of before 2026-07-28 may
 // not answer what it doesn't know. What is left of the handshake's time is for
 // initialize, which the SDK tries when told that discover could not be sent.
-func (l *link) patience(ctx context.Context, id jsonrpc.ID, q *question) error {
-	enough := time.NewTimer(handshakeTime / 2)
+func (l *link) patience(ctx context.Context, x *exchange, id jsonrpc.ID, q *question) error {
+	enough := time.NewTimer(x.patience)
 	defer enough.Stop()
 	select {
 	case <-q.done:

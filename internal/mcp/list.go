@@ -32,7 +32,7 @@ type toolList struct {
 // list asks for the server's tools in a session of p, once more if that turns out to
 // be lost. It returns the session that gave them.
 func (s *server) list(p *pool) (toolList, *session, *failure) {
-	deadline := time.Now().Add(handshakeTime + listTime)
+	deadline := time.Now().Add(p.time + listTime)
 	for try := 0; ; try++ {
 		ctx, stop := context.WithDeadlineCause(s.life, deadline, errTimeout)
 		used, f := p.get(ctx)

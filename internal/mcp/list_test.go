@@ -44,6 +44,7 @@ func TestBadToolHidesNoOther(t *testing.T) {
 		`{"name":"deep","inputSchema":`+deep+`}`,
 		`{"name":"big","inputSchema":{"type":"object","description":"`+strings.Repeat("x", 100<<10)+`"}}`,
 		`{"name":"good","description":"again"}`,
+		`{"name":"task","execution":{"taskSupport":"required"}}`,
 		`{"name":"badoutput","outputSchema":`+deep+`}`,
 		`{"name":"last","description":"`+strings.Repeat("é", 20<<10)+`"}`,
 	)).URL})

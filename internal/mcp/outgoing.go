@@ -33,7 +33,7 @@ func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	if own := x.source(); own != nil {
 		tokens = own
 	}
-	if tokens == nil && t.bare(x) {
+	if tokens == nil && t.bare(r, x) {
 		return t.next.RoundTrip(r) // a copy is dear, and there is nothing to add to it
 	}
 	r = t.dress(r)
@@ -60,9 +60,12 @@ func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// bare reports whether neither the server nor the call has anything to add to a request.
-func (t *outgoingTrip) bare(x *exchange) bool {
-	return len(t.headers) == 0 && len(t.query) == 0 && (x == nil || len(x.headers) == 0 && len(x.query) == 0)
+// bare reports whether a request can go out as it is: neither the server nor the call has
+// anything to add.
+func (t *outgoingTrip) bare(r *http.Request, x *exchange) bool {
+	name := r.Header.Get(nameHeader)
+	return headerValue(name) == name &&
+		len(t.headers) == 0 && len(t.query) == 0 && (x == nil || len(x.headers) == 0 && len(x.query) == 0)
 }
 
 // dress is a copy of r with the configured headers and the query parameters. Those
@@ -71,6 +74,11 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	for name, value := range t.headers {
 		r.Header.Set(name, value.Reveal())
+	}
+	// As it must be encoded (2026-07-28 basic/transports): the SDK of v1.8.0 writes it as
+	// it is (go-sdk#1246).
+	if name := r.Header.Get(nameHeader); name != "" {
+		r.Header.Set(nameHeader, headerValue(name))
 	}
 	x := exchangeOf(r.Context())
 	// The SDK names the method in a header from 2026-07-28 on, which is where these

@@ -3,6 +3,7 @@ package mcp
 import (
 	"fmt"
 	"reflect"
+	"time"
 )
 
 // Reload makes servers the configuration, in that order, and reads the accepted
@@ -80,6 +81,7 @@ func (c *Client) startLocked(added map[int]*server) {
 	if c.begun == nil || isClosed(c.begun) {
 		c.begun = make(chan struct{})
 	}
+	c.patient = time.Now().Add(max(handshakeTime, c.opts.StartWait))
 	for _, s := range added {
 		if s.live() {
 			c.untried++

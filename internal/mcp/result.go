@@ -85,10 +85,13 @@ func decodeContent(raw json.RawMessage) ([]json.RawMessage, *failure) {
 
 // checkType refuses results that are none yet. The SDK hands some of them out as empty
 // results, without an error. Such as "task": an answer that is to be fetched elsewhere,
-// later. (What input_required leaves here is the end of the SDK's patience with it.)
+// later.
 func checkType(resultType string) *failure {
-	if resultType == "" || resultType == "complete" {
+	switch resultType {
+	case "", "complete":
 		return nil
+	case "input_required": // what the SDK leaves at the end of its patience
+		return &failure{kind: Protocol, public: "it asks again and again, whatever the answer"}
 	}
 	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }

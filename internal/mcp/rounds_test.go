@@ -64,6 +64,17 @@ func TestAnUnfinishedCallIsAskedAgainWithItsState(t *testing.T) {
 	}
 }
 
+// A server that takes no answer for one, such as a person's no, is given up after some
+// rounds, and its caller learns what it did.
+func TestACallThatAsksForEverSaysSo(t *testing.T) {
+	const ask = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Protocol || e.Message != "MCP server a: it asks again and again, whatever the answer" {
+		t.Errorf("%s: %s", e.Kind, e.Message)
+	}
+}
+
 // A server that never finishes is given up with the time of the call.
 func TestACallThatNeverFinishesEnds(t *testing.T) {
 	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, unfinishing(func(int) string {

@@ -50,6 +50,7 @@ type server struct {
 	renewal renewal  // when its tools are listed again
 	waiters []waiter // whom the next round answers
 
+	away     bool // it could not be reached when it was tried last
 	overfull bool // its list of tools was too large when it was asked for last
 }
 
@@ -94,7 +95,8 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return s
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, made: s.poke, changed: s.noticed, attend: s.attend,
+		life: s.life, dial: s.dialer.connect, time: orElse(s.dialer.time, handshakeTime), made: s.poke,
+		changed: s.noticed, attend: s.attend,
 		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
 	if s.dialer.behalf != nil {
@@ -207,7 +209,7 @@ func (s *server) up(l toolList, version string, listed *session, changes int) {
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed, s.overfull = version, listed, false
+	s.version, s.listed, s.away, s.overfull = version, listed, false, false
 	s.renewal.note(l.ttl, s.cfg.Pin, changes)
 }
 
@@ -239,7 +241,7 @@ func (s *server) settled() bool {
 func (s *server) down(f *failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed = nil
+	s.listed, s.away = nil, f.kind == Unavailable
 	state := Failed
 	if s.version != "" {
 		state = Degraded
@@ -256,6 +258,14 @@ func (s *server) down(f *failure) bool {
 	// The cause may quote the server, so it is not for the normal log.
 	s.log.Debug("MCP server is down", "cause", f)
 	return news
+}
+
+// missed reports whether the server could not be reached when it was tried last. A call
+// that gets through all the same shows that it is back before the supervisor looks.
+func (s *server) missed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.away
 }
 
 // poke makes the supervisor look again.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,6 +197,48 @@ func TestCloseIsBounded(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 	})
+}
+
+// A server that was down is connected as soon as a call gets through, on the session that
+// it has, not when the supervisor looks for it again.
+func TestACallThatGetsThroughEndsTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away atomic.Bool
+		c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {
+			return refusing{&away, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		}}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		away.Store(true)
+		if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Unavailable {
+			t.Error(err)
+		}
+		<-time.After(time.Minute) // fake time, in which the waits grow
+		if st := c.Servers()[0]; st.State != Degraded {
+			t.Errorf("%+v", st)
+		}
+		away.Store(false)
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		must(t, res, err)
+		synctest.Wait()
+		if st := c.Servers()[0]; st.State != Connected {
+			t.Errorf("%+v", st)
+		}
+		_ = c.Close()
+	})
+}
+
+// refusing is a server that nobody can connect to while it is away.
+type refusing struct {
+	away *atomic.Bool
+	fake
+}
+
+func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
+	if r.away.Load() {
+		closeBody(req)
+		return nil, syscall.ECONNREFUSED
+	}
+	return r.fake.RoundTrip(req)
 }
 
 // S4.5: the waits double from a second to a minute, half of each by chance.

@@ -15,6 +15,10 @@ import (
 // (2026-07-28), then initialize.
 const handshakeTime = 10 * time.Second
 
+// startTime bounds the handshake with a child process, which has to come up first: npx and
+// uvx fetch a package the first time, and who is killed meanwhile begins anew.
+const startTime = time.Minute
+
 // session is one handshake with a server, and what came of it.
 type session struct {
 	ready   chan struct{}      // closed when the handshake is over; then the next two are set
@@ -87,6 +91,7 @@ func (s *session) protocol() string { return negotiated(s.cs) }
 type pool struct {
 	life    context.Context
 	dial    func(context.Context) (*sdk.ClientSession, error)
+	time    time.Duration  // of one handshake
 	made    func()         // called after each successful handshake, and after the loss of a session
 	gone    func(*failure) // called when a session is lost
 	changed func(string)   // session.told
@@ -150,14 +155,18 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 // SDK keeps its values for the whole session and uses them for the requests that it
 // sends by itself, so no caller's may be in it.
 func (p *pool) handshake(s *session) {
-	x := newExchange(context.Background(), p.life, time.Now().Add(handshakeTime))
-	x.session, x.handshake = s, true
+	x := newExchange(context.Background(), p.life, time.Now().Add(p.time))
+	x.session, x.handshake, x.patience = s, true, p.time/2
 	s.shaking.Store(x)
 	cs, err := p.dial(x.ctx)
 	if err != nil {
 		_, f := x.outcome(x.ctx, err)
 		if f == nil {
 			f = badReply("the handshake failed", err)
+		}
+		// There was no session to lose yet: what ended the connection is the reason.
+		if end, ok := errors.AsType[*failure](f.err); ok && f.lost {
+			f = end
 		}
 		// Whatever went wrong, no call has been sent: the next one tries again (S3.4).
 		s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}

@@ -30,7 +30,7 @@ func dialStdio(cfg ServerConfig, o Options) (dialer, error) {
 	if len(cfg.Query) > 0 {
 		d.once.Do(func() { s.log.Warn("a process has no URL: its query parameters are not sent") }) // S0.1
 	}
-	return dialer{connect: d.connect, close: s.close}, nil
+	return dialer{connect: d.connect, close: s.close, time: startTime}, nil
 }
 
 // open starts the process. It waits for the one before, which may hold files and ports

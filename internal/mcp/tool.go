@@ -64,6 +64,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 		Description  string          `json:"description"`
 		InputSchema  json.RawMessage `json:"inputSchema"`
 		OutputSchema json.RawMessage `json:"outputSchema"`
+		Execution    json.RawMessage `json:"execution"`
 		Annotations  *struct {
 			Title       string `json:"title"`
 			ReadOnly    bool   `json:"readOnlyHint"`
@@ -81,6 +82,9 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	t := Tool{Original: w.Name, Title: w.Title, Description: cut(w.Description, maxDescription)}
 	if err := checkToolName(w.Name); err != nil {
 		return t, err
+	}
+	if onlyAsTask(w.Execution) {
+		return t, errors.New("it can only be called as a task, which answerd does not do")
 	}
 	// annotations.title is where titles were before 2025-06-18.
 	if a := w.Annotations; a != nil {
@@ -103,6 +107,15 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 		t.OutputSchema = out
 	}
 	return t, nil
+}
+
+// onlyAsTask reports whether a server refuses every plain call of a tool (2025-11-25
+// basic/utilities/tasks): a model that was offered it would try in vain.
+func onlyAsTask(execution json.RawMessage) bool {
+	var e struct {
+		TaskSupport string `json:"taskSupport"`
+	}
+	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
 }
 
 // checkToolName refuses names that no honest tool has. Others are made safe.

@@ -17,8 +17,8 @@ const redacted = "[redacted]"
 // NewLogger writes JSON lines to w from level on: debug, info, warn or error, in any
 // case; debug means level debug whatever level says. A line that is logged with the
 // context of a request or run carries its trace_id. Values whose key names a secret
-// are replaced, in maps and headers too; that is the last net, not the rule. An error
-// names LOG_LEVEL.
+// are replaced, in maps and headers too; that is the last net, not the rule. If w is a
+// *Lines that has no room, lines below warn are dropped first. An error names LOG_LEVEL.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -27,8 +27,9 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	if debug {
 		l = slog.LevelDebug
 	}
-	lines := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redact})
-	return slog.New(&logHandler{Handler: lines, root: lines}), nil
+	lines, _ := w.(*Lines)
+	out := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redact})
+	return slog.New(&logHandler{Handler: out, root: out, lines: lines}), nil
 }
 
 // logHandler adds trace_id to the lines of its Handler.
@@ -38,9 +39,13 @@ type logHandler struct {
 	// first group on, root and the steps from it are kept, to add it in front.
 	root  slog.Handler
 	steps []func(slog.Handler) slog.Handler
+	lines *Lines // nil if what is written to is none
 }
 
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
+	if h.lines != nil && !h.lines.admits(r.Level) {
+		return nil
+	}
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.HasTraceID() {
 		return h.Handler.Handle(ctx, r)
@@ -61,7 +66,7 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(h.steps) == 0 {
 		next := h.Handler.WithAttrs(attrs)
-		return &logHandler{Handler: next, root: next}
+		return &logHandler{Handler: next, root: next, lines: h.lines}
 	}
 	return h.step(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
@@ -78,6 +83,7 @@ func (h *logHandler) step(step func(slog.Handler) slog.Handler) slog.Handler {
 		Handler: step(h.Handler),
 		root:    h.root,
 		steps:   append(slices.Clip(h.steps), step),
+		lines:   h.lines,
 	}
 }
 

@@ -3,7 +3,8 @@
 // SDK; the other rooms are handed a trace.Tracer or a metric.Meter and see only the
 // OpenTelemetry API.
 //
-//	log, err := telemetry.NewLogger(os.Stderr, "info", false)
+//	lines := telemetry.NewLines(os.Stderr) // nobody waits for stderr
+//	log, err := telemetry.NewLogger(lines, "info", false)
 //	tel, err := telemetry.New(ctx, telemetry.Config{Version: version, Logger: log})
 //	defer tel.Shutdown(ctx)
 //
@@ -87,6 +88,9 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 	}
 	t := &Telemetry{version: c.Version, tracing: c.Tracing, tracers: noop.NewTracerProvider()}
 	if t.meters, t.metrics, err = newMetrics(res, c.Logger); err != nil {
+		return nil, fmt.Errorf("setting up metrics: %w", err)
+	}
+	if err := observe(c.Logger, t.Meter("answerd/telemetry")); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if c.Tracing {

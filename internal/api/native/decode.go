@@ -1,12 +1,15 @@
 package native
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"answerd/internal/agent"
 )
@@ -23,6 +26,9 @@ const (
 	maxPairText = 1024
 	maxSeconds  = 86400
 	maxCost     = 1e9
+	// maxErrors is how many things that are wrong are listed. A body has room for a
+	// hundred thousand.
+	maxErrors = 100
 )
 
 var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), string(agent.ToolRequired)}
@@ -44,6 +50,44 @@ func Decode(body []byte) (agent.Request, error) {
 	return r, f.err()
 }
 
+// DecodeOptions reads the member "answerd" of a request in another format into r: the
+// fields of ours that the format lacks. The error is an *Invalid. raw may be nil.
+func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
+	if raw == nil {
+		return nil
+	}
+	const at = "/answerd"
+	v, err := parse(raw)
+	if bad, ok := errors.AsType[*Invalid](err); ok {
+		for i := range bad.Errors {
+			bad.Errors[i].Pointer = at + bad.Errors[i].Pointer
+		}
+	}
+	if err != nil {
+		return err
+	}
+	root, ok := v.(map[string]any)
+	if !ok {
+		return invalid(at, "must be an object")
+	}
+	f := &fields{}
+	f.known(at, root, "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id")
+	r.Servers = append(r.Servers, f.texts(root, at+"/servers")...)
+	r.Tools = append(r.Tools, f.texts(root, at+"/tools")...)
+	r.MaxTurns = int(f.positive(root, at+"/max_turns"))
+	r.Context = f.pairs(root, at+"/context")
+	r.Prompt = f.prompt(root, at+"/prompt")
+	if id := f.id(root, at+"/thread_id"); id != "" {
+		r.ThreadID = id
+	}
+	if _, given := root["budget"]; given {
+		calls := r.Budget.ToolCalls
+		r.Budget = f.budget(root, at+"/budget")
+		r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, calls)
+	}
+	return f.err()
+}
+
 // DecodeQuery reads the query of GET /answer/stream, which a plain EventSource can
 // send: the fields of the body that are a text, a number or a list of texts. Their
 // errors point at the field of that name.
@@ -51,6 +95,11 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 	f := &fields{}
 	root := make(map[string]any)
 	for name, values := range q {
+		for _, text := range append(values, name) {
+			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+				return agent.Request{}, invalid("/"+escape(strings.ToValidUTF8(name, "\uFFFD")), "is not UTF-8, or contains U+0000")
+			}
+		}
 		switch name {
 		case "servers", "tools":
 			list := make([]any, len(values))
@@ -95,7 +144,9 @@ func (f *fields) request(root map[string]any) agent.Request {
 }
 
 func (f *fields) add(pointer, detail string) {
-	f.errors = append(f.errors, FieldError{pointer, detail})
+	if len(f.errors) < maxErrors {
+		f.errors = append(f.errors, FieldError{pointer, detail})
+	}
 }
 
 func (f *fields) err() error {
@@ -116,6 +167,9 @@ func (f *fields) question(text string, root map[string]any) {
 
 func (f *fields) known(pointer string, object map[string]any, names ...string) {
 	for key := range object {
+		if len(f.errors) == maxErrors {
+			return
+		}
 		if !slices.Contains(names, key) {
 			f.add(pointer+"/"+escape(key), "unknown field")
 		}

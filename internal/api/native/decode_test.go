@@ -141,7 +141,7 @@ func TestAPositionReadsBackAndNothingElseIsOne(t *testing.T) {
 	if run != "run_a" || seq != 7 || !ok {
 		t.Errorf("%s %d %v", run, seq, ok)
 	}
-	for _, bad := range []string{"", "run_a", "run_a:", ":7", "run_a:-1", "run_a:x", "run_a:7:8", "run_a:99999999999999999999"} {
+	for _, bad := range []string{"", "run_a", "run_a:", ":7", "run_a:-1", "run_a:+1", "run_a:x", "run_a:7:8", "run_a:99999999999999999999"} {
 		if _, _, ok := native.ParsePosition(bad); ok {
 			t.Errorf("%q was taken", bad)
 		}

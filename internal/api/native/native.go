@@ -28,5 +28,5 @@ func Frame(e event.Event) sse.Frame {
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
-	return run, seq, found && run != "" && err == nil && seq >= 0
+	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
 }

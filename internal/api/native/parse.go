@@ -15,6 +15,10 @@ import (
 // is for the arguments of a tool.
 const maxDepth = 16
 
+// maxValues bounds how many values a body holds: in memory an empty object is thirty
+// times what it is on the wire.
+const maxValues = 1 << 16
+
 // FieldError is one thing that is wrong with a body.
 type FieldError struct {
 	Pointer string `json:"pointer"` // RFC 6901; "" is the body itself
@@ -46,7 +50,7 @@ func parse(body []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	p := parser{dec: dec, body: body}
-	v, err := p.value("", 0)
+	v, err := p.value()
 	if err != nil {
 		return nil, err
 	}
@@ -56,89 +60,119 @@ func parse(body []byte) (any, error) {
 	return v, nil
 }
 
+// parser reads one body. It makes a pointer only of what is wrong: made on the way, one
+// for each item below a long key, they would cost the square of the body.
 type parser struct {
 	dec  *json.Decoder
 	body []byte
+	path []step // to the value that is being read
+	read int    // values begun so far
 }
 
-func (p *parser) value(pointer string, depth int) (any, error) {
+// step is a key, or where key is nil an index.
+type step struct {
+	key   *string
+	index int
+}
+
+func (p *parser) value() (any, error) {
+	if p.read++; p.read > maxValues {
+		return nil, invalid("", fmt.Sprintf("holds more than %d values", maxValues))
+	}
 	start := p.dec.InputOffset()
 	tok, err := p.dec.Token()
 	if err != nil {
-		return nil, p.syntax(pointer, err)
+		return nil, p.syntax(err)
 	}
 	switch tok := tok.(type) {
 	case json.Delim:
-		if depth == maxDepth {
-			return nil, invalid(pointer, fmt.Sprintf("nested deeper than %d levels", maxDepth))
+		if len(p.path) == maxDepth {
+			return nil, p.invalid(fmt.Sprintf("nested deeper than %d levels", maxDepth))
 		}
 		if tok == '{' {
-			return p.object(pointer, depth+1)
+			return p.object()
 		}
-		return p.array(pointer, depth+1)
+		return p.array()
 	case string:
-		return tok, p.checkText(pointer, tok, start)
+		return tok, p.checkText(tok, start)
 	default:
 		return tok, nil
 	}
 }
 
-func (p *parser) object(pointer string, depth int) (any, error) {
+func (p *parser) object() (any, error) {
 	out := make(map[string]any)
 	for p.dec.More() {
 		start := p.dec.InputOffset()
 		tok, err := p.dec.Token()
 		if err != nil {
-			return nil, p.syntax(pointer, err)
+			return nil, p.syntax(err)
 		}
 		key := tok.(string) // the decoder refuses any other key itself
-		field := pointer + "/" + escape(key)
-		if err := p.checkText(field, key, start); err != nil {
+		p.path = append(p.path, step{key: &key})
+		if err := p.checkText(key, start); err != nil {
 			return nil, err
 		}
 		if _, twice := out[key]; twice {
-			return nil, invalid(field, "given twice")
+			return nil, p.invalid("given twice")
 		}
-		if out[key], err = p.value(field, depth); err != nil {
+		if out[key], err = p.value(); err != nil {
 			return nil, err
 		}
+		p.path = p.path[:len(p.path)-1]
 	}
 	if _, err := p.dec.Token(); err != nil {
-		return nil, p.syntax(pointer, err)
+		return nil, p.syntax(err)
 	}
 	return out, nil
 }
 
-func (p *parser) array(pointer string, depth int) (any, error) {
+func (p *parser) array() (any, error) {
 	out := []any{}
 	for p.dec.More() {
-		v, err := p.value(pointer+"/"+strconv.Itoa(len(out)), depth)
+		p.path = append(p.path, step{index: len(out)})
+		v, err := p.value()
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, v)
+		p.path = p.path[:len(p.path)-1]
 	}
 	if _, err := p.dec.Token(); err != nil {
-		return nil, p.syntax(pointer, err)
+		return nil, p.syntax(err)
 	}
 	return out, nil
 }
 
-func (p *parser) syntax(pointer string, err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid(pointer, "the JSON ends too early")
+// invalid says what is wrong with the value that is being read.
+func (p *parser) invalid(detail string) error {
+	var pointer strings.Builder
+	for _, s := range p.path {
+		pointer.WriteByte('/')
+		if s.key != nil {
+			pointer.WriteString(escape(*s.key))
+		} else {
+			pointer.WriteString(strconv.Itoa(s.index))
+		}
 	}
-	return invalid(pointer, fmt.Sprintf("not JSON at byte %d", p.dec.InputOffset()))
+	return invalid(pointer.String(), detail)
+}
+
+func (p *parser) syntax(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return p.invalid("the JSON ends too early")
+	}
+	return p.invalid(fmt.Sprintf("not JSON at byte %d", p.dec.InputOffset()))
 }
 
 // checkText refuses what has no place in any field: U+0000, and escapes of half a
 // surrogate pair, which the decoder turned into U+FFFD without a word.
-func (p *parser) checkText(pointer, text string, start int64) error {
+func (p *parser) checkText(text string, start int64) error {
 	if strings.ContainsRune(text, 0) {
-		return invalid(pointer, "contains U+0000")
+		return p.invalid("contains U+0000")
 	}
 	if strings.ContainsRune(text, utf8.RuneError) && loneSurrogate(p.body[start:p.dec.InputOffset()]) {
-		return invalid(pointer, "contains half a surrogate pair")
+		return p.invalid("contains half a surrogate pair")
 	}
 	return nil
 }
@@ -175,7 +209,7 @@ func loneSurrogate(raw []byte) bool {
 	return false
 }
 
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
 // escape writes a key as one step of a JSON pointer.
-func escape(key string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-}
+func escape(key string) string { return pointerEscapes.Replace(key) }

@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"RunsDoNotMix", runsDoNotMix},
 		{"ManyReadersSeeTheSame", manyReadersSeeTheSame},
 		{"TheEnvelopeIsOnEveryEvent", theEnvelopeIsOnEveryEvent},
+		{"TheRequestStaysWithTheRun", theRequestStaysWithTheRun},
 		{"AResultIsReadableUntilTheRunIsGone", aResultIsReadable},
 		{"ResultsDoNotMix", resultsDoNotMix},
 		{"TheNewerResultCounts", theNewerResultCounts},

@@ -62,7 +62,7 @@ func (l *Log) entomb(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
 	}
-	rec.Gone, rec.Key = true, ""
+	rec.Gone, rec.Key, rec.Request = true, "", nil
 	body, err := json.Marshal(rec)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (l *Log) forgetHere(id string) {
 	defer r.mu.Unlock()
 	if r.record != nil {
 		gone := *r.record
-		gone.Gone = true
+		gone.Gone, gone.Request = true, nil
 		r.record = &gone
 	}
 	r.stale = true

@@ -28,12 +28,13 @@ type record struct {
 	Subject    string    `json:"subject"`
 	Created    time.Time `json:"created"`
 	Background bool      `json:"background,omitempty"`
+	Request    []byte    `json:"request,omitempty"`
 	Key        string    `json:"key,omitempty"` // its subject, not the key itself
 	Gone       bool      `json:"gone,omitempty"`
 }
 
 func recordOf(r event.Run) record {
-	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background}
+	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Request: r.Request}
 	if r.Key != "" {
 		rec.Key = keySubject(r.Owner, r.Key)
 	}
@@ -41,7 +42,7 @@ func recordOf(r event.Run) record {
 }
 
 func (rec *record) run(id string) event.Run {
-	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background}
+	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Request: rec.Request}
 }
 
 // Create implements event.Log. The entry by owner comes first: it is what a run is

@@ -14,6 +14,7 @@ package llmtest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -36,7 +37,8 @@ type Request struct {
 	ToolChoice json.RawMessage `json:"tool_choice"`
 	MaxTokens  int64           `json:"max_completion_tokens"`
 
-	Header http.Header `json:"-"`
+	Header http.Header     `json:"-"`
+	Body   json.RawMessage `json:"-"` // all of it
 }
 
 // Message is one message of a request.
@@ -97,11 +99,15 @@ func New(t testing.TB, script Script) *Endpoint {
 	e := &Endpoint{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req Request
-		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &req)
+		}
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		req.Header = r.Header
+		req.Header, req.Body = r.Header, body
 		e.mu.Lock()
 		e.requests = append(e.requests, req)
 		e.mu.Unlock()

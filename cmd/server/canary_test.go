@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/demo"
+	"answerd/internal/llm/llmtest"
+)
+
+// outside is an upstream that fails and says a secret while it does, and remembers all
+// that it was sent.
+type outside struct {
+	*httptest.Server
+	mu  sync.Mutex // protects got
+	got bytes.Buffer
+}
+
+func newOutside(t *testing.T, status int, body string) *outside {
+	o := &outside{}
+	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.mu.Lock()
+		fmt.Fprintln(&o.got, r.URL, r.Header)
+		_, _ = io.Copy(&o.got, r.Body)
+		o.mu.Unlock()
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(o.Close)
+	return o
+}
+
+func (o *outside) heard() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.got.String()
+}
+
+// issued is a token that the IAM of w gives to a caller.
+func (w *world) issued(t *testing.T) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", w.iam.url+demo.TokenPath, strings.NewReader(url.Values{"grant_type": {"client_credentials"}}.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.SetBasicAuth(demoClient, clientSecret)
+	resp, err := web(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var reply struct {
+		Token string `json:"access_token"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil || reply.Token == "" {
+		t.Fatal(resp.Status, err)
+	}
+	return reply.Token
+}
+
+// Secrets of the operator, the caller's token, and what upstreams say while they fail are
+// planted in every place that takes one, and looked for wherever somebody reads: in the
+// log at its most talkative, in traces, in metrics, in every response, and with each
+// upstream that they are not for. What callers ask and tools are told is the caller's to
+// read, and in no log, trace or metric.
+func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
+	failing := newOutside(t, http.StatusInternalServerError, "canary-mcp-body")
+	hooks := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	w, otlp := newWorld(t, func(r llmtest.Request) llmtest.Answer {
+		for _, m := range r.Messages {
+			if m.Content == "Fail." {
+				return llmtest.Fails(http.StatusBadRequest, "canary-model-body")
+			}
+			if m.Role == "tool" {
+				return llmtest.Says("Done.")
+			}
+		}
+		return llmtest.Calls(llmtest.Call{Name: "search_docs", Args: `{"query":"canary-args"}`}, llmtest.Call{Name: "calculate", Args: `{"canary-args":"canary-args"}`})
+	}), newOutside(t, http.StatusBadRequest, "canary-collector-body")
+	token := w.issued(t)
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	write(t, path, `{"mcpServers":{
+		"demo":{"type":"http","url":"`+w.tools.url+demo.MCPPath+`","auth":{"type":"jwt"},"query":{"key":"canary-demo-query"},"headers":{"X-Api-Key":"canary-demo-header"}},
+		"failing":{"type":"http","url":"`+failing.URL+`","bearerToken":"canary-mcp-bearer","query":{"key":"canary-mcp-query"},"headers":{"X-Api-Key":"${CANARY}"}},
+		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
+	s := start(t, w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
+		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.DefaultAudience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
+		"ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
+		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal()))
+
+	var read bytes.Buffer // everything that a caller was sent
+	call := func(method, path, body string, header ...string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+token)
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := web(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		fmt.Fprintln(&read, method, path, resp.Status, resp.Header)
+		if _, err := io.Copy(&read, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	question := `{"question":"canary-question","context":{"id":"canary-context"},"metadata":{"k":"canary-metadata"}}`
+	call("POST", "/answer", question, "Idempotency-Key", "canary-key")
+	call("POST", "/answer/stream", question, "Cookie", "session=canary-cookie")
+	call("POST", "/answer", `{"question":"Fail."}`)
+	call("POST", "/tools/search_docs/call", `{"args":{"query":"canary-args"},"context":{"id":"canary-context"}}`)
+	call("POST", "/tools/search_docs/call", `{"args":{"canary-args":1}}`)
+	call("GET", "/tools?token=canary-url", "")
+	call("GET", "/answer/stream?question=canary-question&access_token=canary-url", "")
+	call("POST", "/servers/failing/refresh", "")
+	call("POST", "/servers/child/refresh", "")
+	call("GET", "/servers/failing/prompts", "")
+	for _, path := range []string{"/servers", "/readyz", "/metrics", "/openapi.yaml"} {
+		call("GET", path, "")
+	}
+	call("GET", "/tools", "", "Authorization", "Bearer "+token+"canary-token")
+	call("GET", "/tools", "", "Authorization", "Bearer canary token")
+	s.stop()
+	if err := <-s.done; err != nil {
+		t.Fatal(err)
+	}
+
+	signature := token[strings.LastIndexByte(token, '.')+1:]
+	secrets := []string{signature, clientSecret, "canary-api-key", "canary-demo-query", "canary-demo-header", "canary-mcp-bearer", "canary-mcp-query", "canary-mcp-header",
+		"canary-child-arg", "canary-child-env", "canary-data-key", hooktest.Secret.Reveal(), "canary-token"}
+	bodies := []string{"canary-mcp-body", "canary-model-body", "canary-collector-body"}
+	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token"}
+	page := read.String()
+	metrics := page[strings.Index(page, "GET /metrics"):strings.Index(page, "GET /openapi.yaml")]
+	traces := strings.ReplaceAll(otlp.heard(), "dataKey canary-data-key", "") // the key is for the collector
+	for sink, text := range map[string]string{"log": s.log.String(), "metrics": metrics, "traces": traces} {
+		if len(text) < 1000 {
+			t.Errorf("only %d bytes of %s: nothing was proved", len(text), sink)
+		}
+		canaries := slices.Concat(secrets, callers)
+		if sink != "log" { // where an operator finds out why (CONTRACT §5)
+			canaries = append(canaries, bodies...)
+		}
+		for _, canary := range canaries {
+			if at := strings.Index(text, canary); at >= 0 {
+				t.Errorf("%s is in the %s: …%.300s…", canary, sink, text[max(0, at-150):])
+			}
+		}
+	}
+	for _, canary := range slices.Concat(secrets, bodies) {
+		if at := strings.Index(page, canary); at >= 0 {
+			t.Errorf("%s is in a response: …%.300s…", canary, page[max(0, at-150):])
+		}
+	}
+	if !strings.Contains(page, "canary-args") || !strings.Contains(page, "tool_error") || !strings.Contains(page, `"code":"model_error"`) {
+		t.Errorf("the calls did not do what they should:\n%s", page)
+	}
+	checkForeign(t, "the failing MCP server", failing.heard(), "canary-mcp-", slices.Concat(secrets, callers))
+	for _, r := range w.model.Requests() {
+		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
+			t.Errorf("the model got %s", got)
+		}
+	}
+}
+
+// checkForeign looks for what an upstream should not have been sent; its own secrets
+// begin with own.
+func checkForeign(t *testing.T, whom, heard, own string, canaries []string) {
+	t.Helper()
+	if heard == "" {
+		t.Errorf("%s was never asked", whom)
+	}
+	for _, canary := range canaries {
+		if !strings.HasPrefix(canary, own) && strings.Contains(heard, canary) {
+			t.Errorf("%s was sent %s", whom, canary)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runners are how the code blocks of docs/clients.md are run, by their language; others
+// are settings. A runner that is not there skips its blocks with a reason.
+var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
+	"sh":     runShell,
+	"go":     runGo,
+	"js":     runNode,
+	"jsx":    runPage,
+	"ts":     runTypeScript,
+	"python": runPython,
+}
+
+// The document is true: what it says to run runs, and gets the answer.
+func TestTheExamplesOfClientsRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	doc, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	title, ran := "", 0
+	for _, part := range regexp.MustCompile("(?ms)^## ([^\n]+)$|^```([a-z]+)\n(.*?)^```$").FindAllStringSubmatch(string(doc), -1) {
+		if part[1] != "" {
+			title = part[1]
+			continue
+		}
+		run := runners[part[2]]
+		if run == nil {
+			continue
+		}
+		ran++
+		t.Run(title, func(t *testing.T) {
+			code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
+			if code == part[3] {
+				t.Error("the example does not ask the demo")
+			}
+			out := combined(t, run(t, code))
+			if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
+				t.Errorf("no answer in:\n%s", out)
+			}
+		})
+	}
+	if ran < 7 {
+		t.Errorf("only %d examples were found", ran)
+	}
+}
+
+// combined is what cmd prints.
+func combined(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	bounded := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+	bounded.Dir = cmd.Dir
+	out, err := bounded.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// command is the program of that name, if it is there.
+func command(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skip(name + " is missing")
+	}
+	return exec.Command(path, args...)
+}
+
+// file is code in a file of that name.
+func file(t *testing.T, dir, name, code string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func runShell(t *testing.T, code string) *exec.Cmd {
+	command(t, "curl")
+	return command(t, "sh", "-ec", code)
+}
+
+func runGo(t *testing.T, code string) *exec.Cmd {
+	return command(t, "go", "run", file(t, t.TempDir(), "main.go", code))
+}
+
+// runNode runs code as a program.
+func runNode(t *testing.T, code string) *exec.Cmd {
+	return command(t, "node", installed(t, "example.mjs", code))
+}
+
+// runPage runs a component in a page, and asks by its form.
+func runPage(t *testing.T, code string) *exec.Cmd {
+	return command(t, "node", "../../internal/api/clients/page.js", installed(t, "example.jsx", code), "What is 12.5 * 8?", "= 100")
+}
+
+// installed is code among the packages that internal/api/clients/run.sh has installed.
+func installed(t *testing.T, name, code string) string {
+	t.Helper()
+	modules, err := filepath.Abs("../../internal/api/clients/node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(modules, ".installed")); err != nil {
+		t.Skip("the packages are not installed: make clients does that")
+	}
+	dir, err := os.MkdirTemp(modules, ".example-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return file(t, dir, name, code)
+}
+
+// runTypeScript strips the types that this document uses: Node 20 does not.
+func runTypeScript(t *testing.T, code string) *exec.Cmd {
+	plain := regexp.MustCompile(`([\w)\]])!([.;])`).ReplaceAllString(code, "$1$2")
+	return command(t, "node", file(t, t.TempDir(), "example.mjs", plain))
+}
+
+func runPython(t *testing.T, code string) *exec.Cmd {
+	python := os.Getenv("ANSWERD_PYTHON")
+	if python == "" {
+		python = "python3"
+	}
+	if err := command(t, python, "-c", "import openai").Run(); err != nil {
+		t.Skip("Python's openai is missing: make clients installs it where it can")
+	}
+	return command(t, python, "-c", code)
+}

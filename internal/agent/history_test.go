@@ -1,0 +1,178 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+func user(text string) agent.Message { return agent.Message{Role: "user", Content: text} }
+
+func asks(calls ...string) agent.Message {
+	m := agent.Message{Role: "assistant"}
+	for _, id := range calls {
+		m.Calls = append(m.Calls, agent.ClientCall{ID: id, Name: "mine", Arguments: `{"n":1}`})
+	}
+	return m
+}
+
+func replies(id, text string) agent.Message {
+	return agent.Message{Role: "tool", CallID: id, Content: text}
+}
+
+// said is a conversation in one line, without the system prompt.
+func said(messages []llmtest.Message) string {
+	var out []string
+	for _, m := range messages[1:] {
+		line := m.Role + ":" + m.Content
+		for _, c := range m.ToolCalls {
+			line += "<" + c.ID + ">"
+		}
+		if m.ToolCallID != "" {
+			line += "@" + m.ToolCallID
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, " | ")
+}
+
+// S2.5, and what calls of the client's add to it.
+func TestAHistoryWithCallsReachesTheModelWhole(t *testing.T) {
+	const none = "[This call has no result.]"
+	for _, c := range []struct {
+		name     string
+		history  []agent.Message
+		question string
+		want     string
+	}{
+		{"goes on with results", []agent.Message{user("q"), asks("a", "b"), replies("b", "B"), replies("a", "A")}, "",
+			"user:q | assistant:<a><b> | tool:A@a | tool:B@b"},
+		{"a question after results", []agent.Message{user("q"), asks("a"), replies("a", "A"), {Role: "assistant", Content: "so"}}, "and?",
+			"user:q | assistant:<a> | tool:A@a | assistant:so | user:and?"},
+		{"a result is missing", []agent.Message{user("q"), asks("a", "b"), replies("a", "A")}, "and?",
+			"user:q | assistant:<a><b> | tool:A@a | tool:" + none + "@b | user:and?"},
+		{"orphans", []agent.Message{replies("x", "X"), user("q"), asks("a"), replies("y", "Y"), replies("a", "A"), replies("a", "again")}, "and?",
+			"user:q | assistant:<a> | tool:A@a | user:and?"},
+		{"an empty result", []agent.Message{user("q"), asks("a"), replies("a", " ")}, "", "user:q | assistant:<a> | tool:[The result is empty.]@a"},
+		{"ids that come again", []agent.Message{user("q"), asks("a"), replies("a", "1"), asks("a"), replies("a", "2")}, "",
+			"user:q | assistant:<a> | tool:1@a | assistant:<a> | tool:2@a"},
+		{"the question repeated", []agent.Message{user("q")}, "q", "user:q"},
+		{"odd roles", []agent.Message{{Role: "robot", Content: "x"}, {Role: "USER", Content: "q"}, {Role: "assistant"}}, "and?", "user:q | user:and?"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := agenttest.Build(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, nil)
+			run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: c.question, History: c.history})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Events(t, run.ID)
+			if got := said(h.Model.Requests()[0].Messages); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// An exchange counts once for MAX_HISTORY, and what the run is about does not count,
+// however many rounds it took.
+func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
+	h := agenttest.Build(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, func(o *agent.Options) { o.MaxHistory = 2 })
+	history := []agent.Message{user("old"), user("q1"), asks("a", "b"), replies("a", "A"), replies("b", "B"), user("q2")}
+	want := "assistant:<a><b> | tool:A@a | tool:B@b | user:q2 | user:q3"
+	for i := range 2 {
+		h.Events(t, h.Begin(t, agent.Request{Question: "q3", History: history}).ID)
+		if got := said(h.Model.Requests()[i].Messages); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		history = append([]agent.Message{user("older")}, history...)
+	}
+	history = append(history, user("q3"))
+	for i := range 5 {
+		id := fmt.Sprint("r", i)
+		history = append(history, asks(id), replies(id, "R"))
+		want += " | assistant:<" + id + "> | tool:R@" + id
+	}
+	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: history})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	if got := said(h.Model.Requests()[2].Messages); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNothingToAnswerIsRefused(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("yes")), nil)
+	for _, c := range []struct {
+		at      string
+		history []agent.Message
+	}{
+		{"/question", nil},
+		{"/question", []agent.Message{user("q")}},
+		{"/question", []agent.Message{user("q"), asks("a")}},
+		{"/history", []agent.Message{replies("a", "A")}},
+		{"/history", []agent.Message{user("q"), asks("a"), replies("b", "B")}},
+		{"/history", []agent.Message{user("q"), asks("a"), replies("a", "A"), user("so"), replies("a", "A")}},
+		{"/history", []agent.Message{user("q"), asks("a"), replies("", "A")}},
+	} {
+		_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: " ", History: c.history})
+		if refused, ok := errors.AsType[*agent.InvalidError](err); !ok || refused.Pointer != c.at {
+			t.Errorf("%+v: %v", c.history, err)
+		}
+	}
+}
+
+// A run's own calls get ids that the history has not.
+func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
+	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+		if n := len(r.Messages); r.Messages[n-1].Role == "tool" && n > 4 {
+			return llmtest.Says("done")
+		}
+		return llmtest.Calls(llmtest.Call{ID: "a", Name: "add", Args: `{"a":1,"b":2}`})
+	}, nil)
+	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: []agent.Message{user("q"), asks("a"), replies("a", "A")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	if got := said(h.Model.Requests()[1].Messages); got != `user:q | assistant:<a> | tool:A@a | assistant:<a_2> | tool:{"sum":3}@a_2` {
+		t.Error(got)
+	}
+}
+
+func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
+	const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+	picture, err := agent.NewMedia("data:image/png;base64," + png)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := agent.NewMedia("https://pictures.example/a.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, images := range []bool{true, false} {
+		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
+			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: images}}
+		})
+		h.Events(t, h.Begin(t, agent.Request{Question: "What is this?", Media: []agent.Media{picture, far}}).ID)
+		m := h.Model.Requests()[0].Messages[1]
+		if images {
+			parts := string(m.Parts)
+			if !strings.Contains(parts, `"What is this?"`) || !strings.Contains(parts, png) || !strings.Contains(parts, "pictures.example") {
+				t.Errorf("parts %s", parts)
+			}
+			continue
+		}
+		if m.Content != "What is this?\n[An image (image/png, 70 bytes) was here, which this model cannot take.]\n[An image was here, which this model cannot take.]" {
+			t.Errorf("%q", m.Content)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package agui
+
+import (
+	"encoding/json"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// encodeCall is the events of one tool call.
+func (enc *Encoder) encodeCall(body event.Body) {
+	switch b := body.(type) {
+	case event.ToolCallStart:
+		if b.Executor == event.Client {
+			enc.pending = append(enc.pending, b.CallID)
+		}
+		enc.emit("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessage()})
+	case event.ToolCallArgs:
+		enc.args[b.CallID] = true
+		enc.emit("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
+	case event.ToolCall:
+		if !enc.args[b.CallID] {
+			args := b.ArgsText
+			if b.Args != nil {
+				args = string(b.Args)
+			}
+			enc.emit("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": args})
+		}
+		enc.emit("TOOL_CALL_END", fields{"toolCallId": b.CallID})
+	case event.ToolProgress:
+		content := fields{"tool": b.Tool, "server": b.Server, "toolCallId": b.CallID, "progress": b.Progress}
+		if b.Total != 0 {
+			content["total"] = b.Total
+		}
+		if b.Message != "" {
+			content["message"] = b.Message
+		}
+		enc.emit("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.Key + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
+	case event.LogMessage:
+		enc.emit("CUSTOM", fields{"name": "log", "value": b})
+	case event.ToolResult:
+		text := string(b.Payload)
+		var s string
+		if json.Unmarshal(b.Payload, &s) == nil {
+			text = s
+		}
+		enc.result(b.Call, text, nil)
+	case event.ToolError:
+		enc.result(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
+	}
+}
+
+// result is the end of a call. The event has no member for an error: clients of 0.0.59
+// get it as text alone.
+func (enc *Encoder) result(c event.Call, text string, metadata fields) {
+	f := fields{"messageId": enc.head.Key + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
+	if enc.head.V1 && metadata != nil {
+		f["metadata"] = metadata
+	}
+	enc.emit("TOOL_CALL_RESULT", f)
+}
+
+// interrupt is what a person has to answer before the run goes on.
+func interrupt(i event.Interrupt) fields {
+	f := fields{"id": i.ID, "message": i.Message, "expiresAt": instant(i.ExpiresAt)}
+	if i.Kind == event.KindApproval {
+		f["reason"], f["toolCallId"], f["responseSchema"] = "tool_call", i.CallID, json.RawMessage(approvalSchema)
+		return f
+	}
+	f["reason"] = "input_required"
+	if i.Schema != nil {
+		f["responseSchema"] = i.Schema
+	}
+	if i.URL != "" {
+		f["metadata"] = fields{"url": i.URL}
+	}
+	return f
+}
+
+// approvalSchema is what the payload of a resolved approval may be.
+const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"editedArgs":{"type":"object"}},"required":["approved"]}`
+
+func instant(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

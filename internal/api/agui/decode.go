@@ -1,0 +1,165 @@
+package agui
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/agent"
+)
+
+// Request is a decoded RunAgentInput.
+type Request struct {
+	agent.Request // its ThreadID is the client's
+	RunID         string
+	V1            bool
+	// Answers are to what the thread's suspended run waits for. A request has those or a
+	// question, not both.
+	Answers []Answer
+	// Options is the member forwardedProps.answerd, where native fields can be given;
+	// nil where it is missing.
+	Options json.RawMessage
+}
+
+// input is what is read of a request. Members that are not here are ignored.
+type input struct {
+	ThreadID        string          `json:"threadId"`
+	RunID           string          `json:"runId"`
+	ProtocolVersion string          `json:"protocolVersion"` // 0.x sends none
+	Messages        []message       `json:"messages"`
+	Tools           []tool          `json:"tools"`
+	Context         []contextItem   `json:"context"`
+	Resume          []resumption    `json:"resume"`
+	ForwardedProps  json.RawMessage `json:"forwardedProps"`
+}
+
+type tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+}
+
+type contextItem struct {
+	Description string `json:"description"`
+	Value       string `json:"value"`
+}
+
+// Decode reads a request. The error is an *Invalid.
+func Decode(data []byte) (Request, error) {
+	var in input
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return Request{}, misread(err)
+	}
+	q := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
+	q.ThreadID, q.ToolChoice, q.Interactive = in.ThreadID, agent.ToolAuto, true
+	switch {
+	case !isID(in.ThreadID):
+		return q, &Invalid{"threadId", "must be 1 to 128 visible ASCII characters"}
+	case !isID(in.RunID):
+		return q, &Invalid{"runId", "must be 1 to 128 visible ASCII characters"}
+	case len(in.Messages) > maxMessages:
+		return q, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
+	}
+	if err := q.takeTools(in.Tools); err != nil {
+		return q, err
+	}
+	for i, m := range in.Messages {
+		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+			return q, err
+		}
+	}
+	if err := q.takeContext(in); err != nil {
+		return q, err
+	}
+	if len(in.Resume) > 0 {
+		return q, q.takeResume(in.Resume)
+	}
+	return q, q.takeQuestion()
+}
+
+// misread is why JSON does not fit the body.
+func misread(err error) error {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return &Invalid{t.Field, "must not be a " + t.Value}
+	}
+	return &Invalid{"", "the body is not a RunAgentInput"}
+}
+
+func isID(s string) bool {
+	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+func (q *Request) takeTools(in []tool) error {
+	if len(in) > maxTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	}
+	for i, t := range in {
+		at := fmt.Sprintf("tools[%d]", i)
+		switch {
+		case !isToolName(t.Name):
+			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
+		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
+			return &Invalid{at + ".name", "given twice"}
+		case len(t.Parameters) == 0 || string(t.Parameters) == "null":
+			t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+		case t.Parameters[0] != '{':
+			return &Invalid{at + ".parameters", "must be a JSON Schema object"}
+		}
+		q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+	}
+	return nil
+}
+
+// isToolName reports whether models' endpoints take s as the name of a function.
+func isToolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+}
+
+// takeContext takes what the page says of itself, and our own member of the properties
+// that it forwards.
+func (q *Request) takeContext(in input) error {
+	if len(in.Context) > maxContext {
+		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
+	}
+	for _, c := range in.Context {
+		q.instruct(c.Description + ":\n" + c.Value)
+	}
+	var props struct {
+		Answerd json.RawMessage `json:"answerd"`
+	}
+	_ = json.Unmarshal(in.ForwardedProps, &props) // it may be anything
+	q.Options = props.Answerd
+	return nil
+}
+
+func (q *Request) instruct(text string) {
+	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
+}
+
+// takeQuestion takes the user's last message out of the history. After results of the
+// client's tools there is none: the run goes on with those.
+func (q *Request) takeQuestion() error {
+	last := len(q.History) - 1
+	if last < 0 {
+		return &Invalid{"messages", "must have a message of the user"}
+	}
+	switch m := q.History[last]; {
+	case m.Role == "tool":
+		return nil
+	case m.Role != "user":
+		return &Invalid{"messages", "must end with a message of the user or a tool"}
+	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+		return &Invalid{"messages", "must end with a message that is not blank"}
+	default:
+		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+	}
+	return nil
+}

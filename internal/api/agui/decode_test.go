@@ -1,0 +1,196 @@
+package agui_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/agui"
+	"answerd/internal/event"
+)
+
+const user = `{"id":"u","role":"user","content":"Where am I?"}`
+
+// input is a body with the members that it must have, and more.
+func input(members string, messages ...string) string {
+	return `{"threadId":"thread","runId":"run","state":{},"messages":[` + strings.Join(messages, ",") + `]` + members + `}`
+}
+
+func TestDecode(t *testing.T) {
+	const call = `{"id":"a","role":"assistant","toolCalls":[{"id":"c1","type":"function","function":{"name":"locate","arguments":"{}"}}]}`
+	for name, c := range map[string]struct{ body, want string }{
+		"0.x":             {input(`,"tools":[],"context":[],"forwardedProps":{}`, user), `q="Where am I?"`},
+		"1.0":             {input(`,"protocolVersion":"1.0"`, user), `q="Where am I?" v1`},
+		"parts":           {input("", `{"role":"user","content":[{"type":"text","text":"Who"},{"type":"image","source":{"type":"url","value":"https://x.example/a.png"}},{"type":"text","text":"is it?"}]}`), `q="Who\nis it?" media=1`},
+		"binary":          {input("", `{"role":"user","content":[{"type":"binary","mimeType":"image/png","url":"https://x.example/a.png"}]}`), `q="" media=1`},
+		"a conversation":  {input("", user, `{"role":"assistant","content":"Rome."}`, `{"role":"activity","content":{"x":1}}`, `{"role":"reasoning","content":"hm"}`, user), `q="Where am I?" [user:"Where am I?"] [assistant:"Rome."]`},
+		"a tool's result": {input("", user, call, `{"role":"tool","toolCallId":"c1","content":"Rome"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Rome" c1]`},
+		"its failure":     {input("", user, call, `{"role":"tool","toolCallId":"c1","content":"","error":"denied"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Error: denied" c1]`},
+		"context":         {input(`,"context":[{"description":"Page","value":"home"}]`, `{"role":"developer","content":"Be brief."}`, user), `q="Where am I?" instructions="Be brief.\n\nPage:\nhome"`},
+		"tools":           {input(`,"tools":[{"name":"locate","description":"d","parameters":{"type":"object"}},{"name":"b","description":""}]`, user), `q="Where am I?" tool=locate tool=b`},
+		"options":         {input(`,"forwardedProps":{"answerd":{"max_turns":1}}`, user), `q="Where am I?" options={"max_turns":1}`},
+		"odd properties":  {input(`,"forwardedProps":[1]`, user), `q="Where am I?"`},
+		"resume":          {input(`,"resume":[{"interruptId":"int_1","status":"resolved","payload":{"approved":true}},{"interruptId":"int_2","status":"cancelled"}]`, user), `q="" [user:"Where am I?"] int_1={"approved":true} int_2 cancelled`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, err := agui.Decode([]byte(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q.ThreadID != "thread" || q.RunID != "run" || !q.Interactive {
+				t.Errorf("%+v", q)
+			}
+			if got := summary(q); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// summary is what was read, in one line.
+func summary(q agui.Request) string {
+	out := fmt.Sprintf("q=%q", q.Question)
+	if len(q.Media) > 0 {
+		out += fmt.Sprintf(" media=%d", len(q.Media))
+	}
+	if q.V1 {
+		out += " v1"
+	}
+	if q.Instructions != "" {
+		out += fmt.Sprintf(" instructions=%q", q.Instructions)
+	}
+	for _, m := range q.History {
+		out += " [" + m.Role + fmt.Sprintf(":%q", m.Content)
+		for _, c := range m.Calls {
+			out += " " + c.ID + "=" + c.Name + "(" + c.Arguments + ")"
+		}
+		out = strings.TrimRight(out+" "+m.CallID, " ") + "]"
+	}
+	for _, c := range q.ClientTools {
+		out += " tool=" + c.Name
+	}
+	for _, a := range q.Answers {
+		out += " " + a.ID
+		if a.Cancelled {
+			out += " cancelled"
+			continue
+		}
+		out += "=" + string(a.Payload)
+	}
+	if q.Options != nil {
+		out += " options=" + string(q.Options)
+	}
+	return out
+}
+
+func TestAnAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
+	for _, c := range []struct{ status, kind, want string }{
+		{`"status":"resolved","payload":{"approved":true,"editedArgs":{"a":2}}`, event.KindApproval, `yes "" {"a":2}`},
+		{`"status":"resolved","payload":{"approved":false,"reason":"not that","editedArgs":null}`, event.KindApproval, `no "not that" `},
+		{`"status":"resolved","payload":{"approved":true,"reason":"` + strings.Repeat("é", 600) + `"}`, event.KindApproval, `yes "` + strings.Repeat("é", 512) + `" `},
+		{`"status":"cancelled"`, event.KindApproval, `no "" `},
+		{`"status":"resolved","payload":{}`, event.KindApproval, `refused`},
+		{`"status":"resolved","payload":true`, event.KindApproval, `refused`},
+		{`"status":"resolved"`, event.KindApproval, `refused`},
+		{`"status":"resolved","payload":{"people":2}`, event.KindElicitation, `accept {"people":2}`},
+		{`"status":"resolved","payload":null`, event.KindElicitation, `accept `},
+		{`"status":"cancelled","payload":{"people":2}`, event.KindElicitation, `cancel `},
+	} {
+		q, err := agui.Decode([]byte(input(`,"resume":[{"interruptId":"int_1",` + c.status + `}]`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := q.Answers[0].Input(c.kind)
+		var bad *agui.Invalid
+		if errors.As(err, &bad) && bad.Field != "resume[0].payload" {
+			t.Error(bad)
+		}
+		if got := told(in, err); got != c.want || in.ID != "int_1" {
+			t.Errorf("%s to %s: %s", c.status, c.kind, got)
+		}
+	}
+}
+
+func told(in agent.Input, err error) string {
+	switch {
+	case err != nil:
+		return "refused"
+	case in.Approved == nil:
+		return in.Action + " " + string(in.Content)
+	case *in.Approved:
+		return fmt.Sprintf("yes %q %s", in.Reason, in.Args)
+	}
+	return fmt.Sprintf("no %q %s", in.Reason, in.Args)
+}
+
+// hostile are bodies that are refused, and the field that is named.
+var hostile = map[string]string{
+	`x`: "", `[]`: "", "{\"threadId\":\"\xff\"}": "", `null`: "threadId", `{}`: "threadId",
+	`{"threadId":"a\u0000"}`:                                                  "threadId",
+	`{"threadId":"t"}`:                                                        "runId",
+	`{"threadId":"t","runId":"r"}`:                                            "messages",
+	`{"threadId":"t","runId":7}`:                                              "runId",
+	input(`,"tools":{}`, user):                                                "tools",
+	input(`,"tools":[{"name":""}]`):                                           "tools[0].name",
+	input("", `{"role":"x"}`):                                                 "messages[0].role",
+	input("", `{"role":"user","content":7}`):                                  "messages[0].content",
+	input("", `{"role":"user","content":" "}`):                                "messages",
+	input("", user, `{"role":"assistant","content":"Rome."}`):                 "messages",
+	input("", `{"role":"tool","content":"x"}`):                                "messages[0].toolCallId",
+	input("", `{"role":"assistant","toolCalls":[{"function":{"name":"a"}}]}`): "messages[0].toolCalls[0].id",
+	input("", `{"role":"assistant","toolCalls":[{"id":"c"}]}`):                "messages[0].toolCalls[0].function.name",
+	input("", `{"role":"user","content":[{"type":"video"}]}`):                 "messages[0].content[0]",
+	input("", strings.Repeat(user+",", 1024)+user):                            "messages",
+	input(`,"context":[`+strings.Repeat(`{},`, 128)+`{}]`, user):              "context",
+	input(`,"tools":[{"name":"a"},{"name":"a"}]`, user):                       "tools[1].name",
+	input(`,"tools":[{"name":"a","parameters":true}]`, user):                  "tools[0].parameters",
+	input(`,"resume":[{"status":"resolved"}]`):                                "resume[0].interruptId",
+	input(`,"resume":[{"interruptId":"i"}]`):                                  "resume[0].status",
+	input(`,"resume":[{"interruptId":"i","status":"cancelled"},{"interruptId":"i","status":"cancelled"}]`): "resume[1].interruptId",
+}
+
+func TestABadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
+	for body, field := range hostile {
+		_, err := agui.Decode([]byte(body))
+		var bad *agui.Invalid
+		if !errors.As(err, &bad) || bad.Field != field || bad.Message == "" {
+			t.Errorf("%.120s: %v", body, err)
+		}
+	}
+}
+
+// FuzzDecode holds Decode to its promise: an *Invalid, or a request that the agent can
+// take, whose answers are answers to something.
+func FuzzDecode(f *testing.F) {
+	for body := range hostile {
+		if len(body) < 4096 {
+			f.Add([]byte(body))
+		}
+	}
+	f.Add([]byte(input("", user)))
+	f.Add([]byte(input(`,"resume":[{"interruptId":"i","status":"resolved","payload":{"approved":true,"editedArgs":{}}}]`)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		q, err := agui.Decode(body)
+		var bad *agui.Invalid
+		switch {
+		case err != nil && !errors.As(err, &bad):
+			t.Fatalf("%T", err)
+		case err != nil:
+			return
+		case q.ThreadID == "" || q.RunID == "":
+			t.Fatal("no ids")
+		case len(q.Answers) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && q.History[len(q.History)-1].Role != "tool":
+			t.Fatal("nothing is asked")
+		}
+		for _, a := range q.Answers {
+			if in, err := a.Input(event.KindApproval); err == nil && in.Approved == nil {
+				t.Fatal("no decision")
+			}
+			if in, err := a.Input(event.KindElicitation); err != nil || in.Action == "" {
+				t.Fatal("no action")
+			}
+		}
+	})
+}

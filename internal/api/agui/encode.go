@@ -1,0 +1,161 @@
+package agui
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"answerd/internal/event"
+	"answerd/internal/sse"
+)
+
+// Encoder turns the events of one run into the events of one AG-UI run. It must see all
+// of them, from the first of the run on; only a suspended event that others follow it
+// must not see, because nothing may follow the end of an AG-UI run.
+type Encoder struct {
+	head   Header
+	seq    int64       // of the event that is being encoded
+	time   int64       // of it, in milliseconds
+	frames []sse.Frame // of it
+
+	step     int
+	message  string // the open text message
+	thinking string // the open reasoning message
+	messages int    // text messages in this step
+
+	args    map[string]bool // calls whose arguments were streamed
+	pending []string        // calls that the client is to execute
+}
+
+// NewEncoder returns the encoder of a stream that no event has gone through.
+func NewEncoder(h Header) *Encoder { return &Encoder{head: h, args: make(map[string]bool)} }
+
+// fields are the members of an event besides its type and time. None may be null.
+type fields = map[string]any
+
+func (enc *Encoder) emit(kind string, f fields) {
+	if enc.seq <= enc.head.After {
+		return
+	}
+	f["type"], f["timestamp"] = kind, enc.time
+	data, _ := json.Marshal(f) // nothing in it can fail
+	enc.frames = append(enc.frames, sse.Frame{Data: data})
+}
+
+// Encode returns the frames that e adds to the stream.
+func (enc *Encoder) Encode(e event.Event) []sse.Frame {
+	enc.seq, enc.time, enc.frames = e.Seq, e.Time, nil
+	if e.Seq == enc.head.After+1 {
+		started := enc.run(nil)
+		if enc.head.V1 {
+			started["protocolVersion"] = "1.0"
+		}
+		enc.emit("RUN_STARTED", started)
+		// The client's own name for the run says nothing to our other endpoints.
+		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.Key}})
+	}
+	enc.encode(e.Body)
+	return enc.frames
+}
+
+// run are the members that name the run, and f.
+func (enc *Encoder) run(f fields) fields {
+	if f == nil {
+		f = fields{}
+	}
+	f["threadId"], f["runId"] = enc.head.Thread, enc.head.Run
+	return f
+}
+
+func (enc *Encoder) encode(body event.Body) {
+	switch b := body.(type) {
+	case event.StepStart:
+		enc.step, enc.messages = b.Step, 0
+		enc.emit("STEP_STARTED", fields{"stepName": enc.stepName()})
+	case event.StepEnd:
+		enc.emit("STEP_FINISHED", fields{"stepName": enc.stepName()})
+	case event.StepReset:
+		// Messages cannot be taken back; the custom event tells clients that know it.
+		enc.endText()
+		enc.endReasoning()
+		enc.emit("CUSTOM", fields{"name": "step_reset", "value": fields{"step": b.Step, "reason": b.Reason}})
+	case event.TextStart:
+		enc.message = enc.nextMessage()
+		enc.emit("TEXT_MESSAGE_START", fields{"messageId": enc.message, "role": "assistant"})
+	case event.TextDelta:
+		enc.emit("TEXT_MESSAGE_CONTENT", fields{"messageId": enc.message, "delta": b.Delta})
+	case event.TextEnd:
+		enc.endText()
+	case event.ReasoningStart:
+		enc.thinking = fmt.Sprintf("%s-%s", enc.head.Key, b.PartID)
+		enc.emit("REASONING_START", fields{"messageId": enc.thinking})
+		enc.emit("REASONING_MESSAGE_START", fields{"messageId": enc.thinking, "role": "reasoning"})
+	case event.ReasoningDelta:
+		enc.emit("REASONING_MESSAGE_CONTENT", fields{"messageId": enc.thinking, "delta": b.Delta})
+	case event.ReasoningEnd:
+		enc.endReasoning()
+	case event.Budget:
+		enc.emit("CUSTOM", fields{"name": "budget", "value": b})
+	case event.Suspended:
+		interrupts := make([]fields, len(b.Interrupts))
+		for n, i := range b.Interrupts {
+			interrupts[n] = interrupt(i)
+		}
+		enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "interrupt", "interrupts": interrupts}}))
+	case event.FinalAnswer:
+		enc.finish(b)
+	case event.RunError:
+		enc.emit("RUN_ERROR", fields{"message": b.Message, "code": b.Code})
+	case event.Cancelled:
+		if enc.head.V1 {
+			enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "cancelled"}}))
+			return
+		}
+		enc.emit("RUN_ERROR", fields{"message": "The run was cancelled.", "code": "cancelled"})
+	default:
+		enc.encodeCall(b)
+	}
+}
+
+func (enc *Encoder) finish(b event.FinalAnswer) {
+	f := enc.run(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
+	outcome := fields{"type": "success"}
+	if enc.head.V1 {
+		if len(enc.pending) > 0 {
+			outcome["pendingToolCallIds"] = enc.pending
+		}
+		u := b.Metadata.Usage
+		f["usage"] = []fields{{"model": b.Metadata.Model, "inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens}}
+	}
+	f["outcome"] = outcome
+	enc.emit("RUN_FINISHED", f)
+}
+
+func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
+
+// stepMessage is the message of the current step that calls belong to.
+func (enc *Encoder) stepMessage() string { return fmt.Sprintf("%s-%s", enc.head.Key, enc.stepName()) }
+
+// nextMessage is the id of the next text message: the first one of a step is the one
+// that the step's calls belong to.
+func (enc *Encoder) nextMessage() string {
+	enc.messages++
+	if enc.messages == 1 {
+		return enc.stepMessage()
+	}
+	return fmt.Sprintf("%s-%d", enc.stepMessage(), enc.messages)
+}
+
+func (enc *Encoder) endText() {
+	if enc.message != "" {
+		enc.emit("TEXT_MESSAGE_END", fields{"messageId": enc.message})
+		enc.message = ""
+	}
+}
+
+func (enc *Encoder) endReasoning() {
+	if enc.thinking != "" {
+		enc.emit("REASONING_MESSAGE_END", fields{"messageId": enc.thinking})
+		enc.emit("REASONING_END", fields{"messageId": enc.thinking})
+		enc.thinking = ""
+	}
+}

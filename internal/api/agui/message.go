@@ -1,0 +1,125 @@
+package agui
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+)
+
+// message is a message of the thread so far.
+type message struct {
+	Role       string          `json:"role"`
+	Content    json.RawMessage `json:"content"` // a text, a list of parts, or missing
+	ToolCalls  []toolCall      `json:"toolCalls"`
+	ToolCallID string          `json:"toolCallId"`
+	Error      string          `json:"error"`
+}
+
+type toolCall struct {
+	ID       string `json:"id"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// part is a part of a user's message, as 1.0 has it (source) and as 0.0.x had (binary).
+type part struct {
+	Type   string `json:"type"`
+	Text   string `json:"text"`
+	Source struct {
+		Type     string `json:"type"`
+		Value    string `json:"value"`
+		MimeType string `json:"mimeType"`
+	} `json:"source"`
+	MimeType string `json:"mimeType"`
+	Data     string `json:"data"`
+	URL      string `json:"url"`
+}
+
+func (p part) media() (agent.Media, error) {
+	switch {
+	case p.Source.Type == "data":
+		return agent.NewMedia("data:" + p.Source.MimeType + ";base64," + p.Source.Value)
+	case p.Source.Type == "url":
+		return agent.NewMedia(p.Source.Value)
+	case p.Data != "":
+		return agent.NewMedia("data:" + p.MimeType + ";base64," + p.Data)
+	}
+	return agent.NewMedia(p.URL)
+}
+
+func (q *Request) takeMessage(at string, m message) error {
+	text, media, err := content(at+".content", m.Content)
+	if err != nil {
+		return err
+	}
+	out := agent.Message{Role: m.Role, Content: text, Media: media}
+	switch m.Role {
+	case "system", "developer":
+		q.instruct(text)
+		return nil
+	case "activity", "reasoning":
+		return nil // of no use to the model
+	case "user":
+	case "assistant":
+		for i, c := range m.ToolCalls {
+			at := fmt.Sprintf("%s.toolCalls[%d]", at, i)
+			switch {
+			case c.ID == "" || len(c.ID) > maxID:
+				return &Invalid{at + ".id", "must be 1 to 128 bytes"}
+			case c.Function.Name == "" || len(c.Function.Name) > maxID:
+				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
+			}
+			out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+		}
+	case "tool":
+		if out.CallID = m.ToolCallID; out.CallID == "" || len(out.CallID) > maxID {
+			return &Invalid{at + ".toolCallId", "must be 1 to 128 bytes"}
+		}
+		if m.Error != "" {
+			out.Content = "Error: " + m.Error
+		}
+	default:
+		return &Invalid{at + ".role", "is not a role of AG-UI"}
+	}
+	q.History = append(q.History, out)
+	return nil
+}
+
+// content is the text and the media of a message.
+func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+	if raw == nil || string(raw) == "null" {
+		return "", nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text, nil, nil
+	}
+	var parts []part
+	if json.Unmarshal(raw, &parts) != nil {
+		if raw[0] == '{' {
+			return "", nil, nil // of an activity
+		}
+		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+	}
+	var texts []string
+	var media []agent.Media
+	for i, p := range parts {
+		if p.Type == "text" {
+			texts = append(texts, p.Text)
+			continue
+		}
+		m, err := p.media()
+		if err != nil {
+			return "", nil, &Invalid{fmt.Sprintf("%s[%d]", at, i), err.Error()}
+		}
+		media = append(media, m)
+	}
+	if len(media) > maxMedia {
+		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d pictures and sounds", maxMedia)}
+	}
+	return strings.Join(texts, "\n"), media, nil
+}

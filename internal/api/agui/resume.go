@@ -1,0 +1,80 @@
+package agui
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/event"
+)
+
+// Answer is what became of one interrupt, as the client says it.
+type Answer struct {
+	ID        string
+	Cancelled bool
+	Payload   json.RawMessage
+	at        string
+}
+
+type resumption struct {
+	InterruptID string          `json:"interruptId"`
+	Status      string          `json:"status"`
+	Payload     json.RawMessage `json:"payload"`
+}
+
+func (q *Request) takeResume(in []resumption) error {
+	if len(in) > maxResume {
+		return &Invalid{"resume", fmt.Sprintf("must not be more than %d", maxResume)}
+	}
+	seen := make(map[string]bool)
+	for i, r := range in {
+		at := fmt.Sprintf("resume[%d]", i)
+		switch {
+		case r.InterruptID == "" || len(r.InterruptID) > maxID:
+			return &Invalid{at + ".interruptId", "must be 1 to 128 bytes"}
+		case seen[r.InterruptID]:
+			return &Invalid{at + ".interruptId", "given twice"}
+		case r.Status != "resolved" && r.Status != "cancelled":
+			return &Invalid{at + ".status", "must be resolved or cancelled"}
+		}
+		seen[r.InterruptID] = true
+		q.Answers = append(q.Answers, Answer{r.InterruptID, r.Status == "cancelled", r.Payload, at + ".payload"})
+	}
+	return nil
+}
+
+// Input is the answer to an interrupt of that kind. The payload to an approval is
+// {"approved", "reason", "editedArgs"}, that to a form what it was filled in with. The
+// error is an *Invalid.
+func (a Answer) Input(kind string) (agent.Input, error) {
+	payload := a.Payload
+	if string(payload) == "null" {
+		payload = nil
+	}
+	in := agent.Input{ID: a.ID}
+	switch {
+	case kind != event.KindApproval && a.Cancelled:
+		in.Action = "cancel"
+		return in, nil
+	case kind != event.KindApproval:
+		in.Action, in.Content = "accept", payload
+		return in, nil
+	case a.Cancelled:
+		in.Approved = new(bool)
+		return in, nil
+	}
+	var p struct {
+		Approved   *bool           `json:"approved"`
+		Reason     string          `json:"reason"`
+		EditedArgs json.RawMessage `json:"editedArgs"`
+	}
+	if json.Unmarshal(payload, &p) != nil || p.Approved == nil {
+		return in, &Invalid{a.at, "must have approved, which is true or false"}
+	}
+	in.Approved, in.Reason = p.Approved, strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "")
+	if string(p.EditedArgs) != "null" {
+		in.Args = p.EditedArgs
+	}
+	return in, nil
+}

@@ -1,0 +1,87 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+type aguiEvent struct {
+	Type, ToolCallID, Delta string
+	Outcome                 struct {
+		Type       string
+		Interrupts []struct{ ID, Reason, ToolCallID string }
+	}
+}
+
+// aguiRun posts a RunAgentInput and reads its run.
+func aguiRun(t *testing.T, resp *http.Response) (list []aguiEvent, types string) {
+	t.Helper()
+	var names []string
+	for _, f := range frames(t, resp, "") {
+		var e aguiEvent
+		if err := json.Unmarshal(f.Data, &e); err != nil || f.ID != "" || f.Event != "" {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		list, names = append(list, e), append(names, e.Type)
+	}
+	return list, strings.Join(names, " ")
+}
+
+func aguiInput(run, members string) string {
+	return `{"threadId":"t","runId":"` + run + `","messages":[{"id":"u","role":"user","content":"And?"}]` + members + `}`
+}
+
+// Two calls wait, one for an approval and one for a form: the next AG-UI run answers both,
+// or neither.
+func TestAnAGUIRunGoesOnWhenAllIsAnswered(t *testing.T) {
+	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "ask"}), llmtest.Says("Done."))
+	s := serve(t, script, nil, nil, func(c *mcp.ServerConfig) { c.ApproveTools = []string{"echo"} })
+	first, types := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
+	end := first[len(first)-1]
+	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {
+		t.Fatalf("%s %+v", types, end)
+	}
+	answers := make(map[string]string)
+	for _, i := range end.Outcome.Interrupts {
+		answers[i.Reason] = `{"interruptId":"` + i.ID + `","status":"resolved","payload":`
+	}
+	yes, form := answers["tool_call"]+`{"approved":true}}`, answers["input_required"]+`{"people":2}}`
+	resume := func(list ...string) string { return aguiInput("r2", `,"resume":[`+strings.Join(list, ",")+`]`) }
+	for body, pointer := range map[string]string{
+		resume(yes): "/resume", resume(form): "/resume", resume(form, answers["tool_call"]+`{}}`): "/resume/1/payload",
+	} {
+		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v", body, p)
+		}
+	}
+	// Where one does not fit, none is taken.
+	misfit := answers["input_required"] + `{"people":"x"}}`
+	refused(t, s.do(t, "POST", "/agui", resume(yes, misfit)), 422, "unprocessable")
+	rest, types := aguiRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
+	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
+		t.Errorf("%s %+v", types, rest[len(rest)-1])
+	}
+	refused(t, s.do(t, "POST", "/agui", resume(yes, form)), 409, "conflict")
+}
+
+func TestABadRunAgentInputIsRefused(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	for body, pointer := range map[string]string{
+		`{"threadId":"t"}`: "/runId",
+		aguiInput("r", `,"forwardedProps":{"answerd":{"servers":["nosuch"]}}`): "/forwardedProps/answerd/servers/0",
+		aguiInput("r", `,"forwardedProps":{"answerd":{"x":1}}`):                "/forwardedProps/answerd/x",
+		aguiInput("r", `,"tools":[{"name":"a b"}]`):                            "/tools/0/name",
+	} {
+		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v", body, p)
+		}
+	}
+	if c := decode[map[string]any](t, s.do(t, "GET", "/agui/capabilities", ""), 200); c["transport"] == nil {
+		t.Errorf("%v", c)
+	}
+}

@@ -1,0 +1,117 @@
+package aisdk
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/agent"
+)
+
+// Request is a decoded body.
+type Request struct {
+	agent.Request // its ThreadID is the chat's id
+	// MessageID is the message of the assistant that the stream goes on with; "" where
+	// it makes a new one.
+	MessageID string
+	// Answers are the person's that this message has. Some may be old; where one is to
+	// what a run still waits for, the request goes on with that run and not with a new one.
+	Answers []Answer
+	// Options is the member "answerd", where native fields can be given; nil where it is
+	// missing.
+	Options json.RawMessage
+}
+
+// Results reports whether there is something to go on with besides the answers: results
+// of the page's own tools.
+func (q Request) Results() bool {
+	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
+}
+
+// body is what is read of a request. Members that are not here are ignored: pages add
+// their own.
+type body struct {
+	ID        string          `json:"id"`
+	Messages  []message       `json:"messages"`
+	MessageID string          `json:"messageId"`
+	Model     string          `json:"model"`
+	System    string          `json:"system"`
+	Tools     toolList        `json:"tools"`
+	Approvals *bool           `json:"approvals"` // false where the page can't ask for them
+	Answerd   json.RawMessage `json:"answerd"`
+}
+
+// Decode reads a request. The error is an *Invalid.
+func Decode(data []byte) (Request, error) {
+	var in body
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return Request{}, misread(err)
+	}
+	q := Request{Options: in.Answerd}
+	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
+	q.Interactive, q.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
+	switch {
+	case !IsID(in.ID):
+		return q, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
+	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
+		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
+	}
+	if err := q.takeTools(in.Tools); err != nil {
+		return q, err
+	}
+	for i, m := range in.Messages {
+		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+			return q, err
+		}
+	}
+	return q, q.takeQuestion(in.Messages, in.MessageID)
+}
+
+// misread is why JSON does not fit the body.
+func misread(err error) error {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return &Invalid{t.Field, "must not be a " + t.Value}
+	}
+	return &Invalid{"", "the body is not a JSON object of this format"}
+}
+
+// IsID reports whether s may be the id of a chat.
+func IsID(s string) bool {
+	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// takeQuestion takes the user's last message out of the history. Where the request is
+// about a message of the assistant's, it goes on with that: with answers to what its run
+// waits for, or with results of client tools. That need not be the last message: a person
+// may have asked something else before he agreed to a call.
+func (q *Request) takeQuestion(messages []message, id string) error {
+	about := len(messages) - 1
+	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
+		about = i
+	}
+	switch m := messages[about]; m.Role {
+	case "assistant":
+		if m.ID == "" || len(m.ID) > maxID {
+			return &Invalid{fmt.Sprintf("messages[%d].id", about), "must be 1 to 128 bytes"}
+		}
+		q.MessageID, q.Answers = m.ID, answers(m.Parts)
+		if len(q.Answers) == 0 && !q.Results() {
+			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
+		}
+		return nil
+	case "system":
+		return &Invalid{"messages", "must end with a message of the user"}
+	}
+	last := q.History[len(q.History)-1]
+	if strings.TrimSpace(last.Content) == "" && len(last.Media) == 0 {
+		return &Invalid{"messages", "must end with a message that is not blank"}
+	}
+	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
+	return nil
+}

@@ -1,0 +1,156 @@
+package aisdk
+
+import (
+	"encoding/json"
+
+	"answerd/internal/event"
+	"answerd/internal/sse"
+)
+
+// Encoder turns the events of one run into the chunks of one stream. It must see all of
+// them, from the first of the run on; only a suspended event that others follow it need
+// not see.
+type Encoder struct {
+	head   Header
+	seq    int64       // of the event that is being encoded
+	frames []sse.Frame // of it
+
+	inStep  bool
+	text    string           // the open text part
+	reason  string           // the open reasoning part
+	clients map[string]bool  // calls that the page executes
+	held    []event.ToolCall // those of them that are complete
+	refused map[string]bool  // calls that the person did not agree to
+	asked   map[string]event.Elicitation
+}
+
+// NewEncoder returns the encoder of a stream that no event has gone through.
+func NewEncoder(h Header) *Encoder {
+	return &Encoder{head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation)}
+}
+
+// chunk is one chunk. Its members are never null but where that is said: a null is
+// fatal in place of a member that may be missing.
+type chunk = map[string]any
+
+func (enc *Encoder) emit(c chunk) {
+	if enc.seq <= enc.head.After {
+		return
+	}
+	data, _ := json.Marshal(c) // nothing in it can fail
+	enc.frames = append(enc.frames, sse.Frame{Data: data})
+}
+
+// Encode returns the frames that e adds to the stream.
+func (enc *Encoder) Encode(e event.Event) []sse.Frame {
+	enc.seq, enc.frames = e.Seq, nil
+	if e.Seq == enc.head.After+1 {
+		enc.emit(chunk{"type": "start", "messageId": enc.head.MessageID,
+			"messageMetadata": chunk{"runId": enc.head.RunID, "threadId": enc.head.ThreadID}})
+	}
+	enc.encode(e.Body)
+	if e.Seq == enc.head.After {
+		enc.inStep = false // the stream before this one ended here
+	}
+	return enc.frames
+}
+
+func (enc *Encoder) encode(body event.Body) {
+	switch b := body.(type) {
+	case event.StepStart:
+		enc.endStep()
+		enc.inStep = true
+		enc.emit(chunk{"type": "start-step"})
+	case event.TextStart:
+		enc.text = b.PartID
+		enc.emit(chunk{"type": "text-start", "id": b.PartID})
+	case event.TextDelta:
+		enc.emit(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
+	case event.TextEnd:
+		enc.endText()
+	case event.ReasoningStart:
+		enc.reason = b.PartID
+		enc.emit(chunk{"type": "reasoning-start", "id": b.PartID})
+	case event.ReasoningDelta:
+		enc.emit(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
+	case event.ReasoningEnd:
+		enc.endReasoning()
+	case event.StepReset:
+		// What was streamed cannot be taken back; the data part tells pages that know it.
+		enc.endText()
+		enc.endReasoning()
+		enc.emit(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
+	case event.Budget:
+		enc.emit(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
+	case event.Suspended, event.FinalAnswer, event.RunError, event.Cancelled:
+		enc.end(b)
+	default:
+		enc.encodeCall(b)
+	}
+}
+
+// end is the last chunks of a stream.
+func (enc *Encoder) end(body event.Body) {
+	if _, ok := body.(event.FinalAnswer); ok {
+		enc.release()
+	}
+	enc.endStep()
+	switch b := body.(type) {
+	case event.Suspended:
+		enc.emit(chunk{"type": "finish", "finishReason": "tool-calls"})
+	case event.FinalAnswer:
+		u := b.Metadata.Usage
+		enc.emit(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
+			"finishReason": b.FinishReason, "model": b.Metadata.Model,
+			"usage": chunk{"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens},
+		}})
+	case event.RunError:
+		// The chunk for errors has room for a text only.
+		enc.emit(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
+		enc.emit(chunk{"type": "error", "errorText": b.Message})
+	case event.Cancelled:
+		enc.emit(chunk{"type": "abort"})
+	}
+	if enc.seq > enc.head.After {
+		enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
+	}
+}
+
+// endStep closes the step that is open. It is not closed at step_end, because the
+// results of the step's calls belong to it.
+func (enc *Encoder) endStep() {
+	if enc.inStep {
+		enc.inStep = false
+		enc.emit(chunk{"type": "finish-step"})
+	}
+}
+
+func (enc *Encoder) endText() {
+	if enc.text != "" {
+		enc.emit(chunk{"type": "text-end", "id": enc.text})
+		enc.text = ""
+	}
+}
+
+func (enc *Encoder) endReasoning() {
+	if enc.reason != "" {
+		enc.emit(chunk{"type": "reasoning-end", "id": enc.reason})
+		enc.reason = ""
+	}
+}
+
+// finishReason is the SDK's name for why a run ended; the run's own is in the message's
+// metadata.
+func finishReason(reason string) string {
+	switch reason {
+	case "stop", "length":
+		return reason
+	case "tool_calls":
+		return "tool-calls"
+	case "content_filter":
+		return "content-filter"
+	case "max_turns", "budget_exceeded":
+		return "length"
+	}
+	return "other"
+}

@@ -1,0 +1,135 @@
+package aisdk
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+)
+
+// message is a UI message.
+type message struct {
+	ID    string `json:"id"`
+	Role  string `json:"role"`
+	Parts []part `json:"parts"`
+}
+
+// part is a part of a message: a text, a file, a call of a tool, or what is passed over.
+type part struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+	URL  string `json:"url"`
+
+	ToolCallID       string          `json:"toolCallId"`
+	ToolName         string          `json:"toolName"` // of dynamic tools; else it is in the type
+	State            string          `json:"state"`
+	Input            json.RawMessage `json:"input"`
+	Output           json.RawMessage `json:"output"`
+	ErrorText        string          `json:"errorText"`
+	ProviderExecuted bool            `json:"providerExecuted"`
+	Approval         *struct {
+		ID       string `json:"id"`
+		Approved *bool  `json:"approved"`
+		Reason   string `json:"reason"`
+	} `json:"approval"`
+}
+
+// tool is the name of the tool that the part is a call of; "" if it is none.
+func (p part) tool() string {
+	if p.Type == "dynamic-tool" {
+		return p.ToolName
+	}
+	name, ok := strings.CutPrefix(p.Type, "tool-")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+// result is what came of a call of a client tool, for the model.
+func (p part) result() string {
+	var text string
+	switch {
+	case p.State == "output-error":
+		return "Error: " + p.ErrorText
+	case json.Unmarshal(p.Output, &text) == nil:
+		return text
+	}
+	return string(p.Output)
+}
+
+func (q *Request) takeMessage(at string, m message) error {
+	if len(m.Parts) > maxParts {
+		return &Invalid{at + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
+	}
+	text, media, err := content(at, m)
+	if err != nil {
+		return err
+	}
+	switch m.Role {
+	case "system":
+		q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
+	case "user":
+		q.History = append(q.History, agent.Message{Role: "user", Content: text, Media: media})
+	case "assistant":
+		return q.takeSteps(at, m.Parts)
+	default:
+		return &Invalid{at + ".role", "must be system, user or assistant"}
+	}
+	return nil
+}
+
+// content is the text of a message, and the files of a user's.
+func content(at string, m message) (string, []agent.Media, error) {
+	var texts []string
+	var media []agent.Media
+	for i, p := range m.Parts {
+		switch {
+		case p.Type == "text":
+			texts = append(texts, p.Text)
+		case p.Type == "file" && m.Role == "user":
+			file, err := agent.NewMedia(p.URL)
+			if err != nil {
+				return "", nil, &Invalid{fmt.Sprintf("%s.parts[%d].url", at, i), err.Error()}
+			}
+			media = append(media, file)
+		}
+	}
+	if len(media) > maxMedia {
+		return "", nil, &Invalid{at + ".parts", fmt.Sprintf("must not have more than %d files", maxMedia)}
+	}
+	return strings.Join(texts, "\n"), media, nil
+}
+
+// takeSteps takes a message of the assistant: for every step what he said, with the calls
+// of client tools in it, and their results. What the service's own tools did is in the
+// text already.
+func (q *Request) takeSteps(at string, parts []part) error {
+	said := agent.Message{Role: "assistant"}
+	var results []agent.Message
+	end := func() {
+		if said.Content != "" || len(said.Calls) > 0 {
+			q.History = append(append(q.History, said), results...)
+		}
+		said, results = agent.Message{Role: "assistant"}, nil
+	}
+	for i, p := range parts {
+		switch name := p.tool(); {
+		case p.Type == "step-start":
+			end()
+		case p.Type == "text":
+			said.Content = strings.TrimPrefix(said.Content+"\n"+p.Text, "\n")
+		case name == "" || name == Elicitation || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
+		case !isToolName(name):
+			return &Invalid{fmt.Sprintf("%s.parts[%d]", at, i), "must have the name of a tool"}
+		case p.ToolCallID == "" || len(p.ToolCallID) > maxID:
+			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", at, i), "must be 1 to 128 bytes"}
+		default:
+			said.Calls = append(said.Calls, agent.ClientCall{Index: len(said.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
+			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.result()})
+		}
+	}
+	end()
+	return nil
+}

@@ -1,0 +1,59 @@
+package aisdk_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"answerd/internal/api/aisdk"
+	"answerd/internal/api/scenario"
+	"answerd/internal/event"
+)
+
+func header(after int64) aisdk.Header {
+	return aisdk.Header{MessageID: "msg_1", RunID: scenario.RunID, ThreadID: scenario.ThreadID, After: after}
+}
+
+// stream is what a reader of events gets who was there until after.
+func stream(after int64, events []event.Event) []byte {
+	enc := aisdk.NewEncoder(header(after))
+	var out []byte
+	for _, e := range events {
+		for _, f := range enc.Encode(e) {
+			out = f.AppendTo(out)
+		}
+	}
+	return out
+}
+
+// TestScenarios shows every stretch of every run as its own stream, and a run that
+// waited for a person once more as the stream of who reads it from the start.
+func TestScenarios(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			var out bytes.Buffer
+			stretches := s.Stretches()
+			for i, stretch := range stretches {
+				fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(stretch.After, s.Until(stretch)))
+			}
+			if len(stretches) > 1 {
+				fmt.Fprintf(&out, "== replay\n%s", stream(0, s.Until(stretches[len(stretches)-1])))
+			}
+			s.Golden(t, "aisdk.golden", out.Bytes())
+		})
+	}
+}
+
+func TestAStreamGoesOnWhereTheOneBeforeItEnded(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		for after := range int64(len(s.Events)) {
+			if !slices.ContainsFunc(s.Stretches(), func(st scenario.Stretch) bool { return st.After == after }) {
+				continue
+			}
+			if got := stream(after, s.Events); !bytes.HasPrefix(got, []byte(`data: {"messageId":"msg_1","messageMetadata":`)) {
+				t.Errorf("%s after %d begins with %.80s", s.Name, after, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/responses"
+	"answerd/internal/event"
+)
+
+// approve gives the answers to approval requests. The response that follows begins where
+// the one that asked ended.
+func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Request) error {
+	id := q.Approvals[0].Run
+	run, err := h.owned(r, id)
+	if err != nil {
+		return notThere(err, "input")
+	}
+	events, err := h.all(r.Context(), id)
+	if err != nil {
+		return notThere(err, "input")
+	}
+	kept, ok := responses.ReadKept(run.Request)
+	if !ok {
+		return newProblem("not_found", "There is no such response.")
+	}
+	after := int64(0)
+	for _, a := range q.Approvals {
+		err := h.Agent.Answer(r.Context(), identity(r), id, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
+		if err != nil && !(errors.Is(err, agent.ErrAnswered) && answeredSo(events, a)) {
+			return err
+		}
+		after = max(after, askedBy(events, a.Interrupt))
+	}
+	return h.respond(w, r, stretch{run, kept, after}, q.Stream, q.Background)
+}
+
+// answeredSo reports whether an approval was given before just so: a client that repeats
+// its request, because the answer was lost, is to get the answer.
+func answeredSo(events []event.Event, a responses.Approval) bool {
+	return slices.ContainsFunc(events, func(e event.Event) bool {
+		b, ok := e.Body.(event.ApprovalResolved)
+		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve
+	})
+}
+
+// askedBy is where the response ended that asked for the approval.
+func askedBy(events []event.Event, interrupt string) int64 {
+	asked := false
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.ApprovalRequired:
+			asked = asked || b.InterruptID == interrupt
+		case event.Suspended:
+			if asked {
+				return e.Seq
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,143 @@
+package chat_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/chat"
+)
+
+// messages wraps a list of messages.
+func messages(list string, more ...string) string {
+	return `{"messages":[` + list + `]` + strings.Join(more, "") + `}`
+}
+
+const (
+	hello = `{"role":"user","content":"Hello?"}`
+	png   = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+func TestAWholeRequestIsUnderstood(t *testing.T) {
+	q, err := chat.Decode([]byte(`{
+		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END",
+		"user":"ada","logprobs":false,"store":null,"response_format":{"type":"json_object"},
+		"messages":[
+			{"role":"system","content":"Rhyme."},
+			{"role":"user","content":[{"type":"text","text":"And"},{"type":"image_url","image_url":{"url":"` + png + `"}}],"name":"ada"},
+			{"role":"assistant","content":null,"refusal":null,"tool_calls":[
+				{"id":"a","type":"function","function":{"name":"colour","arguments":"{}"}},
+				{"id":"b","type":"function","function":{"name":"colour","arguments":"{\"n\":1}"}}]},
+			{"role":"tool","tool_call_id":"b","content":[{"type":"text","text":"blue"}]},
+			{"role":"tool","tool_call_id":"a","content":"red"},
+			{"role":"developer","content":[{"type":"text","text":"Be brief."}]},
+			` + hello + `],
+		"tools":[{"type":"function","function":{"name":"colour","description":"d","parameters":{"type":"object"},"strict":true}},
+			{"type":"function","function":{"name":"bare"}}],
+		"tool_choice":{"type":"function","function":{"name":"colour"}},
+		"answerd":{"max_turns":2}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Question != "Hello?" || q.Instructions != "Rhyme.\n\nBe brief." || q.Model != "gpt-5" || q.Request.Model != "gpt-5" || !q.Stream || !q.IncludeUsage || q.MaxTokens != 7 {
+		t.Errorf("%+v", q)
+	}
+	if q.Sampling.Temperature == nil || *q.Sampling.Temperature != 0 || len(q.Sampling.Stop) != 1 || string(q.Sampling.ResponseFormat) != `{"type":"json_object"}` {
+		t.Errorf("sampling %+v", q.Sampling)
+	}
+	if len(q.ClientTools) != 2 || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
+		t.Errorf("tools %+v", q.ClientTools)
+	}
+	var got []string
+	for _, m := range q.History {
+		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
+	}
+	want := `user "And" 1 0 |assistant "" 0 2 |tool "blue" 0 0 b|tool "red" 0 0 a`
+	if strings.Join(got, "|") != want || q.History[1].Calls[1].Index != 1 || string(q.Options) != `{"max_turns":2}` {
+		t.Errorf("got %s", strings.Join(got, "|"))
+	}
+}
+
+func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
+	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
+	tool := func(function string) string { return `,"tools":[{"type":"function","function":` + function + `}]` }
+	for body, param := range map[string]string{
+		``: "", `null`: "messages", `[]`: "", `{`: "", `{"messages":[],}`: "", "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}": "",
+		`{}`: "messages", `{"messages":{}}`: "messages", messages(``): "messages", messages(many(1025, hello)): "messages",
+		messages(`{"role":"user","content":" "}`):                                                                                  "messages[0].content",
+		messages(`{"role":"user"}`):                                                                                                "messages[0].content",
+		messages(hello + `,{"role":"assistant","content":"x"}`):                                                                    "messages",
+		messages(`{"role":"system","content":"x"}`):                                                                                "messages",
+		messages(`{"role":"robot","content":"x"},` + hello):                                                                        "messages[0].role",
+		messages(`{"content":"x"},` + hello):                                                                                       "messages[0].role",
+		messages(`{"role":"user","content":5}`):                                                                                    "messages[0].content",
+		messages(`{"role":"user","content":[5]}`):                                                                                  "messages[0].content",
+		messages(`{"role":"user","content":[{"type":"file","file":{}}]}`):                                                          "messages[0].content[0].type",
+		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}`):                 "messages[0].content[0].image_url.url",
+		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}`):                      "messages[0].content[0].image_url.url",
+		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://user:secret@x.example/"}}]}`):          "messages[0].content[0].image_url.url",
+		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/svg+xml;base64,PHN2Zy8+"}}]}`):      "messages[0].content[0].image_url.url",
+		messages(`{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"AAAA","format":"exe"}}]}`):                "messages[0].content[0].input_audio",
+		messages(`{"role":"user","content":[` + many(33, `{"type":"image_url","image_url":{"url":"https://x.example/a"}}`) + `]}`): "messages[0].content",
+		messages(`{"role":"tool","content":"x"}`):                                                                                  "messages[0].tool_call_id",
+		messages(`{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"x"}}]},` + hello):                       "messages[0].tool_calls[0]",
+		messages(`{"role":"assistant","tool_calls":[{"id":"a"}]},` + hello):                                                        "messages[0].tool_calls[0]",
+		messages(hello, `,"stream":"yes"`):                                                                                         "stream",
+		messages(hello, `,"model":5`):                                                                                              "model",
+		messages(hello, `,"n":2`):                                                                                                  "n",
+		messages(hello, `,"stop":{}`):                                                                                              "stop",
+		messages(hello, `,"max_tokens":-1`):                                                                                        "max_completion_tokens",
+		messages(hello, `,"max_tokens":1e99`):                                                                                      "max_tokens",
+		messages(hello, `,"functions":[]`):                                                                                         "functions",
+		messages(hello, `,"tools":[`+many(129, `{"type":"function","function":{"name":"x"}}`)+`]`):                                 "tools",
+		messages(hello, `,"tools":[{"type":"web_search"}]`):                                                                        "tools[0].type",
+		messages(hello, tool(`{}`)):                                                                                                "tools[0].function.name",
+		messages(hello, tool(`{"name":"a b"}`)):                                                                                    "tools[0].function.name",
+		messages(hello, tool(`{"name":"`+strings.Repeat("x", 65)+`"}`)):                                                            "tools[0].function.name",
+		messages(hello, tool(`{"name":"x","parameters":[]}`)):                                                                      "tools[0].function.parameters",
+		messages(hello, `,"tools":[`+many(2, `{"type":"function","function":{"name":"x"}}`)+`]`):                                   "tools[1].function.name",
+		messages(hello, `,"tool_choice":"any"`):                                                                                    "tool_choice",
+		messages(hello, `,"tool_choice":{"type":"function","function":{"name":""}}`):                                               "tool_choice",
+		messages(hello, `,"tool_choice":{"type":"allowed_tools"}`):                                                                 "tool_choice",
+	} {
+		_, err := chat.Decode([]byte(body))
+		bad, ok := errors.AsType[*chat.Invalid](err)
+		if !ok || bad.Param != param || bad.Message == "" {
+			t.Errorf("%.120s: %v", body, err)
+		}
+	}
+}
+
+func TestTheTwinWithoutToolsIsTheSameModel(t *testing.T) {
+	q, err := chat.Decode([]byte(messages(hello, `,"model":"m:no-tools","tool_choice":"required"`)))
+	if err != nil || q.Model != "m:no-tools" || q.Request.Model != "m" || q.ToolChoice != agent.ToolNone {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
+
+// Whatever comes: no panic, and either a question or something to go on with.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(messages(hello)))
+	f.Add([]byte(messages(`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"x","arguments":"{"}}]},{"role":"tool","tool_call_id":"a","content":null}`)))
+	f.Add([]byte(messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+png+`"}}]}`, `,"tools":[{"type":"function","function":{"name":"x"}}],"tool_choice":{"type":"function","function":{"name":"x"}},"stop":["a"],"answerd":{}`)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		q, err := chat.Decode(body)
+		if err != nil {
+			if _, ok := errors.AsType[*chat.Invalid](err); !ok {
+				t.Fatalf("%T %v", err, err)
+			}
+			return
+		}
+		if strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (len(q.History) == 0 || q.History[len(q.History)-1].Role != "tool") {
+			t.Errorf("nothing to answer: %+v", q)
+		}
+		for _, tool := range q.ClientTools {
+			if !json.Valid(tool.Schema) {
+				t.Errorf("schema %s", tool.Schema)
+			}
+		}
+	})
+}

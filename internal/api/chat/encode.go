@@ -1,0 +1,134 @@
+package chat
+
+import (
+	"encoding/json"
+
+	"answerd/internal/event"
+	"answerd/internal/sse"
+)
+
+// Encoder turns the events of one run into the chunks of one stream. It must see them
+// all, from the first on.
+type Encoder struct {
+	head         chunk
+	includeUsage bool
+	begun        bool // the message's text has begun
+	newStep      bool // text so far is of an earlier step
+	calls        int  // of the caller's tools
+	byID         map[string]int
+	usage        event.Usage
+}
+
+// NewEncoder returns the encoder of a stream that no event has gone through.
+func NewEncoder(h Header, includeUsage bool) *Encoder {
+	return &Encoder{
+		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
+		includeUsage: includeUsage,
+		byID:         make(map[string]int),
+	}
+}
+
+// done ends every stream that says how it ended.
+var done = sse.Frame{Data: []byte("[DONE]")}
+
+// Encode returns the frames that e adds to the stream: none for most events.
+func (enc *Encoder) Encode(e event.Event) []sse.Frame {
+	switch b := e.Body.(type) {
+	case event.Start:
+		empty := ""
+		return enc.say(delta{Role: "assistant", Content: &empty})
+	case event.StepStart:
+		enc.newStep = enc.begun
+	case event.TextDelta:
+		return enc.text(b.Delta)
+	case event.ToolCallStart:
+		if b.Executor == event.Client {
+			return enc.callStart(b.Call)
+		}
+	case event.ToolCallArgs:
+		if i, ok := enc.byID[b.CallID]; ok {
+			return enc.say(delta{ToolCalls: []callDelta{{Index: i, Function: functionDelta{Arguments: b.Delta}}}})
+		}
+	case event.StepReset:
+		// What was streamed cannot be taken back; at least it is told from what follows.
+		enc.newStep = enc.begun
+		return enc.think("\n[the answer begins again]\n")
+	case event.StepEnd:
+		if b.Usage != nil {
+			enc.usage = enc.usage.Plus(*b.Usage)
+		}
+	case event.FinalAnswer:
+		enc.usage = b.Metadata.Usage
+		return enc.finish(finishReason(b.FinishReason))
+	case event.Cancelled:
+		return enc.finish("stop")
+	case event.RunError:
+		return []sse.Frame{frame(errorBody{failure(b)})}
+	default:
+		if t := thought(b); t != "" {
+			return enc.think(t)
+		}
+	}
+	return nil
+}
+
+// text is a piece of the answer. The text of a later step is set off from what was
+// said before the tools ran.
+func (enc *Encoder) text(s string) []sse.Frame {
+	if enc.newStep {
+		enc.newStep = false
+		s = "\n\n" + s
+	}
+	enc.begun = true
+	return enc.say(delta{Content: &s})
+}
+
+// think is what UIs show as thinking. It never shares a chunk with content: there are
+// clients that lose one of the two.
+func (enc *Encoder) think(s string) []sse.Frame { return enc.say(delta{Reasoning: s}) }
+
+func (enc *Encoder) callStart(c event.Call) []sse.Frame {
+	i := len(enc.byID)
+	enc.byID[c.CallID] = i
+	return enc.say(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
+}
+
+func (enc *Encoder) finish(reason string) []sse.Frame {
+	last := enc.chunk(delta{})
+	last.Choices[0].FinishReason = &reason
+	frames := []sse.Frame{frame(last)}
+	if enc.includeUsage {
+		end := enc.head
+		end.Choices, end.Usage = []choice{}, wireUsage(enc.usage)
+		frames = append(frames, frame(end))
+	}
+	return append(frames, done)
+}
+
+func (enc *Encoder) say(d delta) []sse.Frame { return []sse.Frame{frame(enc.chunk(d))} }
+
+func (enc *Encoder) chunk(d delta) chunk {
+	c := enc.head
+	c.Choices = []choice{{Delta: d}}
+	if enc.includeUsage {
+		c.Usage = json.RawMessage("null")
+	}
+	return c
+}
+
+func frame(v any) sse.Frame {
+	data, _ := json.Marshal(v) // nothing in it can fail
+	return sse.Frame{Data: data}
+}
+
+// finishReason is a run's in the words of the format: a run that was cut off had an
+// answer all the same, whose metadata say why.
+func finishReason(reason string) string {
+	switch reason {
+	case "stop", "length", "content_filter", "tool_calls":
+		return reason
+	case "max_turns", "budget_exceeded":
+		return "length"
+	}
+	return "stop"
+}

@@ -1,0 +1,44 @@
+package chat
+
+import "answerd/internal/event"
+
+// Error is an error in OpenAI's shape.
+type Error struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    string  `json:"code"`
+}
+
+type errorBody struct {
+	Error Error `json:"error"`
+}
+
+// NewError is the body of a response with that status. code is one of ours; param is ""
+// where no parameter is at fault.
+func NewError(status int, code, message, param string) any {
+	e := Error{Message: message, Type: errorType(status), Code: code}
+	if param != "" {
+		e.Param = &param
+	}
+	return errorBody{e}
+}
+
+func errorType(status int) string {
+	switch {
+	case status == 401:
+		return "authentication_error"
+	case status == 403:
+		return "permission_error"
+	case status == 429:
+		return "rate_limit_error"
+	case status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+// failure is a run that failed when its stream had begun.
+func failure(b event.RunError) Error {
+	return Error{Message: b.Message, Type: "server_error", Code: b.Code}
+}

@@ -1,0 +1,138 @@
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+)
+
+// inMessage is a message of the conversation so far.
+type inMessage struct {
+	Role       string          `json:"role"`
+	Content    json.RawMessage `json:"content"` // a text, a list of inPart, or null
+	ToolCalls  []inCall        `json:"tool_calls"`
+	ToolCallID string          `json:"tool_call_id"`
+}
+
+type inCall struct {
+	ID       string   `json:"id"`
+	Type     string   `json:"type"`
+	Function function `json:"function"`
+}
+
+type inPart struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	ImageURL struct {
+		URL string `json:"url"`
+	} `json:"image_url"`
+	Audio struct {
+		Data   string `json:"data"`
+		Format string `json:"format"`
+	} `json:"input_audio"`
+}
+
+// takeMessages makes the last message the question, and those before it the history.
+// Messages of system and developer are instructions, wherever they stand.
+func (q *Request) takeMessages(in []inMessage) error {
+	if len(in) > maxMessages {
+		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
+	}
+	var instructions []string
+	for i, m := range in {
+		at := fmt.Sprintf("messages[%d]", i)
+		text, media, err := content(at+".content", m.Content)
+		if err != nil {
+			return err
+		}
+		out := agent.Message{Role: m.Role, Content: text, Media: media}
+		switch m.Role {
+		case "system", "developer":
+			instructions = append(instructions, text)
+			continue
+		case "user":
+		case "assistant":
+			for j, c := range m.ToolCalls {
+				if c.ID == "" || c.Function.Name == "" {
+					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", at, j), "must have an id and a function with a name"}
+				}
+				out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+			}
+		case "tool":
+			if out.CallID = m.ToolCallID; out.CallID == "" {
+				return &Invalid{at + ".tool_call_id", "is required"}
+			}
+		default:
+			return &Invalid{at + ".role", "must be system, developer, user, assistant or tool"}
+		}
+		q.History = append(q.History, out)
+	}
+	q.Instructions = strings.Join(instructions, "\n\n")
+	return q.takeQuestion()
+}
+
+// takeQuestion takes the user's last message out of the history. After results of the
+// caller's tools there is none: the run goes on with those.
+func (q *Request) takeQuestion() error {
+	last := len(q.History) - 1
+	if last < 0 {
+		return &Invalid{"messages", "must have a message of the user"}
+	}
+	switch m := q.History[last]; {
+	case m.Role == "tool":
+		return nil
+	case m.Role != "user":
+		return &Invalid{"messages", "must end with a message of the user or a tool"}
+	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+		return &Invalid{fmt.Sprintf("messages[%d].content", last), "must not be blank"}
+	default:
+		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+	}
+	return nil
+}
+
+// content is the text and the media of a message.
+func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+	if raw == nil || string(raw) == "null" {
+		return "", nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text, nil, nil
+	}
+	var parts []inPart
+	if json.Unmarshal(raw, &parts) != nil {
+		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+	}
+	var texts []string
+	var media []agent.Media
+	for i, p := range parts {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		switch p.Type {
+		case "text":
+			texts = append(texts, p.Text)
+		case "refusal":
+		case "image_url":
+			m, err := agent.NewMedia(p.ImageURL.URL)
+			if err != nil {
+				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
+			}
+			media = append(media, m)
+		case "input_audio":
+			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format]
+			m, err := agent.NewMedia("data:" + kind + ";base64," + p.Audio.Data)
+			if err != nil {
+				return "", nil, &Invalid{at + ".input_audio", "must be wav or mp3 in base64"}
+			}
+			media = append(media, m)
+		default:
+			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio"}
+		}
+	}
+	if len(media) > maxMedia {
+		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images and sounds", maxMedia)}
+	}
+	return strings.Join(texts, "\n"), media, nil
+}

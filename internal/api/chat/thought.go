@@ -1,0 +1,62 @@
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/event"
+)
+
+// maxLine bounds what one event of a tool call adds to the thinking, in bytes.
+const maxLine = 300
+
+// thought is what an event adds to the thinking: the model's own, and a line for each
+// thing that a tool of the server does. "" is nothing.
+func thought(b event.Body) string {
+	switch b := b.(type) {
+	case event.ReasoningDelta:
+		return b.Delta
+	case event.ReasoningEnd:
+		return "\n"
+	case event.ToolCall:
+		if b.Executor != event.Client {
+			return fmt.Sprintf("[%s %s]\n", b.Tool, clip(arguments(b)))
+		}
+	case event.ToolResult:
+		text := string(b.Payload)
+		var s string
+		if json.Unmarshal(b.Payload, &s) == nil {
+			text = s
+		}
+		return fmt.Sprintf("[%s: %s]\n", b.Tool, clip(text))
+	case event.ToolError:
+		return fmt.Sprintf("[%s failed: %s]\n", b.Tool, b.Kind)
+	}
+	return ""
+}
+
+// arguments is what the model wrote.
+func arguments(b event.ToolCall) string {
+	if b.Args == nil {
+		return b.ArgsText
+	}
+	return string(b.Args)
+}
+
+// clip is s on one line of bounded length.
+func clip(s string) string {
+	if len(s) > 4*maxLine { // no need to look at megabytes
+		s = s[:4*maxLine]
+	}
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) <= maxLine {
+		return strings.ToValidUTF8(s, "")
+	}
+	cut := maxLine
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

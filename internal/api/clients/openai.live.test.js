@@ -1,0 +1,175 @@
+// OpenAI's own client, on both of its interfaces.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI, { APIError } from "openai";
+import { cutting, goOn, slowQuestion, url } from "./service.js";
+
+const clientOf = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
+const client = clientOf(url);
+const model = "scripted";
+const ask = (content) => [{ role: "user", content }];
+const colour = { name: "colour", parameters: { type: "object", properties: { of: { type: "string" } } } };
+
+/** Everything that an iterable gives. */
+async function all(iterable) {
+  const out = [];
+  for await (const one of iterable) out.push(one);
+  return out;
+}
+
+test("models", async () => {
+  assert.deepEqual((await all(client.models.list())).map((one) => one.id), ["scripted", "scripted:no-tools"]);
+});
+
+for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well.", approval: "Well." })) {
+  test(`chat: ${about}`, async () => {
+    const whole = await client.chat.completions.create({ model, messages: ask(about) });
+    assert.equal(whole.choices[0].message.content, answer);
+    assert.equal(whole.choices[0].finish_reason, "stop");
+    assert.ok(whole.usage.total_tokens > 0);
+    const helper = client.chat.completions.stream({ model, messages: ask(about), stream_options: { include_usage: true } });
+    assert.equal((await helper.finalChatCompletion()).choices[0].message.content, answer);
+    assert.deepEqual((await helper.totalUsage()).total_tokens, whole.usage.total_tokens);
+    const chunks = await all(await client.chat.completions.create({ model, messages: ask(about), stream: true }));
+    assert.equal(chunks.map((chunk) => chunk.choices[0].delta.content ?? "").join(""), answer);
+    assert.ok(chunks.every((chunk) => chunk.usage === undefined));
+  });
+}
+
+test("chat: a tool of the client's, there and back, by its own runner", async () => {
+  const asked = [];
+  const tools = [{ type: "function", function: { ...colour, parse: JSON.parse, function: (args) => (asked.push(args), "blue") } }];
+  for (const stream of [false, true]) {
+    const runner = client.chat.completions.runTools({ model, messages: ask("client"), tools, stream });
+    assert.equal(await runner.finalContent(), "It is blue.");
+  }
+  assert.deepEqual(asked, [{ of: "sky" }, { of: "sky" }]);
+});
+
+test("chat: a server's tool and the client's in one turn", async () => {
+  const answer = await client.chat.completions.create({ model, messages: ask("both"), tools: [{ type: "function", function: colour }] });
+  assert.equal(answer.choices[0].finish_reason, "tool_calls");
+  assert.deepEqual(answer.choices[0].message.tool_calls.map((call) => call.function.name), ["colour"]);
+  assert.match(answer.choices[0].message.reasoning_content, /\[add: \{"sum":3\}\]/);
+});
+
+test("chat: a model that fails", async () => {
+  const failed = (error) => error instanceof APIError && error.status === 502 && error.code === "model_error";
+  await assert.rejects(client.chat.completions.create({ model, messages: ask("broken") }), failed);
+  await assert.rejects(all(await client.chat.completions.create({ model, messages: ask("broken"), stream: true })), (error) => error instanceof APIError && error.code === "model_error");
+  await assert.rejects(client.chat.completions.stream({ model, messages: ask("late") }).finalContent(), APIError);
+  await assert.rejects(client.chat.completions.create({ model: "other", messages: ask("plain") }), (error) => error.status === 404 && error.code === "model_not_found");
+});
+
+test("chat: what ran tools is not repeated by itself, what did not is", async () => {
+  for (const [about, posts] of Object.entries({ late: 1, broken: 3 })) {
+    let count = 0;
+    const eager = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 2, fetch: (...args) => (count++, fetch(...args)) });
+    await assert.rejects(eager.chat.completions.create({ model, messages: ask(about) }), APIError);
+    assert.equal(count, posts, about);
+  }
+});
+
+test("chat: cut in the middle", async (t) => {
+  const away = clientOf(await cutting(t, "Wait"));
+  const question = slowQuestion();
+  const seen = [];
+  await assert.rejects(async () => {
+    for await (const chunk of await away.chat.completions.create({ model, messages: ask(question), stream: true })) seen.push(chunk);
+  });
+  await goOn(question);
+  // The run went on: whoever asked with the run's id at hand can read it natively.
+  const run = seen[0].id.replace("chatcmpl-", "");
+  const events = await (await fetch(`${url}/runs/${run}/events`)).text();
+  assert.match(events, /"answer":"Wait for it\."/);
+});
+
+for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well." })) {
+  test(`responses: ${about}`, async () => {
+    const whole = await client.responses.create({ model, input: about });
+    assert.equal(whole.output_text, answer);
+    assert.equal(whole.status, "completed");
+    const calls = whole.output.filter((item) => item.type === "mcp_call");
+    assert.deepEqual(calls.map((call) => call.status), { plain: [], tool: ["completed"], parallel: ["completed", "completed"], failing: ["failed"], form: ["completed"] }[about]);
+    const helper = client.responses.stream({ model, input: about });
+    const events = await all(helper);
+    assert.equal((await helper.finalResponse()).output_text, answer);
+    assert.deepEqual(events.map((event) => event.sequence_number), events.map((_, i) => i));
+    const { id } = await helper.finalResponse();
+    assert.equal((await client.responses.retrieve(id)).output_text, answer);
+    for (const after of [0, 3, events.length - 2]) {
+      const rest = await all(await client.responses.retrieve(id, { stream: true, starting_after: after }));
+      assert.deepEqual(rest, events.slice(after + 1).map(({ snapshot, ...event }) => event));
+    }
+    assert.equal((await client.responses.stream({ response_id: id }).finalResponse()).output_text, answer);
+  });
+}
+
+test("responses: previous_response_id", async () => {
+  const one = await client.responses.create({ model, input: "My name is Ada." });
+  const two = await client.responses.create({ model, input: "tool", previous_response_id: one.id });
+  assert.equal(two.output_text, "It is 3.");
+  assert.equal(two.previous_response_id, one.id);
+});
+
+for (const approve of [true, false]) {
+  test(`responses: approval ${approve}`, async () => {
+    const one = await client.responses.create({ model, input: "approval" });
+    const [request] = one.output;
+    assert.equal(request.type, "mcp_approval_request");
+    const input = [{ type: "mcp_approval_response", approval_request_id: request.id, approve }];
+    const helper = client.responses.stream({ model, previous_response_id: one.id, input });
+    const two = await helper.finalResponse();
+    assert.equal(two.output_text, "Well.");
+    const call = two.output.find((item) => item.type === "mcp_call");
+    assert.equal(call.approval_request_id, request.id);
+    assert.equal(call.status, approve ? "completed" : "failed");
+    assert.equal((await client.responses.retrieve(two.id)).output_text, "Well.");
+  });
+}
+
+test("responses: a function of the client's, there and back", async () => {
+  const tools = [{ type: "function", ...colour, strict: false }];
+  const helper = client.responses.stream({ model, input: "client", tools });
+  const one = await helper.finalResponse();
+  const [call] = one.output;
+  assert.equal(call.type, "function_call");
+  const output = { type: "function_call_output", call_id: call.call_id, output: "blue" };
+  const two = await client.responses.create({ model, tools, previous_response_id: one.id, input: [output] });
+  assert.equal(two.output_text, "It is blue.");
+  const three = await client.responses.create({ model, tools, store: false, input: [{ role: "user", content: "client" }, call, output] });
+  assert.equal(three.output_text, "It is blue.");
+});
+
+test("responses: a model that fails", async () => {
+  await assert.rejects(client.responses.create({ model, input: "broken" }), (error) => error.status === 502 && error.code === "model_error");
+  const failed = await client.responses.stream({ model, input: "late" }).finalResponse();
+  assert.equal(failed.status, "failed");
+  assert.equal(failed.error.code, "model_error");
+});
+
+test("responses: cut in the middle, and gone on from there", async (t) => {
+  const away = clientOf(await cutting(t, "Wait"));
+  const question = slowQuestion();
+  const seen = [];
+  await assert.rejects(async () => {
+    for await (const event of await away.responses.create({ model, input: question, stream: true })) seen.push(event);
+  });
+  await goOn(question);
+  const rest = await all(await client.responses.retrieve(seen[0].response.id, { stream: true, starting_after: seen.at(-1).sequence_number }));
+  const text = [...seen, ...rest].filter((event) => event.type === "response.output_text.delta").map((event) => event.delta).join("");
+  assert.equal(text, "Wait for it.");
+  assert.equal(rest.at(-1).response.output_text ?? rest.at(-1).response.output[0].content[0].text, "Wait for it.");
+});
+
+test("responses: background and cancel", async () => {
+  const begun = await client.responses.create({ model, input: slowQuestion(), background: true });
+  assert.equal(begun.status, "in_progress");
+  const helper = client.responses.stream({ response_id: begun.id });
+  for await (const event of helper) {
+    if (event.type === "response.output_text.delta") break;
+  }
+  assert.equal((await client.responses.cancel(begun.id)).status, "cancelled");
+  const events = await all(await client.responses.retrieve(begun.id, { stream: true }));
+  assert.equal(events.at(-1).response.status, "cancelled");
+});

@@ -1,0 +1,24 @@
+#!/bin/sh
+# The clients that people use, as npm has them: the golden files of the faces, and whole
+# services, read by the real thing. It skips, with the reason, without Node.
+set -eu
+cd "$(dirname "$0")"
+if ! command -v npm >/dev/null; then
+	echo "skipped: Node is missing"
+	exit 0
+fi
+# What is there may be of an older lock file, or half of an install that was cut off.
+if ! cmp -s package-lock.json node_modules/.installed && npm ci --no-audit --no-fund; then
+	cp package-lock.json node_modules/.installed
+fi
+if ! cmp -s package-lock.json node_modules/.installed; then
+	echo "skipped: npm could not install what package.json names"
+	exit 0
+fi
+node --test --test-reporter=dot ./*.golden.test.js
+# The examples of docs/clients.md run here too, Python's where its package can be had.
+python=$PWD/node_modules/.python/bin/python
+if [ -x "$python" ] || { python3 -m venv node_modules/.python && "$python" -m pip install -q openai==3.54.0; } >/dev/null 2>&1; then
+	export ANSWERD_PYTHON="$python"
+fi
+go test -count 1 -v -run 'TestClients|TestTheExamplesOfClientsRun' . ../../../cmd/server

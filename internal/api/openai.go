@@ -1,0 +1,116 @@
+package api
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/chat"
+	"answerd/internal/api/native"
+	"answerd/internal/event"
+)
+
+// openAIError is a problem as the OpenAI faces tell it. A model that there is not is 404
+// there.
+func openAIError(p *problem, path string) (status int, body any) {
+	conversation := "input"
+	if strings.HasPrefix(path, "/v1/chat/") {
+		conversation = "messages"
+	}
+	status, code, message, param := p.Status, p.Code, p.Detail, p.param
+	if len(p.Errors) > 0 {
+		first := p.Errors[0]
+		param = openAIParam(first.Pointer, conversation)
+		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
+		if first.Pointer == "/model" {
+			status, code = http.StatusNotFound, "model_not_found"
+		}
+	}
+	return status, chat.NewError(status, code, message, param)
+}
+
+// openAIParam is a field of ours by the name under which the OpenAI formats have it;
+// conversation is that of the question and the history.
+func openAIParam(pointer, conversation string) string {
+	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
+	field, _, _ := strings.Cut(name, ".")
+	switch field {
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id":
+		return "answerd." + name
+	case "question", "history":
+		return conversation
+	}
+	return name
+}
+
+// models is GET /v1/models.
+func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
+	var ids []string
+	for id := range h.Agent.Profiles {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		ids = []string{h.Agent.DefaultModel}
+	}
+	slices.Sort(ids)
+	writeJSON(w, http.StatusOK, "application/json", chat.Models(ids, h.started))
+	return nil
+}
+
+// chatCompletions is POST /v1/chat/completions. What would need a person is declined:
+// the format has no way to ask.
+func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
+	var q chat.Request
+	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+		if q, err = chat.Decode(body); err == nil {
+			err = native.DecodeOptions(q.Options, &q.Request)
+		}
+		return q.Request, err
+	})
+	if err != nil {
+		return err
+	}
+	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err != nil {
+		return err
+	}
+	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, h.Agent.DefaultModel), Created: run.Created}
+	if q.Stream {
+		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage).Encode))
+		return nil
+	}
+	c := chat.NewCollector(head)
+	run, err = h.await(r.Context(), run.ID, nil, c.Add)
+	if err != nil {
+		return err
+	}
+	if err := endProblem(run); err != nil {
+		return onceOnly(err, c.Acted())
+	}
+	writeJSON(w, http.StatusOK, "application/json", c.Completion())
+	return nil
+}
+
+// endProblem is why a run that has ended has no answer; nil if it has one.
+func endProblem(run event.Run) *problem {
+	switch end := run.Last.Body.(type) {
+	case event.FinalAnswer:
+		return nil
+	case event.RunError:
+		return runProblem(run, end)
+	}
+	p := newProblem("conflict", "The run was cancelled.")
+	p.Instance = "/runs/" + run.ID
+	return p
+}
+
+// onceOnly tells OpenAI's clients, which repeat what failed twice by themselves, not to
+// where that would act twice, or undo that somebody stopped the run.
+func onceOnly(p *problem, acted bool) *problem {
+	if acted || p.Code == "conflict" {
+		p.header.Set("X-Should-Retry", "false")
+	}
+	return p
+}

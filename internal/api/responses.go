@@ -1,0 +1,210 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+	"answerd/internal/api/responses"
+	"answerd/internal/event"
+)
+
+// createResponse is POST /v1/responses.
+func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
+	var q responses.Request
+	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+		if q, err = responses.Decode(body); err == nil {
+			err = native.DecodeOptions(q.Options, &q.Request)
+		}
+		if err == nil && len(q.Approvals) == 0 {
+			err = h.goOn(r, &q)
+		}
+		return q.Request, err
+	})
+	if err != nil {
+		return err
+	}
+	if len(q.Approvals) > 0 {
+		return h.approve(w, r, q)
+	}
+	record := q.Keep()
+	kept, _ := responses.ReadKept(record)
+	if q.Stored() {
+		// Whoever reads can answer an approval with the next request; forms have no item.
+		req.Interactive, req.FormsDeclined, req.Record = true, true, record
+		req.Awaited = !q.Stream
+	}
+	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err != nil {
+		return err
+	}
+	return h.respond(w, r, stretch{run: run, kept: kept}, q.Stream, q.Background)
+}
+
+// goOn makes what was said before part of the request: the conversation of the previous
+// response, and the items that are referred to.
+func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
+	err := q.Resolve(func(run string) ([]event.Event, error) {
+		if _, err := h.owned(r, run); err != nil {
+			return nil, err
+		}
+		return h.all(r.Context(), run)
+	})
+	if err != nil || q.Previous == "" {
+		return err
+	}
+	before, err := h.stretch(r, q.Previous)
+	if err != nil {
+		return notThere(err, "previous_response_id")
+	}
+	if !before.run.Last.Terminal() {
+		p := newProblem("conflict", "The previous response is not complete yet.")
+		p.param = "previous_response_id"
+		return onceOnly(p, false)
+	}
+	events, err := h.all(r.Context(), before.run.ID)
+	if err != nil {
+		return notThere(err, "previous_response_id")
+	}
+	q.History = slices.Concat(before.kept.Asked(), responses.Conversation(events), q.History)
+	q.ThreadID = cmp.Or(q.ThreadID, before.run.ThreadID)
+	return nil
+}
+
+// notThere is err as one of the parameter that names what is not there.
+func notThere(err error, param string) error {
+	if errors.Is(err, event.ErrNotFound) {
+		p := newProblem("not_found", "There is no such response.")
+		p.param = param
+		return p
+	}
+	return err
+}
+
+// all is every event of a run so far.
+func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
+	var out []event.Event
+	for {
+		page, err := h.Log.After(ctx, run, int64(len(out)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
+			return out, nil
+		}
+	}
+}
+
+// respond tells a response that has begun: as a stream, as it is, or once it has ended.
+func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, stream, background bool) error {
+	enc, err := h.encoder(r, s, 0)
+	if err != nil {
+		return err
+	}
+	switch {
+	case stream:
+		h.tell(w, r, s, enc)
+		return nil
+	case background:
+		return h.show(w, r, s, enc)
+	}
+	acted, seen := false, int64(0)
+	over := make(chan struct{})
+	close(over) // who waits for an approval is told so at once
+	run, err := h.await(r.Context(), s.run.ID, over, func(e event.Event) {
+		if seen++; e.Seq == seen {
+			enc.Encode(e)
+		}
+		b, ok := e.Body.(event.ToolCall)
+		acted = acted || ok && b.Executor != event.Client
+	})
+	if err != nil {
+		return err
+	}
+	if seen != run.Last.Seq && !enc.Ended() {
+		return event.ErrGone // the log could not keep so much
+	}
+	if end, failed := run.Last.Body.(event.RunError); failed {
+		return onceOnly(runProblem(run, end), acted)
+	}
+	writeJSON(w, http.StatusOK, "application/json", enc.Response())
+	return nil
+}
+
+// tell streams a response, whose encoder has seen nothing yet.
+func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) {
+	f := framesOf(enc.Encode)
+	f.ended = enc.Ended
+	h.follow(w, r, s.run.ID, 0, f)
+}
+
+// show is a response as it stands.
+func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) error {
+	events, err := h.all(r.Context(), s.run.ID)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		enc.Encode(e)
+	}
+	writeJSON(w, http.StatusOK, "application/json", enc.Response())
+	return nil
+}
+
+// response is GET /v1/responses/{response_id}, which streams if it is asked to.
+func (h *Handler) response(w http.ResponseWriter, r *http.Request) error {
+	s, err := h.stretch(r, chi.URLParam(r, "response_id"))
+	if err != nil {
+		return notThere(err, "response_id")
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return newProblem("invalid_request", "The query is not well formed.")
+	}
+	skip := 0
+	stream, err := strconv.ParseBool(cmp.Or(query.Get("stream"), "false"))
+	if err != nil {
+		return newProblem("invalid_request", "The parameter stream is true or false.")
+	}
+	if after := query.Get("starting_after"); after != "" {
+		n, err := strconv.ParseUint(after, 10, 31)
+		if err != nil || !stream {
+			return newProblem("invalid_request", "The parameter starting_after is the sequence_number of an event, and goes with stream.")
+		}
+		skip = int(n) + 1 // they count from 0
+	}
+	enc, err := h.encoder(r, s, skip)
+	if err != nil {
+		return err
+	}
+	if stream {
+		h.tell(w, r, s, enc)
+		return nil
+	}
+	return h.show(w, r, s, enc)
+}
+
+// cancelResponse is POST /v1/responses/{response_id}/cancel.
+func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
+	s, err := h.stretch(r, chi.URLParam(r, "response_id"))
+	if err != nil {
+		return notThere(err, "response_id")
+	}
+	enc, err := h.encoder(r, s, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := h.stop(r, s.run.ID); err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	return h.show(w, r, s, enc)
+}

@@ -1,0 +1,155 @@
+package responses
+
+import (
+	"slices"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/event"
+)
+
+// Conversation is what was said in a run, as the history of the next one.
+func Conversation(events []event.Event) []agent.Message {
+	var (
+		out  []agent.Message
+		turn = agent.Message{Role: "assistant"}
+		text strings.Builder
+	)
+	end := func() {
+		if turn.Content = text.String(); turn.Content != "" || len(turn.Calls) > 0 {
+			out = append(out, turn)
+		}
+		turn = agent.Message{Role: "assistant"}
+		text.Reset()
+	}
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.StepReset:
+			turn.Calls = nil
+			text.Reset()
+		case event.TextDelta:
+			text.WriteString(b.Delta)
+		case event.ToolCall:
+			turn.Calls = append(turn.Calls, callOf(b, len(turn.Calls)))
+		case event.StepEnd:
+			end()
+		case event.ToolResult:
+			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: *plain(b.Payload)})
+		case event.ToolError:
+			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: "Error: " + b.Payload})
+		}
+	}
+	end()
+	return out
+}
+
+func callOf(b event.ToolCall, index int) agent.ClientCall {
+	args := b.ArgsText
+	if b.Args != nil {
+		args = string(b.Args)
+	}
+	return agent.ClientCall{Index: index, ID: b.CallID, Name: b.Tool, Arguments: args}
+}
+
+// reference is the role of a message that stands for an item of an earlier response: its
+// id is in CallID, and where it stood in the input in Content.
+const reference = "item_reference"
+
+// maxReferred bounds the runs that the references of one request are looked up in. Older
+// ones than those of the last runs are left out, as the agent leaves out old history.
+const maxReferred = 32
+
+// Resolve puts the items themselves in the place of references to them. events gives all
+// events of a run, or says why not. The error is an *Invalid, or that of events.
+func (q *Request) Resolve(events func(run string) ([]event.Event, error)) error {
+	runs := make(map[string]*spoken)
+	for _, m := range slices.Backward(q.History) {
+		_, run, _, ok := parseItemID(m.CallID)
+		if m.Role != reference || ok && runs[run] != nil {
+			continue
+		}
+		if !ok {
+			return &Invalid{m.Content + ".id", "is not the id of an item"}
+		}
+		if len(runs) == maxReferred {
+			break
+		}
+		all, err := events(run)
+		if err != nil {
+			return err
+		}
+		runs[run] = listen(all)
+	}
+	old := q.History
+	q.History = nil
+	for _, m := range old {
+		if m.Role != reference {
+			q.History = append(q.History, m)
+			continue
+		}
+		kind, run, name, _ := parseItemID(m.CallID)
+		if s := runs[run]; s != nil {
+			q.recall(s, kind, name)
+		}
+	}
+	return nil
+}
+
+// spoken are the items of a run that its model would know again, by their names.
+type spoken struct {
+	texts   map[string]string
+	calls   map[string]agent.ClientCall
+	results map[string]string
+}
+
+func listen(events []event.Event) *spoken {
+	s := &spoken{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
+	texts := make(map[string]*strings.Builder)
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.TextStart:
+			texts[b.PartID] = &strings.Builder{}
+		case event.TextDelta:
+			texts[b.PartID].WriteString(b.Delta)
+		case event.TextEnd:
+			s.texts[b.PartID] = texts[b.PartID].String()
+		case event.ToolCall:
+			s.calls[b.CallID] = callOf(b, 0)
+		case event.ToolResult:
+			s.results[b.CallID] = *plain(b.Payload)
+		case event.ToolError:
+			s.results[b.CallID] = "Error: " + b.Payload
+		}
+	}
+	return s
+}
+
+// recall adds an item to the history. Reasoning, lists and approvals are nothing that a
+// model is told again.
+func (q *Request) recall(s *spoken, kind, name string) {
+	switch kind {
+	case "msg":
+		q.History = append(q.History, agent.Message{Role: "assistant", Content: s.texts[name]})
+	case "fc":
+		if c, ok := s.calls[name]; ok {
+			q.addCall(c)
+		}
+	case "mcp":
+		if c, ok := s.calls[name]; ok {
+			q.History = append(q.History,
+				agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}},
+				agent.Message{Role: "tool", CallID: name, Content: s.results[name]})
+		}
+	}
+}
+
+// addCall adds a call of the caller's function. Calls of one turn are items of their own,
+// and belong to one message.
+func (q *Request) addCall(c agent.ClientCall) {
+	if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
+		c.Index = len(q.History[n].Calls)
+		q.History[n].Calls = append(q.History[n].Calls, c)
+		return
+	}
+	q.History = append(q.History, agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}})
+}

@@ -1,0 +1,278 @@
+package responses
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/agent"
+)
+
+// Bounds of a request, below the bound of the whole body.
+const (
+	maxItems = 1024
+	maxTools = 128
+	maxMedia = 32
+
+	maxPairs    = 32
+	maxPairKey  = 64
+	maxPairText = 1024
+)
+
+// withoutTools follows a model's id in the id of the same model without tools.
+const withoutTools = ":no-tools"
+
+// Request is a decoded body.
+type Request struct {
+	agent.Request
+	Model    string // as named, for the answer
+	Stream   bool
+	Previous string // previous_response_id; "" if none
+	Echo     Echo
+	// Approvals, if there are any, are what the request is: answers to what an earlier
+	// response asked, whose run goes on with them.
+	Approvals []Approval
+	Listed    []string // the MCP servers that the request names
+	// Options is the member "answerd", where the native fields that this format lacks
+	// can be given; nil where it is missing.
+	Options json.RawMessage
+}
+
+// Stored reports whether the response can be asked for again, and gone on from.
+func (q *Request) Stored() bool { return q.Echo.Store == nil || *q.Echo.Store }
+
+// Approval is a person's answer to an mcp_approval_request.
+type Approval struct {
+	Run       string
+	Interrupt string // its id in the run
+	Approve   bool
+	Reason    string
+}
+
+// body is what is read of a request, besides what the response repeats of it. Members
+// that are not here are ignored: clients send many, and new ones come every month.
+type body struct {
+	Echo
+	Model        string          `json:"model"`
+	Input        json.RawMessage `json:"input"`
+	Stream       bool            `json:"stream"`
+	Previous     string          `json:"previous_response_id"`
+	Conversation json.RawMessage `json:"conversation"`
+	Prompt       json.RawMessage `json:"prompt"`
+	Answerd      json.RawMessage `json:"answerd"`
+}
+
+// Decode reads a request. The error is an *Invalid.
+func Decode(data []byte) (Request, error) {
+	var in body
+	if !utf8.Valid(data) {
+		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+			return Request{}, &Invalid{strings.TrimPrefix(t.Field, "Echo."), "is of the wrong type: " + t.Value}
+		}
+		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
+	}
+	for name, v := range map[string]json.RawMessage{"conversation": in.Conversation, "prompt": in.Prompt} {
+		if v != nil && string(v) != "null" {
+			return Request{}, &Invalid{name, "is not supported"}
+		}
+	}
+	q := Request{Stream: in.Stream, Previous: in.Previous, Echo: in.Echo, Options: in.Answerd}
+	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
+	q.Model, q.ToolChoice = in.Model, agent.ToolAuto
+	q.Sampling = agent.Sampling{Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty}
+	for _, step := range []func(body) error{q.takeLimits, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
+		if err := step(in); err != nil {
+			return q, err
+		}
+	}
+	if strings.HasSuffix(in.Model, withoutTools) {
+		q.ToolChoice = agent.ToolNone
+	}
+	return q, nil
+}
+
+func (q *Request) takeLimits(in body) error {
+	for name, v := range map[string]*int64{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
+		if v != nil && *v < 1 {
+			return &Invalid{name, "must be positive"}
+		}
+	}
+	if len(in.Metadata) > maxPairs {
+		return &Invalid{"metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
+	}
+	for name, v := range in.Metadata {
+		if name == "" || len(name) > maxPairKey || len(v) > maxPairText {
+			return &Invalid{"metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairKey)}
+		}
+	}
+	if q.Background && !q.Stored() {
+		return &Invalid{"background", "needs store"}
+	}
+	if in.MaxOutputTokens != nil {
+		q.MaxTokens = *in.MaxOutputTokens
+	}
+	if in.MaxToolCalls != nil {
+		q.Budget.ToolCalls = int(*in.MaxToolCalls)
+	}
+	return nil
+}
+
+func (q *Request) takeReasoning(in body) error {
+	var r struct{ Effort string }
+	if in.Reasoning != nil && json.Unmarshal(in.Reasoning, &r) != nil {
+		return &Invalid{"reasoning", "must be an object with an effort"}
+	}
+	q.Sampling.ReasoningEffort = r.Effort
+	return nil
+}
+
+// takeFormat turns text.format into the response_format of Chat Completions, which has
+// the schema one level deeper.
+func (q *Request) takeFormat(in body) error {
+	var t struct {
+		Format map[string]json.RawMessage
+	}
+	if in.Text != nil && json.Unmarshal(in.Text, &t) != nil {
+		return &Invalid{"text.format", "must be an object"}
+	}
+	var kind string
+	_ = json.Unmarshal(t.Format["type"], &kind)
+	switch kind {
+	case "", "text":
+		return nil
+	case "json_object":
+		q.Sampling.ResponseFormat = json.RawMessage(`{"type":"json_object"}`)
+	case "json_schema":
+		delete(t.Format, "type")
+		q.Sampling.ResponseFormat, _ = json.Marshal(map[string]any{"type": kind, "json_schema": t.Format})
+	default:
+		return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
+	}
+	return nil
+}
+
+type inTool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	ServerLabel string          `json:"server_label"`
+	ServerURL   string          `json:"server_url"`
+	Allowed     json.RawMessage `json:"allowed_tools"`
+	Approval    json.RawMessage `json:"require_approval"`
+}
+
+// asked reports whether the request wants to be asked before calls. Which calls need
+// that, the operator says; to ignore such a wish would be worse than to refuse it.
+func (t *inTool) asked() bool {
+	var filter struct{ Always json.RawMessage }
+	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
+}
+
+// takeTools reads the caller's functions, and which of the service's MCP servers he
+// wants. They narrow what the operator has configured: an address of his own is refused.
+func (q *Request) takeTools(in body) error {
+	if len(in.Tools) > maxTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	}
+	for i, raw := range in.Tools {
+		at := fmt.Sprintf("tools[%d]", i)
+		var t inTool
+		if json.Unmarshal(raw, &t) != nil {
+			return &Invalid{at, "must be a function or an MCP server"}
+		}
+		switch {
+		case t.Type == "mcp" && t.ServerURL != "":
+			return &Invalid{at + ".server_url", "is not accepted: name one of the service's MCP servers in server_label"}
+		case t.Type == "mcp" && t.asked():
+			return &Invalid{at + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+		case t.Type == "mcp":
+			if err := q.takeServer(at, t); err != nil {
+				return err
+			}
+			q.Echo.Tools[i] = t.echo()
+		case t.Type != "function":
+			return &Invalid{at + ".type", "must be function or mcp"}
+		case !toolName(t.Name):
+			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
+		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
+			return &Invalid{at + ".name", "given twice"}
+		default:
+			if t.Parameters == nil || string(t.Parameters) == "null" {
+				t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+			}
+			if t.Parameters[0] != '{' {
+				return &Invalid{at + ".parameters", "must be a JSON Schema object"}
+			}
+			q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		}
+	}
+	return nil
+}
+
+// echo is what a response says of an MCP server that its request named, without what else
+// there may have been, such as tokens.
+func (t *inTool) echo() json.RawMessage {
+	data, _ := json.Marshal(struct {
+		Type    string          `json:"type"`
+		Label   string          `json:"server_label"`
+		Allowed json.RawMessage `json:"allowed_tools,omitempty"`
+	}{t.Type, t.ServerLabel, t.Allowed}) // what was read is written
+	return data
+}
+
+func (q *Request) takeServer(at string, t inTool) error {
+	if t.ServerLabel == "" {
+		return &Invalid{at + ".server_label", "is required"}
+	}
+	if !slices.Contains(q.Servers, t.ServerLabel) {
+		q.Servers = append(q.Servers, t.ServerLabel)
+		q.Listed = append(q.Listed, t.ServerLabel)
+	}
+	if t.Allowed == nil || string(t.Allowed) == "null" {
+		return nil
+	}
+	var names []string
+	var filter struct {
+		Names []string `json:"tool_names"`
+	}
+	if json.Unmarshal(t.Allowed, &names) != nil {
+		if json.Unmarshal(t.Allowed, &filter) != nil {
+			return &Invalid{at + ".allowed_tools", "must be a list of names or a filter"}
+		}
+		names = filter.Names
+	}
+	q.Tools = append(q.Tools, names...)
+	return nil
+}
+
+func (q *Request) takeChoice(in body) error {
+	raw := in.ToolChoice
+	if raw == nil || string(raw) == "null" {
+		q.Echo.ToolChoice = nil
+		return nil
+	}
+	switch string(raw) {
+	case `"auto"`, `"none"`, `"required"`:
+		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
+		return nil
+	}
+	var named struct{ Type, Name string }
+	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !toolName(named.Name) {
+		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
+	}
+	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name
+	return nil
+}
+
+func toolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
+}

@@ -1,0 +1,198 @@
+package responses_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/responses"
+	"answerd/internal/event"
+)
+
+func input(value string, more ...string) string {
+	return `{"input":` + value + strings.Join(more, "") + `}`
+}
+
+const hello = `{"role":"user","content":"Hello?"}`
+
+func TestAWholeRequestIsUnderstood(t *testing.T) {
+	q, err := responses.Decode([]byte(`{
+		"model":"gpt-5","instructions":"Rhyme.","stream":true,"max_output_tokens":7,"max_tool_calls":3,"metadata":{"k":"v"},
+		"reasoning":{"effort":"low"},"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}},
+		"include":["x"],"truncation":"auto","user":"ada","prompt":null,"conversation":null,"parallel_tool_calls":true,
+		"input":[
+			{"role":"developer","content":"Be brief."},
+			{"type":"message","role":"user","content":[{"type":"input_text","text":"And"},{"type":"input_image","image_url":"https://x.example/a.png"}]},
+			{"type":"reasoning","id":"rs_1","summary":[]},
+			{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I look."}]},
+			{"type":"function_call","call_id":"a","name":"colour","arguments":"{}"},
+			{"type":"function_call","call_id":"b","name":"colour","arguments":"{}"},
+			{"type":"function_call_output","call_id":"a","output":"red"},
+			{"type":"function_call_output","call_id":"b","output":[{"type":"input_text","text":"blue"}]},
+			{"type":"mcp_approval_response","approval_request_id":"mcpr_1_int_1","approve":true},
+			` + hello + `],
+		"tools":[{"type":"function","name":"colour","parameters":null},{"type":"mcp","server_label":"crm","allowed_tools":{"tool_names":["get"]},"headers":{"Authorization":"s3cret"}}],
+		"tool_choice":{"type":"mcp","server_label":"crm","name":"get"},
+		"answerd":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Question != "Hello?" || q.Instructions != "Rhyme.\n\nBe brief." || !q.Stream || q.MaxTokens != 7 || q.Budget.ToolCalls != 3 || len(q.Approvals) > 0 {
+		t.Errorf("%+v", q)
+	}
+	if q.Sampling.ReasoningEffort != "low" || string(q.Sampling.ResponseFormat) != `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}` {
+		t.Errorf("%+v", q.Sampling)
+	}
+	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.Listed, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" {
+		t.Errorf("%v %v %v %s", q.Servers, q.Tools, q.Listed, q.ForcedTool)
+	}
+	var got []string
+	for _, m := range q.History {
+		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
+	}
+	if want := `user "And" 1 0 |assistant "I look." 0 2 |tool "red" 0 0 a|tool "blue" 0 0 b`; strings.Join(got, "|") != want {
+		t.Errorf("got %s", strings.Join(got, "|"))
+	}
+	if kept := string(q.Keep()); strings.Contains(kept, "s3cret") {
+		t.Errorf("kept: %s", kept)
+	}
+}
+
+func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
+	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
+	text := `"x"`
+	for body, param := range map[string]string{
+		``: "", `null`: "input", `[]`: "", `{`: "", "{\"input\":\"\xff\"}": "", `{}`: "input", input(`" "`): "input", input(`[]`): "input", input(`5`): "input",
+		input(`[` + many(1025, hello) + `]`):                                                                               "input",
+		input(`[{"type":"computer_call"}]`):                                                                                "input[0].type",
+		input(`[{"role":"robot","content":"x"}]`):                                                                          "input[0].role",
+		input(`[{"role":"user","content":[{"type":"input_file"}]}]`):                                                       "input[0].content[0].type",
+		input(`[{"role":"user","content":[{"type":"input_image","image_url":"http://x.example/"}]}]`):                      "input[0].content[0].image_url",
+		input(`[{"role":"user","content":[` + many(33, `{"type":"input_image","image_url":"https://x.example/"}`) + `]}]`): "input[0].content",
+		input(`[{"role":"assistant","content":"x"}]`):                                                                      "input",
+		input(`[{"role":"system","content":"x"}]`):                                                                         "input",
+		input(`[{"type":"function_call","name":"x"},` + hello + `]`):                                                       "input[0]",
+		input(`[{"type":"function_call_output","output":"x"}]`):                                                            "input[0].call_id",
+		input(`[{"type":"mcp_approval_response","approve":true}]`):                                                         "input[0].approval_request_id",
+		input(`[{"type":"mcp_approval_response","approval_request_id":"msg_1_int_1","approve":true}]`):                     "input[0].approval_request_id",
+		input(`[{"type":"mcp_approval_response","approval_request_id":"mcpr_1_a"},{"type":"mcp_approval_response","approval_request_id":"mcpr_2_b"}]`): "input[1].approval_request_id",
+		input(text, `,"conversation":"c"`):                                                                             "conversation",
+		input(text, `,"prompt":{"id":"p"}`):                                                                            "prompt",
+		input(text, `,"max_output_tokens":0`):                                                                          "max_output_tokens",
+		input(text, `,"max_tool_calls":-1`):                                                                            "max_tool_calls",
+		input(text, `,"temperature":"hot"`):                                                                            "temperature",
+		input(text, `,"reasoning":5`):                                                                                  "reasoning",
+		input(text, `,"text":{"format":{"type":"yaml"}}`):                                                              "text.format.type",
+		input(text, `,"metadata":{"":"x"}`):                                                                            "metadata",
+		input(text, `,"metadata":{"k":"`+strings.Repeat("x", 1025)+`"}`):                                               "metadata",
+		input(text, `,"metadata":[]`):                                                                                  "metadata",
+		input(text, `,"background":true,"store":false`):                                                                "background",
+		input(text, `,"tools":[5]`):                                                                                    "tools[0]",
+		input(text, `,"tools":[`+many(129, `{"type":"function","name":"x"}`)+`]`):                                      "tools",
+		input(text, `,"tools":[`+many(2, `{"type":"function","name":"x"}`)+`]`):                                        "tools[1].name",
+		input(text, `,"tools":[{"type":"web_search"}]`):                                                                "tools[0].type",
+		input(text, `,"tools":[{"type":"function","name":"a b"}]`):                                                     "tools[0].name",
+		input(text, `,"tools":[{"type":"function","name":"x","parameters":"{}"}]`):                                     "tools[0].parameters",
+		input(text, `,"tools":[{"type":"mcp"}]`):                                                                       "tools[0].server_label",
+		input(text, `,"tools":[{"type":"mcp","server_label":"x","server_url":"https://x.example"}]`):                   "tools[0].server_url",
+		input(text, `,"tools":[{"type":"mcp","server_label":"x","allowed_tools":5}]`):                                  "tools[0].allowed_tools",
+		input(text, `,"tools":[{"type":"mcp","server_label":"x","require_approval":{"always":{"tool_names":["a"]}}}]`): "tools[0].require_approval",
+		input(text, `,"tool_choice":"any"`):                                                                            "tool_choice",
+		input(text, `,"tool_choice":{"type":"file_search"}`):                                                           "tool_choice",
+	} {
+		_, err := responses.Decode([]byte(body))
+		bad, ok := errors.AsType[*responses.Invalid](err)
+		if !ok || bad.Param != param || bad.Message == "" {
+			t.Errorf("%.120s: %v, want %s", body, err, param)
+		}
+	}
+}
+
+func TestIdsTellRunAndPlace(t *testing.T) {
+	for _, after := range []int64{0, 1, 9_000_000} {
+		run, got, ok := responses.ParseID(responses.ID("run_abc", after))
+		if run != "run_abc" || got != after || !ok {
+			t.Errorf("%s %d %t", run, got, ok)
+		}
+	}
+	for _, id := range []string{"", "resp_", "run_abc", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_1_2", "resp_abc_99999999999999999999"} {
+		if run, after, ok := responses.ParseID(id); ok {
+			t.Errorf("%s is %s %d", id, run, after)
+		}
+	}
+}
+
+// What is kept of a request is bounded, and newest messages stay the longest.
+func TestWhatIsKeptIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 100<<10)
+	q := responses.Request{Model: "m", Request: agent.Request{Question: "last"}}
+	for i := range 8 {
+		q.History = append(q.History, agent.Message{Role: "user", Content: fmt.Sprint(i, long)})
+	}
+	kept, ok := responses.ReadKept(q.Keep())
+	if !ok || len(q.Keep()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
+		t.Errorf("%t, %d bytes, %d messages", ok, len(q.Keep()), len(kept.History))
+	}
+	q = responses.Request{Request: agent.Request{Question: "What?", Media: []agent.Media{{MIME: "image/png", Data: strings.Repeat(long, 3)}}}}
+	q.Echo.Instructions = long
+	if kept, ok = responses.ReadKept(q.Keep()); !ok || kept.Question != "What?\n[1 images were here.]" || kept.Echo.Instructions != long {
+		t.Errorf("%t %.50s", ok, kept.Question)
+	}
+	q.Echo.Instructions = strings.Repeat(long, 3)
+	if kept, ok = responses.ReadKept(q.Keep()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
+		t.Errorf("%t %+.50v", ok, kept)
+	}
+	for _, other := range []string{"", "null", "{}", `{"face":"chat"}`, `{"face":"responses"`} {
+		if _, ok := responses.ReadKept([]byte(other)); ok {
+			t.Errorf("%s is kept", other)
+		}
+	}
+}
+
+// However many runs are referred to, a bounded number is looked up: the last ones.
+func TestReferencesAreBounded(t *testing.T) {
+	var items []string
+	for i := range 1000 {
+		items = append(items, fmt.Sprintf(`{"type":"item_reference","id":"msg_r%d_text_1"}`, i))
+	}
+	q, err := responses.Decode([]byte(input(`[` + strings.Join(items, ",") + `,` + hello + `]`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	err = q.Resolve(func(run string) ([]event.Event, error) {
+		looked++
+		return []event.Event{{Body: event.TextStart{PartID: "text_1"}}, {Body: event.TextDelta{PartID: "text_1", Delta: run}}, {Body: event.TextEnd{PartID: "text_1"}}}, nil
+	})
+	if err != nil || looked != 32 || len(q.History) != 32 || q.History[31].Content != "run_r999" {
+		t.Errorf("%v: %d looked up, %d messages", err, looked, len(q.History))
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(input(`"Hello?"`)))
+	f.Add([]byte(input(`[` + hello + `,{"type":"function_call","call_id":"a","name":"x","arguments":"{"},{"type":"function_call_output","call_id":"a","output":null}]`)))
+	f.Add([]byte(input(`[{"type":"mcp_approval_response","approval_request_id":"mcpr_1_a","approve":true}]`, `,"previous_response_id":"resp_1"`)))
+	f.Add([]byte(input(`[{"type":"item_reference","id":"msg_1_text_1"},`+hello+`]`, `,"tools":[{"type":"mcp","server_label":"x"}],"text":{"format":{"type":"json_object"}},"tool_choice":{"type":"function","name":"x"}`)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		q, err := responses.Decode(body)
+		if err == nil {
+			err = q.Resolve(func(string) ([]event.Event, error) { return nil, nil })
+		}
+		if err != nil {
+			if _, ok := errors.AsType[*responses.Invalid](err); !ok {
+				t.Fatalf("%T %v", err, err)
+			}
+			return
+		}
+		if n := len(q.History); len(q.Approvals) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (n == 0 || q.History[n-1].Role != "tool") {
+			t.Errorf("nothing to answer: %+v", q)
+		}
+		if _, ok := responses.ReadKept(q.Keep()); !ok || !json.Valid(q.Keep()) {
+			t.Errorf("kept: %s", q.Keep())
+		}
+	})
+}

@@ -1,0 +1,289 @@
+package responses
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"answerd/internal/event"
+	"answerd/internal/sse"
+)
+
+// Encoder turns the events of one run into the events of one response. It must see all
+// of them, from the first of the run on.
+type Encoder struct {
+	head   Header
+	resp   *response
+	seq    int
+	frames []sse.Frame // of the event that is being encoded
+
+	text      *open[messageItem]
+	reasoning *open[reasoningItem]
+	calls     map[string]*openCall
+	functions []event.ToolCall         // of the caller
+	asked     []event.ApprovalRequired // that nobody has answered
+	requests  map[string]string        // the items of approval requests, by call id
+	step      int                      // where the step begins in the output
+	spent     event.Usage              // by the run
+	before    event.Usage              // of that, by earlier responses
+	ended     bool
+}
+
+// open is an item that is not done yet, and its place in the output.
+type open[T any] struct {
+	item  T
+	index int
+	said  strings.Builder // its text so far
+}
+
+// openCall is a call of ours on its way.
+type openCall struct {
+	mcp     *open[mcpCallItem] // nil while it is held
+	held    bool               // a person must agree first: it is announced when it ends
+	written bool               // its arguments are complete
+	args    string
+}
+
+// NewEncoder returns the encoder of a response that no event has gone through.
+func NewEncoder(h Header) *Encoder {
+	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*openCall), requests: make(map[string]string)}
+}
+
+// Response is the response as it stands after the last event.
+func (enc *Encoder) Response() any {
+	now := *enc.resp
+	now.Output = slices.Clone(now.Output)
+	if o := enc.text; o != nil {
+		item := o.item
+		item.Content = []textPart{outputText(o.said.String())}
+		now.Output[o.index] = item
+	}
+	if o := enc.reasoning; o != nil {
+		item := o.item
+		item.Summary = []summaryPart{{Type: "summary_text", Text: o.said.String()}}
+		now.Output[o.index] = item
+	}
+	return &now
+}
+
+// Ended reports whether the response has come to its end, which the run's may follow.
+func (enc *Encoder) Ended() bool { return enc.ended }
+
+// Encode returns the frames that e adds to the stream.
+func (enc *Encoder) Encode(e event.Event) []sse.Frame {
+	if enc.ended {
+		return nil
+	}
+	if e.Seq == enc.head.After+1 {
+		enc.begin()
+	} else {
+		enc.frames = nil
+	}
+	enc.encode(e)
+	if e.Seq <= enc.head.After {
+		return nil
+	}
+	return enc.frames
+}
+
+// begin begins the response, forgetting what an earlier one of the run said.
+func (enc *Encoder) begin() {
+	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
+	enc.emit("response.created", enc.snapshot())
+	enc.emit("response.in_progress", enc.snapshot())
+	for _, l := range enc.head.Lists {
+		item := listItem{ID: itemID("mcpl", enc.head.ID, l.Server), Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
+		i := enc.add(item)
+		enc.emit("response.mcp_list_tools.in_progress", at(item.ID, i))
+		enc.emit("response.mcp_list_tools.completed", at(item.ID, i))
+		item.Tools = append(item.Tools, l.Tools...)
+		enc.done(i, item)
+	}
+}
+
+func (enc *Encoder) encode(e event.Event) {
+	switch b := e.Body.(type) {
+	case event.TextStart:
+		enc.textStart(b)
+	case event.TextDelta:
+		enc.text.said.WriteString(b.Delta)
+		enc.emit("response.output_text.delta", at(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
+	case event.TextEnd:
+		enc.textEnd()
+	case event.ReasoningStart:
+		enc.reasoningStart(b)
+	case event.ReasoningDelta:
+		enc.reasoning.said.WriteString(b.Delta)
+		enc.emit("response.reasoning_summary_text.delta", at(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
+	case event.ReasoningEnd:
+		enc.reasoningEnd()
+	case event.StepStart:
+		enc.step = len(enc.resp.Output)
+	case event.StepEnd:
+		if b.Usage != nil {
+			enc.spent = enc.spent.Plus(*b.Usage)
+		}
+	case event.StepReset:
+		enc.stepReset()
+	case event.Suspended:
+		enc.pause()
+		enc.ask()
+		enc.end("completed", e)
+	case event.FinalAnswer:
+		enc.finalAnswer(b, e)
+	case event.RunError:
+		enc.resp.Error = &responseError{b.Code, b.Message}
+		enc.end("failed", e)
+	case event.Cancelled:
+		enc.end("cancelled", e)
+	default:
+		enc.encodeCall(b)
+	}
+}
+
+// fields are the members of an event besides its type and number.
+type fields = map[string]any
+
+// at are the members that say what an event is about, and others in pairs.
+func at(item string, index int, more ...any) fields {
+	f := fields{"item_id": item, "output_index": index}
+	for i := 0; i < len(more); i += 2 {
+		f[more[i].(string)] = more[i+1]
+	}
+	return f
+}
+
+func (enc *Encoder) snapshot() fields { return fields{"response": enc.resp} }
+
+// emit adds an event to the stream.
+func (enc *Encoder) emit(kind string, f fields) {
+	f["type"], f["sequence_number"] = kind, enc.seq
+	enc.seq++
+	if enc.seq <= enc.head.Skip {
+		return
+	}
+	data, _ := json.Marshal(f) // nothing in it can fail
+	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
+}
+
+// add announces an item: it has its place in the output from now on.
+func (enc *Encoder) add(item any) (index int) {
+	index = len(enc.resp.Output)
+	enc.resp.Output = append(enc.resp.Output, item)
+	enc.emit("response.output_item.added", fields{"output_index": index, "item": item})
+	return index
+}
+
+// done is the last word about an item.
+func (enc *Encoder) done(index int, item any) {
+	enc.resp.Output[index] = item
+	enc.emit("response.output_item.done", fields{"output_index": index, "item": item})
+}
+
+func (enc *Encoder) textStart(b event.TextStart) {
+	o := &open[messageItem]{item: messageItem{ID: itemID("msg", enc.head.ID, b.PartID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
+	o.index = enc.add(o.item)
+	enc.text = o
+	enc.emit("response.content_part.added", at(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
+}
+
+func (enc *Encoder) textEnd() {
+	o := enc.text
+	enc.text = nil
+	part := outputText(o.said.String())
+	o.item.Content = []textPart{part}
+	enc.emit("response.output_text.done", at(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
+	enc.emit("response.content_part.done", at(o.item.ID, o.index, "content_index", 0, "part", part))
+	o.item.Status = "completed"
+	enc.done(o.index, o.item)
+}
+
+func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
+	o := &open[reasoningItem]{item: reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
+	o.index = enc.add(o.item)
+	enc.reasoning = o
+	enc.emit("response.reasoning_summary_part.added", at(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
+}
+
+func (enc *Encoder) reasoningEnd() {
+	o := enc.reasoning
+	enc.reasoning = nil
+	part := summaryPart{Type: "summary_text", Text: o.said.String()}
+	o.item.Summary = []summaryPart{part}
+	enc.emit("response.reasoning_summary_text.done", at(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
+	enc.emit("response.reasoning_summary_part.done", at(o.item.ID, o.index, "summary_index", 0, "part", part))
+	o.item.Status = "completed"
+	enc.done(o.index, o.item)
+}
+
+// stepReset closes what the step had begun, as incomplete: an item that was announced
+// cannot be taken back.
+func (enc *Encoder) stepReset() {
+	if o := enc.text; o != nil {
+		enc.text = nil
+		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.said.String())}
+		enc.done(o.index, o.item)
+	}
+	if o := enc.reasoning; o != nil {
+		enc.reasoning = nil
+		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.said.String()}}
+		enc.done(o.index, o.item)
+	}
+	enc.functions = nil // a step with calls of the caller's is the last one
+	for i, item := range enc.resp.Output[enc.step:] {
+		// Those that were done stay so in the stream; what counts is the response.
+		if m, ok := item.(messageItem); ok {
+			m.Status = "incomplete"
+			enc.resp.Output[enc.step+i] = m
+		}
+	}
+	// In an order of its own: the stream must be the same however often it is read.
+	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
+		c := enc.calls[id]
+		if c.written {
+			continue
+		}
+		delete(enc.calls, id)
+		if o := c.mcp; o != nil {
+			o.item.Status = "incomplete"
+			enc.done(o.index, o.item)
+		}
+	}
+}
+
+func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
+	enc.spent = b.Metadata.Usage
+	enc.giveCalls()
+	switch b.FinishReason {
+	case "length", "max_turns", "budget_exceeded":
+		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}
+		enc.end("incomplete", e)
+	case "content_filter":
+		enc.resp.IncompleteDetails = &incomplete{"content_filter"}
+		enc.end("incomplete", e)
+	default:
+		enc.end("completed", e)
+	}
+}
+
+// end is the terminal event. There is none for cancelled, so clients get the one that
+// says incomplete, with the status in the response.
+func (enc *Encoder) end(status string, e event.Event) {
+	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
+	enc.resp.Usage = &usage{
+		InputTokens:  enc.spent.InputTokens - enc.before.InputTokens,
+		OutputTokens: enc.spent.OutputTokens - enc.before.OutputTokens,
+		TotalTokens:  enc.spent.TotalTokens - enc.before.TotalTokens,
+	}
+	kind := "response." + status
+	if status == "completed" {
+		completed := e.Time / 1000
+		enc.resp.CompletedAt = &completed
+	}
+	if status == "cancelled" {
+		kind = "response.incomplete"
+	}
+	enc.emit(kind, enc.snapshot())
+	enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
+}

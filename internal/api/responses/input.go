@@ -1,0 +1,179 @@
+package responses
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+)
+
+// inItem is an item of the input. Clients leave out the type of messages.
+type inItem struct {
+	ID      string          `json:"id"`
+	Type    string          `json:"type"`
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments string          `json:"arguments"`
+	Output    json.RawMessage `json:"output"`
+
+	ApprovalID string `json:"approval_request_id"`
+	Approve    bool   `json:"approve"`
+	Reason     string `json:"reason"`
+}
+
+type inPart struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	ImageURL string `json:"image_url"`
+}
+
+// takeInput makes the last message the question, and the items before it the history.
+func (q *Request) takeInput(in body) error {
+	var text string
+	if json.Unmarshal(in.Input, &text) == nil {
+		if strings.TrimSpace(text) == "" {
+			return &Invalid{"input", "must not be blank"}
+		}
+		q.Question = text
+		return nil
+	}
+	var items []inItem
+	if json.Unmarshal(in.Input, &items) != nil || len(items) == 0 {
+		return &Invalid{"input", "must be a text or a list of items"}
+	}
+	if len(items) > maxItems {
+		return &Invalid{"input", fmt.Sprintf("must not have more than %d items", maxItems)}
+	}
+	for i, item := range items {
+		if err := q.takeItem(fmt.Sprintf("input[%d]", i), item); err != nil {
+			return err
+		}
+	}
+	return q.takeQuestion()
+}
+
+func (q *Request) takeItem(at string, item inItem) error {
+	if item.Type != "mcp_approval_response" {
+		// Clients that send the whole conversation send what was answered long ago, too.
+		q.Approvals = nil
+	}
+	switch item.Type {
+	case "", "message":
+		return q.takeMessage(at, item)
+	case "function_call":
+		if item.CallID == "" || item.Name == "" {
+			return &Invalid{at, "must have a call_id and a name"}
+		}
+		q.addCall(agent.ClientCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments})
+	case "function_call_output":
+		if item.CallID == "" {
+			return &Invalid{at + ".call_id", "is required"}
+		}
+		text, media, err := content(at+".output", item.Output)
+		if err != nil {
+			return err
+		}
+		q.History = append(q.History, agent.Message{Role: "tool", CallID: item.CallID, Content: text, Media: media})
+	case "mcp_approval_response":
+		return q.takeApproval(at, item)
+	case "item_reference":
+		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
+	case "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request":
+		// What the service itself said before: it is in the run, or of no use to the model.
+	default:
+		return &Invalid{at + ".type", "is not supported"}
+	}
+	return nil
+}
+
+func (q *Request) takeMessage(at string, item inItem) error {
+	text, media, err := content(at+".content", item.Content)
+	if err != nil {
+		return err
+	}
+	switch item.Role {
+	case "system", "developer":
+		q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
+	case "user", "assistant":
+		q.History = append(q.History, agent.Message{Role: item.Role, Content: text, Media: media})
+	default:
+		return &Invalid{at + ".role", "must be system, developer, user or assistant"}
+	}
+	return nil
+}
+
+func (q *Request) takeApproval(at string, item inItem) error {
+	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
+	switch {
+	case !ok || kind != "mcpr":
+		return &Invalid{at + ".approval_request_id", "is not the id of an approval request"}
+	case len(q.Approvals) > 0 && q.Approvals[0].Run != run:
+		return &Invalid{at + ".approval_request_id", "belongs to another response than the one before it"}
+	}
+	q.Approvals = append(q.Approvals, Approval{run, interrupt, item.Approve, item.Reason})
+	return nil
+}
+
+// takeQuestion takes the user's last message out of the history. After outputs of the
+// caller's functions there is none: the run goes on with those.
+func (q *Request) takeQuestion() error {
+	last := len(q.History) - 1
+	switch {
+	case len(q.Approvals) > 0:
+		return nil
+	case last < 0:
+		return &Invalid{"input", "must have a message of the user"}
+	}
+	switch m := q.History[last]; {
+	case m.Role == "tool":
+		return nil
+	case m.Role != "user":
+		return &Invalid{"input", "must end with a message of the user or an output of a function"}
+	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+		return &Invalid{"input", "must not be blank"}
+	default:
+		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+	}
+	return nil
+}
+
+// content is the text and the media of a message, or of a function's output.
+func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+	if raw == nil || string(raw) == "null" {
+		return "", nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text, nil, nil
+	}
+	var parts []inPart
+	if json.Unmarshal(raw, &parts) != nil {
+		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+	}
+	var texts []string
+	var media []agent.Media
+	for i, p := range parts {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		switch p.Type {
+		case "input_text", "output_text", "text", "summary_text":
+			texts = append(texts, p.Text)
+		case "refusal":
+		case "input_image":
+			m, err := agent.NewMedia(p.ImageURL)
+			if err != nil {
+				return "", nil, &Invalid{at + ".image_url", err.Error()}
+			}
+			media = append(media, m)
+		default:
+			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image"}
+		}
+	}
+	if len(media) > maxMedia {
+		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images", maxMedia)}
+	}
+	return strings.Join(texts, "\n"), media, nil
+}

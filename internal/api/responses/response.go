@@ -1,0 +1,103 @@
+package responses
+
+import "encoding/json"
+
+// response is a response resource. Open Responses requires every one of its members to
+// be there, and several of them to be numbers.
+type response struct {
+	ID                 string            `json:"id"`
+	Object             string            `json:"object"`
+	CreatedAt          int64             `json:"created_at"`
+	CompletedAt        *int64            `json:"completed_at"`
+	Status             string            `json:"status"`
+	IncompleteDetails  *incomplete       `json:"incomplete_details"`
+	Model              string            `json:"model"`
+	PreviousResponseID *string           `json:"previous_response_id"`
+	Instructions       *string           `json:"instructions"`
+	Output             []any             `json:"output"`
+	Error              *responseError    `json:"error"`
+	Tools              []json.RawMessage `json:"tools"`
+	ToolChoice         json.RawMessage   `json:"tool_choice"`
+	Truncation         string            `json:"truncation"`
+	ParallelToolCalls  bool              `json:"parallel_tool_calls"`
+	Text               json.RawMessage   `json:"text"`
+	TopP               float64           `json:"top_p"`
+	PresencePenalty    float64           `json:"presence_penalty"`
+	FrequencyPenalty   float64           `json:"frequency_penalty"`
+	TopLogprobs        int               `json:"top_logprobs"`
+	Temperature        float64           `json:"temperature"`
+	Reasoning          json.RawMessage   `json:"reasoning"`
+	Usage              *usage            `json:"usage"`
+	MaxOutputTokens    *int64            `json:"max_output_tokens"`
+	MaxToolCalls       *int64            `json:"max_tool_calls"`
+	Store              bool              `json:"store"`
+	Background         bool              `json:"background"`
+	ServiceTier        string            `json:"service_tier"`
+	Metadata           map[string]string `json:"metadata"`
+	SafetyIdentifier   *string           `json:"safety_identifier"`
+	PromptCacheKey     *string           `json:"prompt_cache_key"`
+	User               *string           `json:"user"`
+}
+
+type incomplete struct {
+	Reason string `json:"reason"`
+}
+
+type responseError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+type usage struct {
+	InputTokens  int64 `json:"input_tokens"`
+	InputDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	OutputTokens  int64 `json:"output_tokens"`
+	OutputDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	TotalTokens int64 `json:"total_tokens"`
+}
+
+// newResponse is a response without output.
+func newResponse(h Header) *response {
+	e := h.Echo
+	r := &response{
+		ID: h.ID, Object: "response", CreatedAt: h.Created.Unix(), Status: "in_progress", Model: h.Model,
+		Output: []any{}, Tools: []json.RawMessage{}, ToolChoice: json.RawMessage(`"auto"`), Truncation: "disabled",
+		ParallelToolCalls: true, Text: json.RawMessage(`{"format":{"type":"text"}}`), TopP: 1, Temperature: 1,
+		Reasoning: json.RawMessage(`{"effort":null,"summary":null}`), Store: true, ServiceTier: "default",
+		Metadata: map[string]string{}, MaxOutputTokens: e.MaxOutputTokens, MaxToolCalls: e.MaxToolCalls, Background: e.Background,
+	}
+	if h.Previous != "" {
+		r.PreviousResponseID = &h.Previous
+	}
+	if e.Instructions != "" {
+		r.Instructions = &e.Instructions
+	}
+	set(&r.Tools, e.Tools, e.Tools != nil)
+	set(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
+	set(&r.Text, e.Text, e.Text != nil)
+	set(&r.Reasoning, e.Reasoning, e.Reasoning != nil)
+	set(&r.Metadata, e.Metadata, e.Metadata != nil)
+	setTo(&r.TopP, e.TopP)
+	setTo(&r.Temperature, e.Temperature)
+	setTo(&r.PresencePenalty, e.PresencePenalty)
+	setTo(&r.FrequencyPenalty, e.FrequencyPenalty)
+	setTo(&r.ParallelToolCalls, e.ParallelToolCalls)
+	setTo(&r.Store, e.Store)
+	return r
+}
+
+func set[T any](to *T, v T, given bool) {
+	if given {
+		*to = v
+	}
+}
+
+func setTo[T any](to *T, v *T) {
+	if v != nil {
+		*to = *v
+	}
+}

@@ -1,0 +1,61 @@
+package responses_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/api/responses"
+	"answerd/internal/api/scenario"
+)
+
+// The responses that a run is: the stream of each and behind it the response as it is
+// retrieved. One begins where the one before it came to wait for approvals.
+func TestScenarios(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			var got []byte
+			previous := ""
+			for _, part := range s.Stretches() {
+				head := responses.Header{
+					ID: responses.ID(scenario.RunID, part.After), Model: "m", Created: time.Unix(1_795_000_000, 0), After: part.After, Previous: previous,
+				}
+				previous = head.ID
+				stream, enc := encode(head, s)
+				if !enc.Ended() {
+					t.Errorf("the response after %d has no end", part.After)
+				}
+				whole, err := json.MarshalIndent(enc.Response(), "", "  ")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(append(append(got, stream...), whole...), '\n')
+				resumes(t, head, s, stream)
+			}
+			s.Golden(t, "responses.golden", got)
+		})
+	}
+}
+
+func encode(head responses.Header, s scenario.Scenario) (stream []byte, enc *responses.Encoder) {
+	enc = responses.NewEncoder(head)
+	for _, e := range s.Events {
+		for _, f := range enc.Encode(e) {
+			stream = f.AppendTo(stream)
+		}
+	}
+	return stream, enc
+}
+
+// resumes holds the stream to its promise: from any event on it is the same.
+func resumes(t *testing.T, head responses.Header, s scenario.Scenario, whole []byte) {
+	t.Helper()
+	frames := strings.SplitAfter(string(whole), "\n\n")
+	for n := range frames[:len(frames)-2] {
+		head.Skip = n
+		if rest, _ := encode(head, s); string(rest) != strings.Join(frames[n:], "") {
+			t.Fatalf("after %d frames the stream goes on with %s", n, rest)
+		}
+	}
+}

@@ -1,0 +1,408 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/api"
+	"answerd/internal/api/native"
+	"answerd/internal/auth"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// resource is what a caller of Responses reads.
+type resource struct {
+	ID, Status string
+	Previous   *string `json:"previous_response_id"`
+	Output     []struct {
+		ID, Type, Status, Name, Arguments string
+		CallID                            string `json:"call_id"`
+		Approval                          string `json:"approval_request_id"`
+		Output                            *string
+		Error                             json.RawMessage
+		Content                           []struct{ Text string }
+	}
+	Usage *struct {
+		TotalTokens int `json:"total_tokens"`
+	}
+	Error *struct{ Code string }
+}
+
+// shape is the types and states of the output, in one line.
+func (r resource) shape() string {
+	var out []string
+	for _, o := range r.Output {
+		s := o.Type
+		if o.Status != "" {
+			s += ":" + o.Status
+		}
+		for _, c := range o.Content {
+			s += "(" + c.Text + ")"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+func respond(input string, more ...string) string {
+	if !strings.HasPrefix(input, "[") {
+		input = `"` + input + `"`
+	}
+	return `{"model":"scripted","input":` + input + strings.Join(more, "") + `}`
+}
+
+func needsApproval(s *mcp.ServerConfig) { s.ApproveTools = []string{"add"} }
+
+func TestAResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+	if r.Status != "completed" || r.shape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
+		t.Errorf("%s %s %+v", r.Status, r.shape(), r)
+	}
+	again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200)
+	one, _ := json.Marshal(r)
+	two, _ := json.Marshal(again)
+	if string(one) != string(two) {
+		t.Errorf("retrieved:\n%s\n%s", one, two)
+	}
+	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1)} {
+		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
+	}
+	// A run of another face is no response.
+	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
+	decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+strings.Replace(c.ID, "chatcmpl-run", "resp", 1), ""), 404)
+}
+
+// The rules of the strict accumulator of openai's stream helper.
+func TestAResponsesStreamIsWholeAndGoesOnFromAnyEvent(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
+	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
+		t.Fatalf("%s", events(all))
+	}
+	open := make(map[string]bool)
+	var id string
+	for i, f := range all[:len(all)-1] {
+		var e struct {
+			Type     string
+			Sequence int    `json:"sequence_number"`
+			ItemID   string `json:"item_id"`
+			Item     struct{ ID string }
+			Response struct{ ID string }
+		}
+		if err := json.Unmarshal(f.Data, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Type != f.Event || e.Sequence != i || f.ID != "" {
+			t.Errorf("frame %d: %s %s", i, f.Event, f.Data)
+		}
+		switch {
+		case strings.HasSuffix(e.Type, "output_item.added"):
+			open[e.Item.ID] = true
+		case strings.HasSuffix(e.Type, "output_item.done"):
+			if !open[e.Item.ID] {
+				t.Errorf("%s was not added", e.Item.ID)
+			}
+			delete(open, e.Item.ID)
+		case e.ItemID != "" && !open[e.ItemID]:
+			t.Errorf("%s is not open: %s", e.ItemID, f.Data)
+		}
+		if e.Response.ID != "" {
+			id = e.Response.ID
+		}
+	}
+	if len(open) > 0 {
+		t.Errorf("open: %v", open)
+	}
+	for n := range len(all) - 1 {
+		rest := frames(t, s.do(t, "GET", fmt.Sprintf("/v1/responses/%s?stream=true&starting_after=%d", id, n), ""), "")
+		if len(rest) != len(all)-n-1 {
+			t.Fatalf("after %d: %d frames", n, len(rest))
+		}
+		for i, f := range rest {
+			if string(f.Data) != string(all[n+1+i].Data) {
+				t.Fatalf("after %d: %s, was %s", n, f.Data, all[n+1+i].Data)
+			}
+		}
+	}
+	for _, query := range []string{"stream=perhaps", "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=x", "stream=%zz"} {
+		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id+"?"+query, ""), 400)
+	}
+}
+
+func TestANextResponseKnowsThePreviousOnes(t *testing.T) {
+	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+		last := r.Messages[len(r.Messages)-1]
+		if last.Role == "user" && last.Content == "first" {
+			return llmtest.Calls(llmtest.Call{ID: "s1", Name: "add", Args: `{"a":1,"b":2}`})
+		}
+		return llmtest.Says("said " + last.Content)
+	}, nil, nil)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
+	three := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
+	requests := s.Model.Requests()
+	var got []string
+	for _, m := range requests[len(requests)-1].Messages[1:] {
+		got = append(got, m.Role+":"+m.Content)
+	}
+	want := `user:first assistant: tool:{"sum":3} assistant:said {"sum":3} user:second assistant:said second user:third`
+	if strings.Join(got, " ") != want || three.Previous == nil || *three.Previous != two.ID {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"resp_none"`)), 404)
+	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
+		t.Errorf("%+v", e)
+	}
+	unkept := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first", `,"store":false`)), 200)
+	decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
+}
+
+// The AI SDK sends references to items instead of the items.
+func TestReferencesStandForTheItems(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+	input := `[{"role":"user","content":"What is 1 + 2?"}`
+	for _, o := range one.Output {
+		input += `,{"type":"item_reference","id":"` + o.ID + `"}`
+	}
+	decode[resource](t, s.do(t, "POST", "/v1/responses", respond(input+`,{"role":"user","content":[{"type":"input_text","text":"And?"}]}]`)), 200)
+	requests := s.Model.Requests()
+	var got []string
+	for _, m := range requests[2].Messages[1:] {
+		got = append(got, m.Role+":"+m.Content)
+	}
+	if want := `user:What is 1 + 2? assistant: tool:{"sum":3} assistant:It is 3. user:And?`; strings.Join(got, " ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+	for id, status := range map[string]int{"x": 400, "msg_none_text_1": 404} {
+		decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"item_reference","id":"`+id+`"},{"role":"user","content":"?"}]`)), status)
+	}
+}
+
+func TestAnApprovalIsAskedInOneResponseAndAnsweredInTheNext(t *testing.T) {
+	for _, approve := range []bool{true, false} {
+		s := serve(t, adds(), nil, nil, needsApproval)
+		one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+		if one.Status != "completed" || one.shape() != "mcp_approval_request" || one.Output[0].Arguments != `{"a":1,"b":2}` {
+			t.Fatalf("%s: %s", one.Status, one.shape())
+		}
+		answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":%t,"reason":"because"}]`, one.Output[0].ID, approve),
+			`,"previous_response_id":"`+one.ID+`"`)
+		two := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
+		want := map[bool]string{true: "mcp_call:completed message:completed(It is 3.)", false: "mcp_call:failed message:completed(It is 3.)"}[approve]
+		if two.shape() != want || two.ID == one.ID || two.Output[0].Approval != one.Output[0].ID || two.Previous == nil || *two.Previous != one.ID {
+			t.Errorf("approve %t: %s, %+v", approve, two.shape(), two)
+		}
+		if two.Usage.TotalTokens != 15 || one.Usage.TotalTokens != 15 {
+			t.Errorf("usage %d and %d", one.Usage.TotalTokens, two.Usage.TotalTokens)
+		}
+		// A client that lost the answer asks again, and gets the same.
+		again := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
+		first := decode[resource](t, s.do(t, "GET", "/v1/responses/"+one.ID, ""), 200)
+		if again.shape() != two.shape() || again.ID != two.ID || first.shape() != one.shape() {
+			t.Errorf("again %s, first %s", again.shape(), first.shape())
+		}
+		// The other answer comes too late.
+		late := strings.Replace(answer, fmt.Sprintf(`"approve":%t`, approve), fmt.Sprintf(`"approve":%t`, !approve), 1)
+		if e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
+			t.Errorf("%+v", e)
+		}
+		if n := len(s.Model.Requests()); n != 2 {
+			t.Errorf("%d model calls", n)
+		}
+	}
+}
+
+func TestAnApprovalOverStreams(t *testing.T) {
+	s := serve(t, adds(), nil, nil, needsApproval)
+	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
+	var end struct{ Response resource }
+	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_approval_request" {
+		t.Fatalf("%s: %v", events(all), err)
+	}
+	// Neither the history that comes along nor earlier answers matter.
+	answer := respond(`[{"role":"user","content":"What is 1 + 2?"},{"type":"item_reference","id":"`+end.Response.Output[0].ID+`"},
+		{"type":"mcp_approval_response","approval_request_id":"`+end.Response.Output[0].ID+`","approve":true}]`, `,"stream":true`)
+	all = frames(t, s.do(t, "POST", "/v1/responses", answer), "")
+	if all[0].Event != "response.created" || strings.Contains(events(all), "approval") {
+		t.Errorf("%s", events(all))
+	}
+	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_call:completed message:completed(It is 3.)" {
+		t.Errorf("%s", end.Response.shape())
+	}
+	var first struct {
+		Sequence int `json:"sequence_number"`
+	}
+	if err := json.Unmarshal(all[0].Data, &first); err != nil || first.Sequence != 0 {
+		t.Errorf("the second response begins with event %d", first.Sequence)
+	}
+}
+
+// Nobody can come back to what is not stored, and so nobody is asked.
+func TestAResponseThatIsNotStoredAsksNobody(t *testing.T) {
+	s := serve(t, adds(), nil, nil, needsApproval)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200)
+	if r.shape() != "mcp_call:failed message:completed(It is 3.)" {
+		t.Error(r.shape())
+	}
+	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
+	if !strings.Contains(c.Choices[0].Message.Reasoning, "[add failed: denied]") {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Well.")), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
+	if r.shape() != "mcp_call:completed message:completed(Well.)" || !strings.Contains(*r.Output[0].Output, "decline") {
+		t.Errorf("%s %+v", r.shape(), r)
+	}
+}
+
+func TestABackgroundResponseIsFollowedAndCancelled(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
+	if r.Status != "in_progress" {
+		t.Errorf("%+v", r)
+	}
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("y", `,"previous_response_id":"`+r.ID+`"`)), 409)
+	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
+		t.Errorf("%+v", e)
+	}
+	stream := s.do(t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
+	frames(t, stream, "response.output_text.delta")
+	if now := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); now.shape() != "message:in_progress(Wait)" {
+		t.Errorf("now: %s", now.shape())
+	}
+	r = decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	if r.Status != "cancelled" || r.shape() != "message:completed(Wait)" {
+		t.Errorf("%s %s", r.Status, r.shape())
+	}
+	rest, err := io.ReadAll(stream.Body)
+	if err != nil || !strings.Contains(string(rest), "event: response.incomplete\n") || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Errorf("%s, %v", rest, err)
+	}
+	again := decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	if again.Status != "cancelled" {
+		t.Errorf("again %s", again.Status)
+	}
+}
+
+func TestAFailedResponseSaysSoInBothWays(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
+	resp := s.do(t, "POST", "/v1/responses", respond("x"))
+	if e := decode[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("%+v %v", e, resp.Header)
+	}
+	all := frames(t, s.do(t, "POST", "/v1/responses", respond("x", `,"stream":true`)), "")
+	if last := all[len(all)-2].Event; last != "response.failed" || strings.Contains(events(all), " error ") {
+		t.Errorf("%s", events(all))
+	}
+}
+
+func TestTheServersOfARequestAreListedAndNarrow(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses",
+		respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
+	if r.shape() != "mcp_list_tools mcp_call:completed message:completed(It is 3.)" {
+		t.Error(r.shape())
+	}
+	if tools := s.Model.Requests()[0].Tools; len(tools) != 1 || tools[0].Function.Name != "add" {
+		t.Errorf("%d tools", len(tools))
+	}
+	b, err := io.ReadAll(s.do(t, "GET", "/v1/responses/"+r.ID, "").Body)
+	if err != nil || strings.Contains(string(b), "s3cret") || !strings.Contains(string(b), `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`) {
+		t.Errorf("%s", b)
+	}
+	for field, body := range map[string]string{
+		"tools[0].server_url":       `,"tools":[{"type":"mcp","server_label":"x","server_url":"http://169.254.169.254/"}]`,
+		"tools[0].require_approval": `,"tools":[{"type":"mcp","server_label":"default","require_approval":"always"}]`,
+		"answerd.servers.0":         `,"tools":[{"type":"mcp","server_label":"nosuch"}]`,
+		"background":                `,"background":true,"store":false`,
+	} {
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", body)), 400)
+		if e.Error.Param == nil || *e.Error.Param != field {
+			t.Errorf("%s: %+v", field, e)
+		}
+	}
+}
+
+// Calls of the caller's functions, with the response that made them and without.
+func TestAFunctionOfTheCallersThereAndBack(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
+	tools := `,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"},"strict":true}]`
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("The sky?", tools)), 200)
+	if one.Status != "completed" || one.shape() != "function_call:completed" || one.Output[0].CallID != "c1" {
+		t.Fatalf("%s %s", one.Status, one.shape())
+	}
+	output := `{"type":"function_call_output","call_id":"c1","output":"blue"}`
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools, `,"previous_response_id":"`+one.ID+`"`)), 200)
+	whole := `[{"role":"user","content":"The sky?"},{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},` + output + `]`
+	three := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(whole, tools)), 200)
+	referred := `[{"role":"user","content":"The sky?"},{"type":"item_reference","id":"` + one.Output[0].ID + `"},` + output + `]`
+	four := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(referred, tools)), 200)
+	for _, r := range []resource{two, three, four} {
+		if r.shape() != "message:completed(Blue.)" {
+			t.Error(r.shape())
+		}
+	}
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools)), 400)
+	if e.Error.Param == nil || *e.Error.Param != "input" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A native reader sees the same run.
+func TestAResponseIsARunLikeAnyOther(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
+	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
+	if run.Status != "completed" || *run.Answer != "It is 3." {
+		t.Errorf("%+v", run)
+	}
+}
+
+// A response belongs to who asked for it: to everybody else it does not exist, by
+// whatever name he finds it.
+func TestSomebodyElsesResponseDoesNotExist(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)
+	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Authorization", ada), 200)
+	request := one.Output[0].ID
+	approval := respond(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/v1/responses/" + one.ID, ""},
+		{"GET", "/v1/responses/" + one.ID + "?stream=true", ""},
+		{"POST", "/v1/responses/" + one.ID + "/cancel", ""},
+		{"POST", "/v1/responses", respond("y", `,"previous_response_id":"`+one.ID+`"`)},
+		{"POST", "/v1/responses", respond(`[{"type":"item_reference","id":"` + request + `"},{"role":"user","content":"y"}]`)},
+		{"POST", "/v1/responses", approval},
+	} {
+		e := decode[openAIError](t, s.do(t, c.method, c.path, c.body, "Authorization", eve), 404)
+		if e.Error.Code != "not_found" {
+			t.Errorf("%s %s: %+v", c.method, c.path, e)
+		}
+	}
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
+	if e.Error.Type != "authentication_error" {
+		t.Errorf("%+v", e)
+	}
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
+	if two.shape() != "mcp_call:completed message:completed(It is 3.)" {
+		t.Error(two.shape())
+	}
+}

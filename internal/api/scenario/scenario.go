@@ -1,0 +1,150 @@
+// Package scenario is what can happen in a run, as events, for the tests of the faces:
+// each face shows what it makes of the same events in a golden file.
+//
+//	for _, s := range scenario.All(t) {
+//		t.Run(s.Name, func(t *testing.T) { s.Golden(t, "aisdk", encode(s.Events)) })
+//	}
+//
+// A scenario is a directory of testdata: events.jsonl, which begins with prose in lines
+// of "#", and a golden file for every face. The events go through an event.Writer, so
+// that no scenario shows what no run would do; -update writes the golden files anew.
+package scenario
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"answerd/internal/event"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// RunID and ThreadID are those of every scenario.
+const (
+	RunID    = "run_1"
+	ThreadID = "thr_1"
+)
+
+// epoch is the time of every scenario's beginning, in milliseconds. Each event comes a
+// second after the one before.
+const epoch = 1_795_000_000_000
+
+// Scenario is one run.
+type Scenario struct {
+	Name   string
+	Events []event.Event
+	dir    string
+}
+
+// All are the scenarios that there are.
+func All(t *testing.T) []Scenario {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*", "events.jsonl"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatal("no scenarios", err)
+	}
+	out := make([]Scenario, len(dirs))
+	for i, d := range dirs {
+		out[i] = load(t, filepath.Dir(d))
+	}
+	return out
+}
+
+func load(t *testing.T, dir string) Scenario {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := event.NewMemory(event.MemoryOptions{})
+	if err := log.Create(t.Context(), event.Run{ID: RunID, ThreadID: ThreadID}); err != nil {
+		t.Fatal(err)
+	}
+	w := event.NewWriter(log, RunID)
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		e, err := event.Decode(bytes.Clone(line))
+		if err == nil {
+			err = w.Append(t.Context(), e.Body)
+		}
+		if err != nil {
+			t.Fatalf("%s/events.jsonl:%d: %v", dir, n, err)
+		}
+	}
+	page, err := log.After(t.Context(), RunID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Scenario{Name: filepath.Base(dir), dir: dir}
+	for _, e := range page.Events {
+		// The log's own time is that of the test.
+		e, err := event.Encode(e.RunID, e.Seq, epoch+1000*e.Seq, e.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Events = append(s.Events, e)
+	}
+	return s
+}
+
+// Stretches are the parts that the run is read in by those who come back after every
+// question to a person: the position that each begins after, and its events.
+func (s Scenario) Stretches() []Stretch {
+	var out []Stretch
+	var from int
+	for i, e := range s.Events {
+		if _, waits := e.Body.(event.Suspended); waits || i == len(s.Events)-1 {
+			out = append(out, Stretch{After: int64(from), Events: s.Events[from : i+1]})
+			from = i + 1
+		}
+	}
+	return out
+}
+
+// Until is the run up to the end of a stretch, as the log shows it to who begins to read
+// then: a reader is told that the run waits only where it still does.
+func (s Scenario) Until(end Stretch) []event.Event {
+	var out []event.Event
+	last := end.Events[len(end.Events)-1].Seq
+	for _, e := range s.Events[:last] {
+		if _, waits := e.Body.(event.Suspended); !waits || e.Seq == last {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Stretch is a part of a run.
+type Stretch struct {
+	After  int64
+	Events []event.Event
+}
+
+// Golden compares got with the golden file of that name.
+func (s Scenario) Golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err, "(-update makes it)")
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what it was, which -update would make of it:\n%s", path, got)
+	}
+}

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/aisdk"
+	"answerd/internal/event"
+)
+
+// uiHeader marks a UI message stream for the AI SDK.
+var uiHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
+
+// uiChat is POST /api/chat: a question of a chat, or what a message of the assistant
+// needs to go on.
+func (h *Handler) uiChat(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "text/event-stream"); err != nil {
+		return err
+	}
+	var q aisdk.Request
+	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+		if q, err = aisdk.Decode(body); err == nil {
+			err = decodeOptions(q.Options, "", &q.Request)
+		}
+		return q.Request, err
+	})
+	if err != nil {
+		return err
+	}
+	if len(q.Answers) > 0 {
+		switch run, asked, err := h.waiting(r, q.ThreadID, asks(q)); {
+		case err != nil:
+			return err
+		case len(asked) > 0:
+			return h.uiGoOn(w, r, q, run, asked)
+		case !q.Results():
+			return newProblem("conflict", "What this answers was answered before, or is not asked any more.")
+		}
+	}
+	record := aisdk.Record{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
+	req.Record = record.Bytes()
+	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err != nil {
+		return underPrefix(err, "", "messages")
+	}
+	h.uiStream(w, r, record.Header(run))
+	return nil
+}
+
+// asks tells the interrupts that the request has answers to.
+func asks(q aisdk.Request) func(event.Interrupt) bool {
+	return func(i event.Interrupt) bool {
+		return slices.ContainsFunc(q.Answers, func(a aisdk.Answer) bool { return a.ID == i.ID })
+	}
+}
+
+// uiGoOn answers what the run asks, and goes on with its message.
+func (h *Handler) uiGoOn(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, asked []event.Interrupt) error {
+	head := aisdk.ReadRecord(run.Request).Header(run)
+	head.MessageID, head.After, head.Outputs = q.MessageID, run.Last.Seq, make(map[string]json.RawMessage)
+	var inputs []agent.Input
+	for _, a := range q.Answers {
+		if slices.ContainsFunc(asked, func(i event.Interrupt) bool { return i.ID == a.ID }) {
+			inputs, head.Outputs[a.ID] = append(inputs, a.Input), a.Output
+		}
+	}
+	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
+		return err
+	}
+	h.uiStream(w, r, head)
+	return nil
+}
+
+// uiResume is GET /api/chat/{id}/stream: the chat's newest message from its beginning,
+// while it is being made. One that has ended is shown only to whoever lost its stream
+// before the end; 204 says that there is nothing to go on with.
+func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "text/event-stream"); err != nil {
+		return err
+	}
+	thread, err := chatID(r)
+	if err != nil {
+		return err
+	}
+	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(page.Runs) == 0 || page.Runs[0].Last.Terminal() && !h.torn.has(page.Runs[0].ID) {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	run := page.Runs[0]
+	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
+		return err
+	}
+	h.uiStream(w, r, aisdk.ReadRecord(run.Request).Header(run))
+	return nil
+}
+
+// uiStream streams the run of head as its message.
+func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
+	f := h.untilSuspended(r, aisdk.NewEncoder(head).Encode)
+	f.header = uiHeader
+	h.torn.add(head.RunID)
+	if h.follow(w, r, head.RunID, 0, f) {
+		h.torn.remove(head.RunID)
+	}
+}
+
+// uiStop is POST /api/chat/{id}/stop: it ends whatever goes on in the chat.
+func (h *Handler) uiStop(w http.ResponseWriter, r *http.Request) error {
+	thread, err := chatID(r)
+	if err != nil {
+		return err
+	}
+	for _, status := range []event.Status{event.Running, event.WaitsForUser} {
+		page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Status: status, Limit: event.MaxPage})
+		if err != nil {
+			return err
+		}
+		for _, run := range page.Runs {
+			h.torn.remove(run.ID) // whoever stops it does not want to see it again
+			if _, err := h.stop(r, run.ID); err != nil && !errors.Is(err, errGone) {
+				return err
+			}
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func chatID(r *http.Request) (string, error) {
+	id := chi.URLParam(r, "id")
+	if !aisdk.IsID(id) {
+		return "", newProblem("invalid_request", "The id of the chat must be 1 to 128 visible ASCII characters.")
+	}
+	return id, nil
+}

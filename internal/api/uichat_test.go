@@ -1,0 +1,293 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/sse"
+)
+
+// says is the body of a chat whose page says text.
+func says(id, text string) string {
+	return `{"id":"` + id + `","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"` + text + `"}]}]}`
+}
+
+// fills is the body that a page posts when the person has answered a server's question.
+func fills(id, message, interrupt, output string) string {
+	return `{"id":"` + id + `","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"Book."}]},` +
+		`{"id":"` + message + `","role":"assistant","parts":[{"type":"dynamic-tool","toolName":"elicitation","toolCallId":"` + interrupt + `","state":"output-available","output":` + output + `}]}]}`
+}
+
+type uiChunk struct {
+	Type, MessageID, ToolCallID, ToolName, Delta string
+}
+
+// chunks are those of a UI message stream, without its [DONE]. until cuts it short at
+// a delta.
+func chunks(t *testing.T, list []sse.Frame) []uiChunk {
+	t.Helper()
+	var out []uiChunk
+	for i, f := range list {
+		if string(f.Data) == "[DONE]" && i == len(list)-1 {
+			break
+		}
+		var c uiChunk
+		if err := json.Unmarshal(f.Data, &c); err != nil || f.ID != "" || f.Event != "" {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func types(list []uiChunk) string {
+	var out []string
+	for _, c := range list {
+		out = append(out, c.Type)
+	}
+	return strings.Join(out, " ")
+}
+
+// asked is the interrupt that the page is to answer.
+func asked(t *testing.T, list []uiChunk) string {
+	t.Helper()
+	i := slices.IndexFunc(list, func(c uiChunk) bool { return c.ToolName == "elicitation" })
+	if i < 0 {
+		t.Fatal("nothing is asked: " + types(list))
+	}
+	return list[i].ToolCallID
+}
+
+func TestAChatIsAThreadAndAMessageARun(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	resp := s.do(t, "POST", "/api/chat", says("c", "1 + 2?"))
+	if resp.Header.Get("X-Vercel-Ai-Ui-Message-Stream") != "v1" {
+		t.Error(resp.Header)
+	}
+	list := frames(t, resp, "")
+	if string(list[len(list)-1].Data) != "[DONE]" {
+		t.Error("no [DONE]")
+	}
+	got := chunks(t, list)
+	const want = "start start-step tool-input-start tool-input-delta tool-input-available finish-step"
+	if !strings.HasPrefix(types(got), want[:len(want)-len(" finish-step")]) || got[len(got)-1].Type != "finish" {
+		t.Error(types(got))
+	}
+	run := decode[struct {
+		Status   string
+		ThreadID string `json:"thread_id"`
+	}](t, s.do(t, "GET", "/runs/"+got[0].MessageID, ""), 200)
+	if run.Status != "completed" || run.ThreadID != "c" {
+		t.Errorf("%+v", run)
+	}
+	// Nothing goes on, and nobody missed the end.
+	for path, method := range map[string]string{"/api/chat/c/stream": "GET", "/api/chat/none/stream": "GET", "/api/chat/c/stop": "POST"} {
+		if resp := s.do(t, method, path, ""); resp.StatusCode != http.StatusNoContent {
+			t.Errorf("%s %s: %d", method, path, resp.StatusCode)
+		}
+	}
+}
+
+func TestAMessageGoesOnAfterTheAnswer(t *testing.T) {
+	s := serve(t, asks(), nil, nil)
+	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book.")), ""))
+	id, message := asked(t, first), first[0].MessageID
+	if first[len(first)-1].Type != "finish" {
+		t.Error(types(first))
+	}
+	// A page that comes later sees the question, too.
+	again := chunks(t, frames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
+	if asked(t, again) != id || again[0].MessageID != message {
+		t.Errorf("%+v", again)
+	}
+	wrong := refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":"x"}}`)), 422, "unprocessable")
+	if len(wrong.Errors) != 1 || wrong.Errors[0].Pointer != "/content/people" {
+		t.Errorf("%+v", wrong)
+	}
+	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `7`)), 400, "invalid_request")
+	refused(t, s.do(t, "POST", "/api/chat", fills("other", message, id, `{"action":"cancel"}`)), 409, "conflict")
+
+	rest := chunks(t, frames(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))
+	if rest[0].MessageID != message || slices.ContainsFunc(rest[1:], func(c uiChunk) bool { return c.Type == "start" }) || rest[len(rest)-1].Type != "finish" {
+		t.Errorf("%+v", rest)
+	}
+	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), 409, "conflict")
+}
+
+// A page whose stream broke off comes back to a run that has ended meanwhile: it gets the
+// rest, once.
+func TestWhoLostTheEndOfAMessageIsToldAgain(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), nil, nil)
+	left := make(chan string, 8)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handler.ServeHTTP(w, r)
+		left <- r.URL.Path
+	}))
+	defer web.Close()
+	ctx, cut := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "POST", web.URL+"/api/chat", strings.NewReader(says("c", "And?")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := web.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	r := sse.NewReader(resp.Body, 1<<20)
+	var run string
+	for {
+		f, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := chunks(t, []sse.Frame{f})[0]
+		run += c.MessageID
+		if c.Type == "text-delta" {
+			break
+		}
+	}
+	cut()
+	<-left
+	close(open)
+	frames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), "final_answer")
+	got := chunks(t, frames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
+	text := ""
+	for _, c := range got {
+		text += c.Delta
+	}
+	if got[0].MessageID != run || text != "Wait." || got[len(got)-1].Type != "finish" {
+		t.Errorf("%+v", got)
+	}
+	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("again: %d", resp.StatusCode)
+	}
+}
+
+func TestStopEndsWhatGoesOnInTheChat(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
+	resp := s.do(t, "POST", "/api/chat", says("c", "And?"))
+	<-s.Tools.Entered
+	if resp := s.do(t, "POST", "/api/chat/c/stop", ""); resp.StatusCode != http.StatusNoContent {
+		t.Fatal(resp.StatusCode)
+	}
+	<-s.Tools.Left
+	got := chunks(t, frames(t, resp, ""))
+	if got[len(got)-1].Type != "abort" {
+		t.Error(types(got))
+	}
+	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
+		t.Error(resp.StatusCode)
+	}
+}
+
+// The id of a chat is no secret: whoever knows it learns nothing by it, and ends nothing.
+func TestAChatIsItsOwnersOnly(t *testing.T) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	s := serve(t, asks(), nil, func(o *api.Options) { o.Verifier = v })
+	as := func(name string) []string {
+		return []string{"Authorization", iam.token(t, name, "", time.Hour)}
+	}
+	ada, eve := as("ada"), as("eve")
+	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), ada...), ""))
+	id, message := asked(t, first), first[0].MessageID
+	if resp := s.do(t, "GET", "/api/chat/c/stream", "", eve...); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("resume: %d", resp.StatusCode)
+	}
+	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"cancel"}`), eve...), 409, "conflict")
+	if resp := s.do(t, "POST", "/api/chat/c/stop", "", eve...); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("stop: %d", resp.StatusCode)
+	}
+	body := `{"threadId":"c","runId":"r","resume":[{"interruptId":"` + id + `","status":"cancelled"}]}`
+	refused(t, s.do(t, "POST", "/agui", body, eve...), 409, "conflict")
+	chunks(t, frames(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"decline"}`), ada...), ""))
+}
+
+func TestWhatAChatLacksComesInTheMemberAnswerd(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.MaxTurns = 5 }, nil)
+	with := func(answerd string) string {
+		return strings.TrimSuffix(says("c", "1 + 2?"), "}") + `,"answerd":` + answerd + `}`
+	}
+	for answerd, pointer := range map[string]string{
+		`{"servers":["nosuch"]}`: "/answerd/servers/0", `{"thread_id":"x"}`: "/answerd/thread_id", `{"x":1}`: "/answerd/x", `7`: "/answerd",
+	} {
+		if p := refused(t, s.do(t, "POST", "/api/chat", with(answerd)), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v", answerd, p)
+		}
+	}
+	got := chunks(t, frames(t, s.do(t, "POST", "/api/chat", with(`{"tools":["echo"]}`)), ""))
+	if !strings.Contains(types(got), "tool-output-error") {
+		t.Error("the tool could be used: " + types(got))
+	}
+	p := refused(t, s.do(t, "POST", "/api/chat", `{"id":"c","messages":[{"role":"user","parts":[{"type":"file","url":"x"}]}]}`), 400, "invalid_request")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/messages/0/parts/0/url" {
+		t.Errorf("%+v", p)
+	}
+	refused(t, s.do(t, "GET", "/api/chat/"+strings.Repeat("x", 129)+"/stream", ""), 400, "invalid_request")
+	refused(t, s.do(t, "POST", "/api/chat", says("c", "x"), "Accept", "application/json"), 406, "not_acceptable")
+	refused(t, s.do(t, "POST", "/api/chat", says("c", "x"), "Content-Type", "text/plain"), 415, "unsupported_media")
+}
+
+func TestTheSameKeyIsTheSameMessage(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	key := []string{"Idempotency-Key", "k"}
+	one := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
+	two := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
+	if one[0].MessageID != two[0].MessageID || types(one) != types(two) {
+		t.Errorf("%+v\n%+v", one, two)
+	}
+	refused(t, s.do(t, "POST", "/api/chat", says("c", "2 + 2?"), key...), 422, "unprocessable")
+}
+
+// Where the run waited once, and goes on or has ended since, a stream from its beginning
+// does not end.
+func TestAPastSuspensionEndsNoStream(t *testing.T) {
+	s := serve(t, asks(), nil, nil)
+	key := []string{"Idempotency-Key", "k"}
+	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))
+	answer := fills("c", first[0].MessageID, asked(t, first), `{"action":"accept","content":{"people":2}}`)
+	chunks(t, frames(t, s.do(t, "POST", "/api/chat", answer), ""))
+	again := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))
+	if got := types(again); strings.Count(got, " finish ")+strings.Count(got, "abort") != 0 || !strings.HasSuffix(got, "text-end finish-step finish") {
+		t.Error(got)
+	}
+
+	_, asked := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a"))
+	if !strings.HasSuffix(asked, "RUN_FINISHED") {
+		t.Fatal(asked)
+	}
+	page := decode[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+newest(t, s, "t"), ""), 200)
+	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+page.Interrupts[0].ID+`","status":"cancelled"}]`)
+	aguiRun(t, s.do(t, "POST", "/agui", resume))
+	if _, got := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a")); strings.Count(got, "RUN_FINISHED") != 1 || !strings.HasSuffix(got, "RUN_FINISHED") {
+		t.Error(got)
+	}
+}
+
+// newest is the newest run of a thread.
+func newest(t *testing.T, s *service, thread string) string {
+	t.Helper()
+	page, err := s.Log.Runs(t.Context(), event.Filter{ThreadID: thread, Limit: 1})
+	if err != nil || len(page.Runs) != 1 {
+		t.Fatal(page, err)
+	}
+	return page.Runs[0].ID
+}

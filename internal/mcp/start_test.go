@@ -1,0 +1,76 @@
+package mcp
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A process that takes its time to come up, such as one that npx or uvx fetches first, is
+// neither killed for it nor asked for another protocol: a server of the Python SDK 2
+// refuses initialize once it was asked to discover. Questions don't wait for it. In fake
+// time.
+func TestAProcessHasTimeToComeUp(t *testing.T) {
+	if d, err := dialStdio(ServerConfig{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTime {
+		t.Fatalf("%s, %v", d.time, err)
+	}
+	const up = 25 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		c := piped(t, Options{StartWait: 3 * time.Second}, ServerConfig{Type: "pipe of a process"}, slowToDiscover(up))
+		if d := time.Since(begin); d != 3*time.Second || c.Ready() {
+			t.Errorf("waited %s", d)
+		}
+		<-time.After(handshakeTime) // fake time
+		begin = time.Now()
+		if n := len(c.Tools(t.Context())); n != 0 || time.Since(begin) != 0 || !c.Ready() {
+			t.Errorf("%d tools after %s more", n, time.Since(begin))
+		}
+		<-time.After(up) // fake time
+		synctest.Wait()
+		if st := c.Servers()[0]; st.State != Connected || st.Protocol != statelessVersion || st.Tools != 1 {
+			t.Errorf("%+v", st)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process that ends before it was asked anything is reported for that, not for a session
+// that nobody ever had.
+func TestAnEndBeforeTheHandshakeIsItsReason(t *testing.T) {
+	c := piped(t, Options{}, ServerConfig{}, func(net.Conn) {})
+	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
+		t.Errorf("%+v", st)
+	}
+}
+
+// slowToDiscover is a server of 2026-07-28 that answers after that time, and then knows no
+// initialize.
+func slowToDiscover(after time.Duration) func(net.Conn) {
+	return func(conn net.Conn) {
+		in := bufio.NewScanner(conn)
+		for in.Scan() {
+			var m message
+			if json.Unmarshal(in.Bytes(), &m) != nil {
+				return
+			}
+			switch m.Method {
+			case discover:
+				time.AfterFunc(after, func() {
+					fmt.Fprintln(conn, answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+				})
+			case "initialize":
+				fmt.Fprintf(conn, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"too late"}}`+"\n", m.ID)
+			case "tools/list":
+				fmt.Fprintln(conn, answerTo(m, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
+			}
+		}
+	}
+}
