@@ -172,7 +172,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
-		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
+		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
 		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}

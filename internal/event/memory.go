@@ -2,7 +2,9 @@ package event
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +36,7 @@ type MemoryOptions struct {
 
 // Memory is a Log that lives and dies with the process.
 type Memory struct {
+	mark      string // what the ids that this log makes end with
 	retention time.Duration
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
@@ -78,7 +81,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
+	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -305,8 +308,11 @@ func (m *Memory) run(id string) (*memoryRun, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	r, ok := m.runs[id]
-	if !ok {
-		return nil, ErrNotFound
+	switch {
+	case ok:
+		return r, nil
+	case m.isForeign(id):
+		return nil, ErrLost
 	}
-	return r, nil
+	return nil, ErrNotFound
 }
