@@ -87,7 +87,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Budget: c.budget(),
-		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace,
+		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(),
 		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})

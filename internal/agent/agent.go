@@ -20,6 +20,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +57,9 @@ type Options struct {
 	MaxRuns    int           // runs and direct calls at a time; 0 means 512
 	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
 	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	// Durable says that the log outlives this process: runs that cannot end here go on in
+	// another one, and those of processes that died go on here.
+	Durable bool
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
 
@@ -62,9 +67,6 @@ type Options struct {
 	Tracer trace.Tracer
 	Meter  metric.Meter
 }
-
-// startGrace is the least time from the start of a run to its first watcher.
-const startGrace = 10 * time.Second
 
 // Why a request does not become a run.
 var (
@@ -94,9 +96,16 @@ type Agent struct {
 	ctx  context.Context         // the parent of every run
 	runs sync.WaitGroup          // and direct calls
 
-	mu       sync.Mutex // guards the fields below and the watch of every run
+	stopClaims context.CancelFunc
+	claiming   sync.WaitGroup
+	freed      chan struct{} // of capacity 1: a run has made room
+	leave      sync.Once
+	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
+
+	mu       sync.Mutex // guards the fields below and the timer of every run
 	active   map[string]*run
-	direct   int // calls without a run that are under way
+	watchers map[string]int // how many read a run here, by its id
+	direct   int            // calls without a run that are under way
 	draining bool
 }
 
@@ -134,8 +143,13 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, active: make(map[string]*run)}
+	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
+	a.freed, a.leaving = make(chan struct{}, 1), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	if a.stopClaims = cancel; a.Durable {
+		a.claiming.Go(func() { a.claims(ctx) })
+	}
 	return a, nil
 }
 
@@ -158,7 +172,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
-		ID: newID("run"), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
+		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
 		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
@@ -168,6 +182,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		return event.Run{}, err
 	}
 	if err := a.begin(ctx, ru); err != nil {
+		ru.inbox.close()
 		a.retire(ru)
 		a.runs.Done()
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
@@ -177,7 +192,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	}
 	go func() {
 		defer a.runs.Done()
-		a.execute(ru)
+		a.execute(ru, nil)
 	}()
 	return a.Log.Run(ctx, rec.ID)
 }
@@ -216,25 +231,36 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	start := event.Start{Question: ru.req.asked(), Model: ru.req.Model, ThreadID: ru.ThreadID, TraceID: ru.TraceID, Metadata: ru.req.Metadata}
-	if err := ru.out.Append(ctx, start); err != nil {
+	err := ru.hold(ctx) // first, so that a run which can be read is one that somebody executes
+	if err == nil {
+		err = ru.start(ctx)
+	}
+	if err != nil {
 		// A run that never began must not keep its key. The log forgets it in time too.
-		_ = a.Log.Delete(context.WithoutCancel(ctx), ru.ID)
+		over := context.WithoutCancel(ctx)
+		_ = a.Log.Delete(over, ru.ID)
+		if ru.job != nil {
+			_ = ru.job.Done(over)
+		}
 		return fmt.Errorf("start a run: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ru.watchers == 0 {
-		// Whoever started the run is about to watch it, however short the grace is.
-		ru.rest(max(a.Grace, startGrace))
-	}
+	// Whoever started the run is about to watch it, however short the grace is.
+	ru.restLocked(max(a.Grace, startGrace))
 	return nil
 }
 
-// Drain refuses new runs and waits until the others have ended. When ctx is done
-// first, it ends them, each with a terminal event of its own, and returns once they
-// have written it.
+// Leaving is closed when Drain has given up waiting for runs which other processes go on
+// with, or has nothing to wait for: whoever reads a run here can read it there.
+func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
+
+// Drain refuses new runs and waits until the others have ended. When ctx is done first,
+// it hands them over where the log outlives this process, and ends them where it doesn't,
+// each with a terminal event of its own; it returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
+	a.stopClaims() // or what is handed over would come right back
+	a.claiming.Wait()
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
@@ -244,8 +270,22 @@ func (a *Agent) Drain(ctx context.Context) {
 	case <-done:
 	case <-ctx.Done():
 	}
+	if a.Durable {
+		a.handOver()
+	}
 	a.stop(errShutdown)
 	<-done
+}
+
+// handOver leaves all runs to other processes.
+func (a *Agent) handOver() {
+	a.leave.Do(func() { close(a.leaving) })
+	a.mu.Lock()
+	runs := slices.Collect(maps.Values(a.active))
+	a.mu.Unlock()
+	for _, r := range runs {
+		r.leave(errHandedOver)
+	}
 }
 
 // Refresh lists the tools of a server again, for a caller. ErrUnknownServer, or why it

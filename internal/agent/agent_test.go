@@ -229,7 +229,7 @@ func TestCancelReachesTheModel(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(g.hold(gone)), nil)
 	run := h.Begin(t, agent.Request{})
 	h.Until(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
-	h.Cancel(run.ID)
+	cancel(t, h, run.ID)
 	events := h.Events(t, run.ID)
 	if got := agenttest.Names(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
 		t.Errorf("got %s", got)
@@ -244,7 +244,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
 	run := h.Begin(t, agent.Request{})
 	<-h.Tools.Entered
-	h.Cancel(run.ID)
+	cancel(t, h, run.ID)
 	events := h.Events(t, run.ID)
 	agenttest.Last[event.Cancelled](t, events)
 	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {

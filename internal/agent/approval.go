@@ -45,6 +45,9 @@ func (l *loop) approve(ctx context.Context, in *invocation) error {
 		Kind: event.KindApproval, Call: in.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", in.Tool, in.Server),
 		Args: in.args, ArgsSHA256: digest(in.args), ToolVersion: in.tool.Version(),
 	}
+	if c := l.past.known(in.CallID); c != nil && c.approval != nil {
+		rec.ToolVersion = c.approval.ToolVersion // as it was asked about
+	}
 	v, err := l.ask(ctx, rec, nil)
 	if err != nil {
 		return err

@@ -304,7 +304,7 @@ func TestACancelledRunTakesItsApprovalsAlong(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, onePlusTwo, onePlusTwo)
 	run := h.Begin(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
-	h.Cancel(run)
+	cancel(t, h, run)
 	events := h.Events(t, run)
 	if got := names(events, "suspended"); strings.Count(got, "approval_resolved") != 3 || strings.Count(got, "suspended") != 1 {
 		t.Error(got)

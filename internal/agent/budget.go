@@ -121,15 +121,26 @@ func (b *budget) spentLocked() string {
 	return ""
 }
 
+// remember says what readers know of the limits already, in percent.
+func (b *budget) remember(told map[string]int) {
+	for _, l := range []*limit{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
+		l.told = told[l.name]
+	}
+}
+
 // spendTokens counts a model call and tells readers.
 func (b *budget) spendTokens(ctx context.Context, out *event.Writer, u event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.countLocked(u)
+	return report(ctx, out, &b.input, &b.output, &b.total, &b.cost)
+}
+
+func (b *budget) countLocked(u event.Usage) {
 	b.input.used += float64(u.InputTokens)
 	b.output.used += float64(u.OutputTokens)
 	b.total.used += float64(u.TotalTokens)
 	b.cost.used += (float64(u.InputTokens)*b.price.Input + float64(u.OutputTokens)*b.price.Output) / 1e6
-	return report(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
 // takeResult counts a result that goes into the conversation, and returns as much of
@@ -183,6 +194,14 @@ func (b *budget) spendSampled(ctx context.Context, out *event.Writer, u event.Us
 	b.sampled.TotalTokens += u.TotalTokens
 	b.mu.Unlock()
 	return b.spendTokens(ctx, out, u)
+}
+
+// recallSampled counts what servers spent before the run came here.
+func (b *budget) recallSampled(u event.Usage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.countLocked(u)
+	b.sampled = u
 }
 
 // takeSampled is what servers have spent since it was asked last.

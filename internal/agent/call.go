@@ -90,10 +90,12 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 	turn, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
-	l.budget.beginTurn(len(calls))
-	l.run.waits.begin(turn, calls)
+	l.run.waits.begin(turn, l.recallCalls(ctx, calls, endings))
 	var wg sync.WaitGroup
 	for i, c := range calls {
+		if endings[i].ended() {
+			continue
+		}
 		refusal := ""
 		switch {
 		case last:
@@ -124,12 +126,15 @@ func (l *loop) callOne(ctx context.Context, c *call, place int, refusal string) 
 	tool, known := l.tools[c.Tool]
 	in := invocation{
 		call: c, tool: tool, known: known, refusal: refusal, context: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
-		said: &sayings{run: l.run, call: c.Call}, loop: l, place: place,
+		said: &sayings{run: l.run, call: c.Call}, loop: l, place: place, past: l.past.known(c.CallID),
 	}
 	if l.search != nil && c.Tool == l.search.tool.Name {
 		in.tool, in.known, in.own = l.search.tool, true, l.search.search
 	}
 	end, err := l.agent.perform(ctx, in)
+	if err == nil {
+		err = l.withdraw(ctx, in.past)
+	}
 	if err != nil {
 		return ending{}, err
 	}

@@ -54,6 +54,16 @@ func (b *budget) passCall(i int) {
 	b.settleLocked(i)
 }
 
+// recallCall settles the turn's call i, of which the log says whether it was taken.
+func (b *budget) recallCall(i int, taken bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if taken {
+		b.calls.used++
+	}
+	b.settleLocked(i)
+}
+
 func (b *budget) settleLocked(i int) {
 	if !b.settled[i] {
 		b.settled[i] = true

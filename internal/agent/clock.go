@@ -23,6 +23,7 @@ type clock struct {
 	mu      sync.Mutex // protects what follows; held while a mark is reached
 	marks   []mark     // still to come, in order
 	used    time.Duration
+	told    int         // what readers knew of it before, in percent
 	since   time.Time   // when used was right
 	held    int         // how often it is held; it stands still unless this is 0
 	timer   *time.Timer // to the next mark; nil where there is none
@@ -33,6 +34,14 @@ type clock struct {
 type mark struct {
 	at    time.Duration
 	reach func()
+}
+
+// remember makes the clock go on from where another one was. told is what readers know of
+// it, in percent.
+func (c *clock) remember(used time.Duration, told int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.used, c.told = used, told
 }
 
 // start starts the clock, once; it must be stopped. No seconds are no limit.
@@ -53,11 +62,13 @@ func (c *clock) start(ctx context.Context, seconds float64, out *event.Writer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.since = time.Now()
-	c.marks = []mark{
-		{near, func() { tell(near) }},
+	if c.told < 80 {
+		c.marks = append(c.marks, mark{near, func() { tell(near) }})
+	}
+	c.marks = append(c.marks, []mark{
 		{max(near, limit-maxReserve), func() { endTools(errToolTime) }},
 		{limit, func() { tell(limit); c.end(errSeconds) }},
-	}
+	}...)
 	c.armLocked()
 }
 

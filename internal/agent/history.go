@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -144,7 +143,7 @@ func (r Request) checkQuestion() error {
 // user spoke last. What the run is about does not count as history.
 func (l *loop) open(tools []mcp.Tool, p llm.Profile) error {
 	r := l.run.req
-	system, err := l.agent.Prompt.system(tools, time.Now())
+	system, err := l.agent.Prompt.system(tools, l.run.Created)
 	if err != nil {
 		return err
 	}

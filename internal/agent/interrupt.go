@@ -1,13 +1,8 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"answerd/internal/auth"
@@ -47,13 +42,16 @@ func (e *ContentError) Error() string { return "the answer does not fit what was
 type interrupt struct {
 	event.Interrupt // not changed once it is asked
 
-	done     <-chan struct{} // closed when the person has done elsewhere what was asked; nil else
-	answer   chan verdict    // of capacity 1
-	resolved chan struct{}   // closed when the answer is in the log
-
-	mu  sync.Mutex // protects what follows
-	end error      // why no answer is taken any more; nil while it is open
+	done   <-chan struct{} // closed when the person has done elsewhere what was asked; nil else
+	answer chan verdict    // of capacity 1, and there is one answer at most
 }
+
+func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
+	return &interrupt{Interrupt: rec, done: done, answer: make(chan verdict, 1)}
+}
+
+// left is how long the question may still be answered.
+func (i *interrupt) left() time.Duration { return time.Until(time.UnixMilli(i.ExpiresAt)) }
 
 // verdict is what became of a question.
 type verdict struct {
@@ -69,48 +67,52 @@ var (
 	errTooMany   = errors.New("too many questions are open")
 )
 
-// settle ends the time to answer, and reports whether it was not over before.
-func (i *interrupt) settle(end error) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.end != nil {
-		return false
-	}
-	i.end = end
-	return true
-}
-
-func (i *interrupt) ended() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.end
-}
-
 // ask asks the owner of the run, and waits for the answer for as long as the run allows
 // and ctx goes on. That done is closed is an answer, too: yes. The answer is in the log
-// when it returns. The error is the log's.
+// when it returns. What was asked before the run came here is not asked again. The error
+// is the log's, or that the run goes on elsewhere.
 func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (verdict, error) {
+	i, v, err := l.askedBefore(ctx, rec)
+	switch {
+	case err != nil:
+	case i != nil:
+		l.run.inbox.expect(i)
+		err = l.run.waits.attach(i)
+	case v == nil:
+		i, v, err = l.askNow(ctx, rec, done)
+	}
+	switch {
+	case err != nil:
+		return verdict{}, err
+	case v != nil:
+		return *v, nil
+	}
+	answer, err := i.await(ctx, l.run)
+	if err != nil {
+		return verdict{}, err
+	}
+	return answer, l.run.waits.resolve(ctx, i, answer)
+}
+
+// askNow puts a question into the log. There is a verdict at once where nobody can be
+// asked.
+func (l *loop) askNow(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *verdict, error) {
 	now, patience := time.Now(), l.agent.AnswerTime
 	if !l.run.req.answerable(rec.Kind) {
 		patience = 0
 	}
 	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
-	i := &interrupt{Interrupt: rec, done: done, answer: make(chan verdict, 1), resolved: make(chan struct{})}
-	defer close(i.resolved)
+	i := newInterrupt(rec, done)
 	if patience == 0 {
 		v := verdict{why: errNobody}
-		i.settle(ErrAnswered)
-		return v, l.run.waits.pass(ctx, i, v)
+		return i, &v, l.run.waits.pass(ctx, i, v)
 	}
-	if err := l.run.waits.ask(ctx, i); err != nil {
-		i.settle(ErrExpired)
-		if errors.Is(err, errTooMany) {
-			return verdict{why: err}, nil
-		}
-		return verdict{}, err
+	l.run.inbox.expect(i)
+	err := l.run.waits.ask(ctx, i)
+	if errors.Is(err, errTooMany) {
+		return i, &verdict{why: err}, nil
 	}
-	v := i.await(ctx, patience)
-	return v, l.run.waits.resolve(ctx, i, v)
+	return i, nil, err
 }
 
 // answerable reports whether there is somebody to ask for that kind of answer.
@@ -124,29 +126,38 @@ func (r Request) answerable(kind string) bool {
 	return r.Interactive
 }
 
-// await waits for the answer.
-func (i *interrupt) await(ctx context.Context, patience time.Duration) verdict {
-	expiry := time.NewTimer(patience)
+// await waits for the answer. The log decides what came first, the answer or the end of
+// the time for it.
+func (i *interrupt) await(ctx context.Context, r *run) (verdict, error) {
+	expiry := time.NewTimer(i.left())
 	defer expiry.Stop()
-	otherwise, end := verdict{why: ErrExpired}, ErrExpired
+	otherwise := verdict{why: ErrExpired}
 	select {
 	case v := <-i.answer:
-		return v
+		return v, nil
 	case <-i.done:
-		otherwise, end = verdict{Input: Input{Action: mcp.Accept}}, ErrAnswered
+		otherwise = verdict{Input: Input{Action: mcp.Accept}}
 	case <-expiry.C:
 	case <-ctx.Done():
-		otherwise, end = verdict{why: errWithdrawn}, ErrAnswered // by the server, or the end of the run
+		otherwise = verdict{why: errWithdrawn} // by the server, or the end of the run
 		select {
 		case <-i.done: // which is why the question was withdrawn
 			otherwise = verdict{Input: Input{Action: mcp.Accept}}
 		default:
 		}
 	}
-	if i.settle(end) {
-		return otherwise
+	if err := r.gone(); err != nil {
+		return verdict{}, err // and the question stays open
 	}
-	return <-i.answer // it came at the last moment, and was taken
+	err := r.agent.Log.Give(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
+	if errors.Is(err, event.ErrAnswered) { // at the last moment
+		select {
+		case v := <-i.answer:
+			return v, nil
+		case <-r.inbox.over:
+		}
+	}
+	return otherwise, nil // a log that fails ends the run at its next event
 }
 
 // resolution is the event that says what became of the question.
@@ -179,170 +190,10 @@ func (v verdict) action() string {
 func (l *loop) elicit(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recovered(&err) // the goroutine is not ours
 	v, err := l.ask(ctx, event.Interrupt{
-		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
+		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
 	}, e.Done)
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}
 	return mcp.ElicitationResult{Action: v.action(), Content: v.Content}, nil
-}
-
-// Answer gives a person's answers to what a run waits for, all of them or none, and
-// returns when they are in the log. Only the run's owner may; to anybody else there is no
-// such run. The first answer to a question wins: one that comes at the same moment may
-// leave those after it ungiven. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt,
-// ErrAnswered, ErrExpired, or the log's or ctx's.
-func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
-	a.mu.Lock()
-	r := a.active[run]
-	a.mu.Unlock()
-	asked := make([]*interrupt, len(answers))
-	answers = slices.Clone(answers) // checking completes them
-	for n := range answers {
-		if r == nil {
-			return a.answeredBefore(ctx, by, run, answers[n].ID)
-		}
-		var err error
-		if asked[n], err = a.askedFor(r, by, &answers[n]); err != nil {
-			return err
-		}
-	}
-	for n, i := range asked {
-		if !i.settle(ErrAnswered) {
-			return i.ended()
-		}
-		i.answer <- verdict{Input: answers[n], by: by}
-		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
-	}
-	for _, i := range asked {
-		select {
-		case <-i.resolved:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// askedFor is the open question that in is an answer to, and fits.
-func (a *Agent) askedFor(r *run, by auth.Identity, in *Input) (*interrupt, error) {
-	if !by.Owns(r.caller) {
-		return nil, event.ErrNotFound
-	}
-	i := r.waits.find(in.ID)
-	if i == nil {
-		return nil, ErrUnknownInterrupt
-	}
-	if err := i.ended(); err != nil {
-		return nil, err
-	}
-	if time.Now().UnixMilli() >= i.ExpiresAt {
-		return nil, ErrExpired
-	}
-	return i, a.checkInput(i.Interrupt, in)
-}
-
-// checkInput refuses an answer that the question does not allow.
-func (a *Agent) checkInput(asked event.Interrupt, in *Input) error {
-	if asked.Kind == event.KindApproval {
-		return a.checkApproval(asked, in)
-	}
-	switch {
-	case in.Approved != nil || in.Reason != "" || in.Args != nil:
-		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
-	case in.Action == mcp.Accept:
-		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
-		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
-			return misfit("/content", wrong.Fields)
-		}
-		return err
-	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
-		return &InvalidError{"/action", "must be accept, decline or cancel"}
-	case in.Content != nil:
-		return &InvalidError{"/content", "goes with the action accept only"}
-	}
-	return nil
-}
-
-// checkApproval also judges the arguments that a person wrote instead of the model's: by
-// what the model's were judged by, and with the same coercion (S1.5).
-func (a *Agent) checkApproval(asked event.Interrupt, in *Input) error {
-	switch {
-	case in.Approved == nil:
-		return &InvalidError{"/approved", "required: this asks for an approval"}
-	case in.Action != "" || in.Content != nil:
-		return &InvalidError{"/action", "goes with an elicitation; an approval is answered with approved"}
-	case in.Args == nil:
-		return nil
-	case !*in.Approved:
-		return &InvalidError{"/args", "goes with approved true only"}
-	case len(in.Args) > maxArgs:
-		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
-	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
-		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
-	}
-	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
-	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
-		return misfit("/args", wrong.Fields)
-	}
-	in.Args = args
-	return err
-}
-
-// misfit is what is wrong with the body's member at.
-func misfit(at string, fields []mcp.ContentField) error {
-	out := &ContentError{}
-	for _, f := range fields {
-		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
-	}
-	return out
-}
-
-// answeredBefore is what has become of an interrupt of a run that has ended, by the
-// log: there is nothing else left of it.
-func (a *Agent) answeredBefore(ctx context.Context, by auth.Identity, run, id string) error {
-	r, err := a.Log.Run(ctx, run)
-	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
-		return event.ErrNotFound
-	}
-	var expires int64
-	for pos := int64(0); err == nil; {
-		var page event.Page
-		if page, err = a.Log.After(ctx, run, pos); err != nil {
-			break
-		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			asked, answered, until := aboutInterrupt(e.Body)
-			switch {
-			case asked == id:
-				expires = until
-			case answered == id && e.Time >= expires:
-				return ErrExpired
-			case answered == id:
-				return ErrAnswered
-			}
-		}
-		if page.Ended || len(page.Events) == 0 {
-			return ErrUnknownInterrupt
-		}
-	}
-	return err
-}
-
-// aboutInterrupt is the id of the question that an event asks, or answers.
-func aboutInterrupt(b event.Body) (asked, answered string, expires int64) {
-	switch b := b.(type) {
-	case event.Elicitation:
-		return b.InterruptID, "", b.ExpiresAt
-	case event.ApprovalRequired:
-		return b.InterruptID, "", b.ExpiresAt
-	case event.ElicitationResolved:
-		return "", b.InterruptID, 0
-	case event.ApprovalResolved:
-		return "", b.InterruptID, 0
-	}
-	return "", "", 0
 }

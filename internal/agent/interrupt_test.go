@@ -139,7 +139,7 @@ func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
 func TestACancelledRunTakesItsQuestionAlong(t *testing.T) {
 	h := asking(t, nil)
 	run, _ := asked(t, h)
-	h.Cancel(run)
+	cancel(t, h, run)
 	events := h.Events(t, run)
 	if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
 		t.Errorf("resolved %+v in %s", r, agenttest.Names(events))

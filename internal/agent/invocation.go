@@ -30,6 +30,7 @@ type invocation struct {
 	said    *sayings      // what the server says meanwhile; nil where nobody reads it
 	loop    *loop         // who answers what it asks; nil outside of runs
 	place   int           // of the call in its turn, from 0
+	past    *pastCall     // what became of it before the run came here; nil if nothing
 	// own makes the call where the tool is one of ours and no server's.
 	own func(context.Context, *invocation) (*mcp.Result, error)
 
@@ -50,6 +51,8 @@ type ending struct {
 	where  string      // where the whole can be read; "" where it cannot
 	abort  *abortError // the run ends with the call, if this is set
 }
+
+func (e ending) ended() bool { return e.worked != nil || e.failed != nil }
 
 // perform makes one call, under a span and into the metrics. Every failure of the
 // call is an ending; an error is one of the log, and ends the run.
@@ -98,6 +101,9 @@ func (a *Agent) observe(ctx context.Context, span trace.Span, in *invocation, er
 // says at which one it ended. Every failure of the call is an *mcp.CallError. A hook's
 // answer ends the way too: nothing is called, so nothing is to be permitted.
 func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
+	if in.past != nil && in.past.sent && !a.Tools.Repeatable(in.Tool) {
+		return nil, in.lostCall()
+	}
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
 		a.announce,
@@ -139,7 +145,7 @@ func (a *Agent) resolve(_ context.Context, in *invocation) error {
 
 // charge takes the call from the run's budget, or refuses it.
 func (a *Agent) charge(ctx context.Context, in *invocation) error {
-	if in.loop == nil {
+	if in.loop == nil || in.past != nil && in.past.sent { // which counts already
 		return nil
 	}
 	switch limit, err := in.loop.budget.takeCall(ctx, in.place, in.CallID); {
@@ -167,6 +173,15 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
 	}
 	if l := in.loop; l != nil {
+		if err := l.withdraw(ctx, in.past); err != nil {
+			return nil, err
+		}
+		// Before the request can leave: whoever takes the run over must not make it again.
+		if err := l.run.note(ctx, noteSent, callMark(in.CallID)); err != nil && ctx.Err() != nil {
+			return nil, in.givenUp(ctx)
+		} else if err != nil {
+			return nil, err
+		}
 		call.Sample = l.sample
 		call.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
 			return l.elicit(ctx, in.Call, e)

@@ -39,6 +39,7 @@ type loop struct {
 	meta      event.Metadata
 	metaSize  int    // bytes of the calls in meta
 	cutOff    string // why the summing-up turn came, as finish_reason; "" if it did not
+	past      *past  // what the run did before it came here; nil if it began here
 }
 
 // answer takes the run to its final answer, turn by turn. Each turn is one model
@@ -67,18 +68,35 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if err := l.act(ctx, said, last); err != nil {
 			return nil, err
 		}
-		switch {
-		case last:
+		if last {
 			return l.finalAnswer(said), nil
-		case said.asksClient():
+		}
+		if said.asksClient() {
 			said.finish = "tool_calls"
 			return l.finalAnswer(said), nil
-		case l.budget.spent():
-			l.cutOff = "budget_exceeded"
-		case turn == l.run.req.MaxTurns:
-			l.cutOff = "max_turns"
+		}
+		if err := l.cut(ctx, turn); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// cut decides whether the next turn is the last one. Where the log has more of the run,
+// that was decided before, perhaps by time that is over only now.
+func (l *loop) cut(ctx context.Context, turn int) error {
+	if s := l.past.step(l.step); s != nil && (s.cut != "" || l.step < len(l.past.steps)) {
+		l.cutOff = s.cut
+		return nil
+	}
+	switch {
+	case l.budget.spent():
+		l.cutOff = "budget_exceeded"
+	case turn == l.run.req.MaxTurns:
+		l.cutOff = "max_turns"
+	default:
+		return nil
+	}
+	return l.run.note(ctx, noteCut, l.cutOff)
 }
 
 // prepare takes the catalogue and the prompt of this run, once: a tool that comes
@@ -105,6 +123,7 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	l.budget = newBudget(req, profile.Price, &l.run.clock, &l.run.waits)
 	l.shown = gallery{profile: profile, budget: l.budget}
 	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
+	l.remember()
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"answerd/internal/agent/agenttest"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -46,5 +47,12 @@ func (g *gate) hold(gone chan<- struct{}) llmtest.Answer {
 				gone <- struct{}{}
 			}
 		}
+	}
+}
+
+func cancel(t *testing.T, h *agenttest.House, run string) {
+	t.Helper()
+	if err := h.Cancel(t.Context(), run); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -47,6 +47,9 @@ type Request struct {
 	// Interactive says that somebody can answer while the run goes on: calls that need
 	// approval, and what MCP servers ask. Without it the answer is no, at once.
 	Interactive bool
+	// Awaited says that its caller waits for the whole answer, and is told to come back for
+	// it if a person has to be asked: from then on the run needs no reader.
+	Awaited bool
 	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
 	FormsDeclined bool
 	// ApprovalsDeclined says that they can fill in forms, and approve nothing.

@@ -16,22 +16,13 @@ const harder = 0.6
 // makeRoom brings the conversation within the model's window before a request is made,
 // so that none is made in vain.
 func (l *loop) makeRoom(ctx context.Context, tools []llm.Tool) error {
-	c := l.conversation(tools)
-	l.window.sent = l.window.plain(c)
-	limit := l.window.limit()
-	if l.window.size == 0 {
-		return nil
-	}
-	before := l.window.weigh(c)
-	if before <= limit {
+	before, after, limit := l.squeeze(tools)
+	if l.window.size == 0 || before <= limit {
 		return nil
 	}
 	if err := l.tellRoom(ctx, before, limit); err != nil {
 		return err
 	}
-	after := l.window.fit(c, limit)
-	l.messages, l.history = c.messages, c.history
-	l.window.sent = l.window.plain(c)
 	l.agent.Logger.LogAttrs(ctx, slog.LevelDebug, "conversation trimmed to the model's window",
 		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1), slog.Int64("tokens_before", before), slog.Int64("tokens", after), slog.Int64("limit", limit))
 	if after > limit && !l.window.guessed {
@@ -39,6 +30,21 @@ func (l *loop) makeRoom(ctx context.Context, tools []llm.Tool) error {
 			Err: fmt.Errorf("some %d tokens where %d are possible", after, limit)}
 	}
 	return nil
+}
+
+// squeeze shortens the conversation where it is beyond its limit, and returns what it
+// weighed before and weighs now.
+func (l *loop) squeeze(tools []llm.Tool) (before, after, limit int64) {
+	c := l.conversation(tools)
+	l.window.sent = l.window.plain(c)
+	before, limit = l.window.weigh(c), l.window.limit()
+	if l.window.size == 0 || before <= limit {
+		return before, before, limit
+	}
+	after = l.window.fit(c, limit)
+	l.messages, l.history = c.messages, c.history
+	l.window.sent = l.window.plain(c)
+	return before, after, limit
 }
 
 // tellRoom tells readers, once, that the model no longer sees everything.

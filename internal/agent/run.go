@@ -35,98 +35,19 @@ type run struct {
 	agent  *Agent
 	waits  waits
 	clock  clock
+	inbox  inbox
+	job    event.Job // nil where no other process could go on
+	past   *past     // nil unless one did before
 
 	// The agent's mutex guards the rest.
-	watchers int
-	timer    *time.Timer // ends the run that nobody watches; nil while somebody does
+	timer *time.Timer // ends the run that nobody watches; nil while somebody does
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
-	run.waits.run = run
+	run.waits.run, run.inbox = run, newInbox(run)
 	return run
-}
-
-// rest lets the run go on without watchers for at most grace.
-func (r *run) rest(grace time.Duration) {
-	if !r.Background {
-		r.timer = time.AfterFunc(grace, func() { r.cancel(errAbandoned) })
-	}
-}
-
-// Watch is somebody's interest in a run. It must be released once.
-type Watch struct {
-	agent *Agent
-	run   *run // nil when the run had ended
-}
-
-// Watch keeps the run of that id from being cancelled as one that nobody reads. It
-// does nothing for a run that has ended.
-func (a *Agent) Watch(id string) *Watch {
-	a.metrics.streams.Add(a.ctx, 1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	w := &Watch{agent: a, run: a.active[id]}
-	if w.run != nil {
-		w.run.watchers++
-		if w.run.timer != nil {
-			w.run.timer.Stop()
-			w.run.timer = nil
-		}
-	}
-	return w
-}
-
-// Release ends the interest; the last one to leave starts the grace period.
-func (w *Watch) Release() { w.release(w.agent.Grace) }
-
-// Abandon ends the interest of a caller that would not come back: if nobody else
-// watches, the run is cancelled at once.
-func (w *Watch) Abandon() { w.release(0) }
-
-func (w *Watch) release(grace time.Duration) {
-	w.agent.metrics.streams.Add(w.agent.ctx, -1)
-	if w.run == nil {
-		return
-	}
-	w.agent.mu.Lock()
-	defer w.agent.mu.Unlock()
-	w.run.watchers--
-	if w.run.watchers == 0 && w.agent.active[w.run.ID] == w.run && w.run.waits.asking.Load() == 0 {
-		w.run.rest(grace)
-	}
-}
-
-// Detach ends the interest of a caller who was told to come back for the answer: from
-// now on the run goes on without readers, as a background run does.
-func (w *Watch) Detach() {
-	if w.run != nil {
-		w.agent.mu.Lock()
-		w.run.Background = true
-		w.agent.mu.Unlock()
-	}
-	w.Release()
-}
-
-// linger keeps a run that waits for a person from being cancelled as one that nobody
-// reads: it ends with the time to answer at the latest.
-func (a *Agent) linger(r *run) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
-	}
-}
-
-// expectReader lets a run go on that no longer waits, until whoever answered reads it.
-func (a *Agent) expectReader(r *run) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r.watchers == 0 && r.timer == nil && a.active[r.ID] == r && r.waits.asking.Load() == 0 {
-		r.rest(max(a.Grace, startGrace))
-	}
 }
 
 // say appends what may come at any time, and not while the run is suspended: then it
@@ -145,32 +66,61 @@ func (r *run) say(ctx context.Context, b event.Body) error {
 	}
 }
 
-// Cancel ends a run, if it goes on; its last event follows within moments.
-func (a *Agent) Cancel(id string) {
+// Cancel asks for the end of a run, wherever it is executed; its last event follows
+// within moments, as a rule. A run that has ended stays as it is.
+func (a *Agent) Cancel(ctx context.Context, id string) error {
 	a.mu.Lock()
 	r := a.active[id]
 	a.mu.Unlock()
 	if r != nil {
 		r.cancel(errRequested)
 	}
+	if r != nil && !a.Durable {
+		return nil
+	}
+	// Whoever executes the run from now on has to know.
+	err := a.Log.Give(ctx, id, event.CancelID, nil)
+	if errors.Is(err, event.ErrAnswered) || errors.Is(err, event.ErrEnded) {
+		return nil
+	}
+	return err
 }
 
-// execute is a run's goroutine: from its start event to its terminal one.
-func (a *Agent) execute(r *run) {
+// execute is a run's goroutine: from its start event, or where it was left, to its
+// terminal one, or until it is left again. lost is why it cannot go on, nil if it can.
+func (a *Agent) execute(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
+	if r.past != nil {
+		r.clock.remember(r.past.used, r.past.told["seconds"])
+	}
 	r.clock.start(ctx, r.req.Budget.Seconds, r.out)
 	defer r.clock.stop()
 	ctx = r.clock.ctx
-	l := &loop{agent: a, run: r, started: started}
-	end, err := l.answer(ctx)
-	if err != nil {
-		end = a.failure(ctx, r, l, err)
+	l := &loop{agent: a, run: r, started: started, past: r.past}
+	end, err := event.Body(nil), lost
+	if err == nil {
+		end, err = l.answer(ctx)
 	}
-	// The terminal event is written whatever became of the run's context.
-	if err := r.out.Append(context.WithoutCancel(ctx), end); err != nil {
-		a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
+	if r.gone() == nil && !errors.Is(err, event.ErrFenced) {
+		if err != nil {
+			end = a.failure(ctx, r, l, err)
+		}
+		// The terminal event is written whatever became of the run's context.
+		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
+			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
+		}
+	}
+	r.inbox.close()
+	if err != nil || r.gone() != nil {
+		span.End()
+		a.retire(r)
+		a.metrics.active.Add(a.ctx, -1)
+		if r.job != nil {
+			a.depart(r)
+		}
+		return
 	}
 	if failed, ok := end.(event.RunError); ok {
 		span.SetStatus(codes.Error, failed.Code)
@@ -182,14 +132,34 @@ func (a *Agent) execute(r *run) {
 		"steps", l.step, "tool_calls", len(l.meta.ToolNames), "duration_ms", time.Since(started).Milliseconds())
 }
 
+// finish writes the terminal event, with which the run's job is done.
+func (a *Agent) finish(ctx context.Context, r *run, end event.Body, lost error) error {
+	err := r.out.Append(ctx, end)
+	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
+		// Nobody knows what is open in it. Its end is what matters.
+		_, err = a.Log.Append(ctx, r.ID, end)
+	}
+	if err != nil || r.job == nil {
+		return err
+	}
+	if err := r.job.Done(ctx); err != nil {
+		// Whoever gets the job finds that the run has ended.
+		a.Logger.WarnContext(ctx, "the job of a run is not taken away", "run_id", r.ID, "error", err)
+	}
+	return nil
+}
+
 func (a *Agent) retire(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.active, r.ID)
+	if a.active[r.ID] == r {
+		delete(a.active, r.ID)
+	}
 	if r.timer != nil {
 		r.timer.Stop()
 	}
 	r.cancel(nil)
+	a.hasRoom()
 }
 
 // panicError is a panic in a goroutine of a run. It ends that run and no other.
@@ -218,6 +188,10 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down.", Retryable: true, PartialAnswer: partial}
 	case errors.Is(cause, errSeconds):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
+	}
+	if lost, ok := errors.AsType[*lostError](err); ok {
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)
+		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
 	if abort, ok := errors.AsType[*abortError](err); ok {
 		return event.RunError{Code: "tool_aborted", Message: sentence("A hook ended the run", abort.reason), PartialAnswer: partial}

@@ -43,7 +43,11 @@ func (l *loop) sample(ctx context.Context, s mcp.Sampling) (_ mcp.Sample, err er
 			}
 		case llm.Usage:
 			used := event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}
-			if err := l.budget.spendSampled(ctx, l.run.out, used); err != nil {
+			err := l.run.note(ctx, noteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
+			if err == nil {
+				err = l.budget.spendSampled(ctx, l.run.out, used)
+			}
+			if err != nil {
 				return mcp.Sample{}, err
 			}
 		case llm.Finish:

@@ -44,13 +44,16 @@ type speaker struct {
 // think makes one model call and appends what it says as it says it. A conversation that
 // the model cannot take is shortened first, and once more if its provider finds so.
 func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
+	if s := l.past.step(l.step + 1); s != nil {
+		return l.recall(s, l.request(turn, last).Tools), nil
+	}
 	if err := l.makeRoom(ctx, l.request(turn, last).Tools); err != nil {
 		return reply{}, err
 	}
 	l.step++
 	l.said.Reset()
 	s := &speaker{loop: l, last: last, byIndex: make(map[int]*call)}
-	if err := l.run.out.Append(ctx, event.StepStart{Step: l.step}); err != nil {
+	if err := l.beginStep(ctx); err != nil {
 		return reply{}, err
 	}
 	parts := l.parts

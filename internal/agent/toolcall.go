@@ -36,7 +36,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 	if err := a.enter(); err != nil {
 		return event.ToolResult{}, err
 	}
-	defer a.leave()
+	defer a.exit()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
@@ -60,7 +60,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 	return *end.worked, nil
 }
 
-// enter counts a direct call in, and leave out.
+// enter counts a direct call in, and exit out.
 func (a *Agent) enter() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,9 +75,10 @@ func (a *Agent) enter() error {
 	return nil
 }
 
-func (a *Agent) leave() {
+func (a *Agent) exit() {
 	a.mu.Lock()
 	a.direct--
 	a.mu.Unlock()
+	a.hasRoom()
 	a.runs.Done()
 }

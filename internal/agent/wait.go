@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"answerd/internal/event"
 )
@@ -27,8 +28,7 @@ type waits struct {
 	turn      context.Context // that of the calls
 	calls     map[string]bool // that go on, by id; true are those that wait for others
 	open      []*interrupt    // in the order in which they were asked
-	known     map[string]*interrupt
-	suspended chan struct{} // closed when the run goes on; nil while it does
+	suspended chan struct{}   // closed when the run goes on; nil while it does
 }
 
 // begin takes the calls of a turn, all of them before the first asks anything. When turn
@@ -97,11 +97,7 @@ func (w *waits) ask(ctx context.Context, i *interrupt) error {
 	if i.Kind == event.KindElicitation && elicitations == maxElicitations {
 		return errTooMany
 	}
-	w.keepLocked(i)
-	w.open = append(w.open, i)
-	if w.asking.Add(1) == 1 {
-		w.run.agent.linger(w.run)
-	}
+	w.addLocked(i)
 	// The turn may be over meanwhile; then this is answered at once, and not an error.
 	if err := w.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
 		w.forgetLocked(i)
@@ -115,7 +111,6 @@ func (w *waits) ask(ctx context.Context, i *interrupt) error {
 func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keepLocked(i)
 	ctx = context.WithoutCancel(ctx)
 	if err := w.run.out.Append(ctx, i.Body()); err != nil {
 		return err
@@ -137,34 +132,32 @@ func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
 	return w.suspendLocked()
 }
 
-// keepLocked makes the interrupt known to Answer for as long as the run goes on.
-func (w *waits) keepLocked(i *interrupt) {
-	if w.known == nil {
-		w.known = make(map[string]*interrupt)
-	}
-	w.known[i.ID] = i
+// attach waits for the answer to a question that is in the log already, and open.
+func (w *waits) attach(i *interrupt) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addLocked(i)
+	return w.suspendLocked()
 }
 
-// forgetLocked closes the question. Of its record nothing is kept but that it was there.
+func (w *waits) addLocked(i *interrupt) {
+	w.open = append(w.open, i)
+	if w.asking.Add(1) == 1 {
+		w.run.agent.linger(w.run)
+	}
+}
+
+// forgetLocked closes the question.
 func (w *waits) forgetLocked(i *interrupt) {
 	for at, o := range w.open {
 		if o == i {
 			w.open = append(w.open[:at], w.open[at+1:]...)
-			i.settle(ErrAnswered) // if the log failed
-			w.known[i.ID] = &interrupt{end: i.ended()}
 			break
 		}
 	}
 	if w.asking.Add(-1) == 0 {
 		w.run.agent.expectReader(w.run)
 	}
-}
-
-// find is the question of that id, open or not; nil if the run never asked it.
-func (w *waits) find(id string) *interrupt {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.known[id]
 }
 
 // suspendLocked says that the run waits, where nothing else goes on in it.
@@ -183,12 +176,54 @@ func (w *waits) suspendLocked() error {
 		}
 	}
 	w.run.clock.hold()
-	if err := w.run.out.Append(context.WithoutCancel(w.turn), event.Suspended{Interrupts: all}); err != nil {
-		w.run.clock.resume()
-		return err
+	if !w.run.out.Suspended() { // as it is when the run was taken over while it waited
+		if err := w.run.out.Append(context.WithoutCancel(w.turn), event.Suspended{Interrupts: all}); err != nil {
+			w.run.clock.resume()
+			return err
+		}
 	}
 	w.suspended = make(chan struct{})
+	if w.parksLocked() {
+		w.run.leave(errParked)
+	}
 	return nil
+}
+
+// parksLocked reports whether a run that waits needs no process meanwhile: all of it is
+// in the log, and nothing is to be done now.
+func (w *waits) parksLocked() bool {
+	if w.run.job == nil || !w.run.agent.Durable {
+		return false
+	}
+	for _, i := range w.open {
+		if i.HeldOpen || len(i.answer) > 0 || i.left() <= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// until is when the first of the open questions expires; zero if there is none.
+func (w *waits) until() (first time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, i := range w.open {
+		if t := time.UnixMilli(i.ExpiresAt); first.IsZero() || t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}
+
+// openIDs are the ids of the open questions.
+func (w *waits) openIDs() map[string]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ids := make(map[string]bool, len(w.open))
+	for _, i := range w.open {
+		ids[i.ID] = true
+	}
+	return ids
 }
 
 // wakeLocked notes that an event came which ends the suspension.

@@ -26,7 +26,8 @@ func waiting(t *testing.T, r Request) (*loop, event.Call) {
 	r.Interactive = true
 	l := &loop{agent: a, run: a.newRun(t.Context(), rec, auth.Identity{}, r)}
 	a.active[rec.ID] = l.run
-	l.run.watchers = 1
+	a.watchers[rec.ID] = 1
+	t.Cleanup(l.run.inbox.close)
 	c := event.Call{CallID: "c1", Tool: "t", Server: "s"}
 	for _, b := range []event.Body{event.Start{}, event.ToolCallStart{Call: c}, event.ToolCall{Call: c}} {
 		if err := l.run.out.Append(t.Context(), b); err != nil {

@@ -29,7 +29,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req.Interactive = true
+	req.Interactive, req.Awaited = true, true
 	asked := time.Now()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
@@ -68,6 +68,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
 	var over <-chan struct{} // patience, while the run waits for a person
+	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
@@ -105,6 +106,12 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			}
 			continue
 		}
+		if left {
+			watch.Release()
+			p := newProblem("draining", "The service is shutting down; the run goes on.").retryAfter()
+			p.Instance = "/runs/" + id
+			return event.Run{}, p
+		}
 		select {
 		case <-page.More:
 		case <-over:
@@ -114,6 +121,8 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 				return run, err
 			}
 			over = nil // somebody has just answered
+		case <-leaving:
+			leaving, left = nil, true // what came until now still counts
 		case <-ctx.Done():
 			watch.Abandon()
 			return event.Run{}, errGone

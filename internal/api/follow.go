@@ -78,6 +78,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	defer stop()
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
+	leaving, left := h.Agent.Leaving(), false
 	for {
 		page, err := h.Log.After(r.Context(), run, s.pos)
 		if err != nil {
@@ -100,6 +101,9 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			heartbeat.Reset(h.Heartbeat)
 			continue
 		}
+		if left {
+			panic(http.ErrAbortHandler) // the run goes on elsewhere
+		}
 		select {
 		case <-page.More:
 		case <-heartbeat.C:
@@ -109,6 +113,8 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			}
 		case <-expiry:
 			panic(http.ErrAbortHandler)
+		case <-leaving:
+			leaving, left = nil, true // what came until now is still sent
 		case <-r.Context().Done():
 			return false
 		}

@@ -117,7 +117,7 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
 			return
 		}
-		header.Set("Access-Control-Allow-Methods", "GET, POST")
+		header.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
 		header.Set("Access-Control-Allow-Headers", allowedHeaders(r))
 		header.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)

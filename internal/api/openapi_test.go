@@ -128,6 +128,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d := document()
 	d.sameShape(t, "Answer", reflect.TypeFor[native.Answer](), component("Answer"))
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
+	d.sameShape(t, "RunList", reflect.TypeFor[native.RunList](), component("RunList"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
 	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
 	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
@@ -207,6 +208,7 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "idempotency_key") // of a header
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
+	delete(fields, "awaited")
 	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record"} {
 		delete(fields, name) // of other formats
 	}
@@ -324,6 +326,9 @@ func TestTheServiceAnswersAsDocumented(t *testing.T) {
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none","action":"cancel"}`, status: 404},
 		{route: "POST /runs/{run_id}/input", path: "/runs/" + run.ID + "/input", body: `{"id":"int_none"}`, status: 400},
 		{route: "POST /runs/{run_id}/cancel", path: "/runs/" + run.ID + "/cancel", status: 200},
+		{route: "GET /runs", status: 200},
+		{route: "GET /runs", path: "/runs?status=open", status: 400},
+		{route: "DELETE /runs/{run_id}", path: "/runs/run_none", status: 404},
 		{route: "GET /tools", status: 200},
 		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"args":{"a":1,"b":2}}`, status: 200},
 		{route: "POST /tools/{name}/call", path: "/tools/add/call", body: `{"arguments":{}}`, status: 400},

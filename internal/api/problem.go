@@ -152,6 +152,10 @@ func problemOf(err error) (p *problem, known bool) {
 		p = newProblem("not_found", "There is no MCP server of this name.")
 	case errors.Is(err, event.ErrNotFound):
 		p = newProblem("not_found", "There is no such run.")
+	case errors.Is(err, event.ErrLost):
+		p = newProblem("gone", "The process that had this run has ended, and the run with it.")
+	case errors.Is(err, event.ErrTooLarge):
+		p = newProblem("too_large", "The request is too large to be kept.")
 	case errors.Is(err, event.ErrGone):
 		p = newProblem("gone", "This part of the run is no longer kept.")
 	case errors.Is(err, event.ErrUnavailable):

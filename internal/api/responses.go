@@ -40,6 +40,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	if q.Stored() {
 		// Whoever reads can answer an approval with the next request; forms have no item.
 		req.Interactive, req.FormsDeclined, req.Record = true, true, record
+		req.Awaited = !q.Stream
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
@@ -202,10 +203,7 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	h.Agent.Cancel(s.run.ID)
-	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
-	defer stop()
-	if _, err := h.await(ctx, s.run.ID, nil, nil); err != nil && !errors.Is(err, errGone) {
+	if _, err := h.stop(r, s.run.ID); err != nil && !errors.Is(err, errGone) {
 		return err
 	}
 	return h.show(w, r, s, enc)

@@ -159,7 +159,9 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 // stop cancels a run, and returns it when its last event is written; errGone if that
 // takes too long.
 func (h *Handler) stop(r *http.Request, id string) (event.Run, error) {
-	h.Agent.Cancel(id)
+	if err := h.Agent.Cancel(r.Context(), id); err != nil {
+		return event.Run{}, err
+	}
 	ctx, done := context.WithTimeout(r.Context(), cancelWait)
 	defer done()
 	return h.await(ctx, id, nil, nil)

@@ -293,7 +293,7 @@ func bodies() []event.Body {
 		event.ToolCall{Call: call, Args: raw(`{"a":1}`), ArgsText: "{", Executor: event.Client},
 		event.ApprovalRequired{Call: call, InterruptID: "i", Args: raw(`{}`), Message: "m", ExpiresAt: 1},
 		event.ApprovalResolved{Call: call, InterruptID: "i", Approved: true, Reason: "r", By: "b"},
-		event.Elicitation{Call: call, InterruptID: "i", Mode: "form", Message: "m", Schema: raw(`{}`), URL: "https://example.com", ExpiresAt: 1},
+		event.Elicitation{Call: call, InterruptID: "i", Mode: "form", Message: "m", Schema: raw(`{}`), URL: "https://example.com", HeldOpen: true, ExpiresAt: 1},
 		event.ElicitationResolved{Call: call, InterruptID: "i", Action: "accept"},
 		event.ToolProgress{Call: call, Progress: 0.5, Total: 1, Message: "m"},
 		event.LogMessage{Call: call, Level: "info", Logger: "l", Data: raw(`1`)},

@@ -74,7 +74,8 @@ type (
 		FinishReason string `json:"finish_reason"`
 		Usage        *Usage `json:"usage,omitempty"`
 	}
-	// StepReset says that what the step said so far is void: it runs again.
+	// StepReset says that what the step said so far is void: it runs again. Its text and
+	// its calls were closed before.
 	StepReset struct {
 		Step   int    `json:"step"`
 		Reason string `json:"reason"`
@@ -152,6 +153,7 @@ type (
 		Message     string          `json:"message"`
 		Schema      json.RawMessage `json:"schema,omitempty"`
 		URL         string          `json:"url,omitempty"`
+		HeldOpen    bool            `json:"held_open,omitempty"` // the question ends with this process
 		ExpiresAt   int64           `json:"expires_at"`
 	}
 	// ElicitationResolved says how it was answered.

@@ -29,6 +29,9 @@ type Interrupt struct {
 	Mode   string          `json:"mode,omitempty"` // form or url
 	Schema json.RawMessage `json:"schema,omitempty"`
 	URL    string          `json:"url,omitempty"`
+	// HeldOpen says that the server's call stays open for the answer, in the process that
+	// made it: the question does not survive that process.
+	HeldOpen bool `json:"held_open,omitempty"`
 
 	CreatedAt int64 `json:"created_at"` // milliseconds since the Unix epoch
 	ExpiresAt int64 `json:"expires_at"`
@@ -42,7 +45,7 @@ func (i Interrupt) Body() Body {
 		}
 	}
 	return Elicitation{
-		Call: i.Call, InterruptID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL, ExpiresAt: i.ExpiresAt,
+		Call: i.Call, InterruptID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL, HeldOpen: i.HeldOpen, ExpiresAt: i.ExpiresAt,
 	}
 }
 

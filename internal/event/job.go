@@ -1,6 +1,9 @@
 package event
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Jobs is the part of a log that says which process executes a run. A run that is
 // never held has no job, and is executed by whoever created it.
@@ -37,8 +40,9 @@ type Job interface {
 	Done(ctx context.Context) error
 	// Release hands the run over to whoever claims it, this process included.
 	Release(ctx context.Context) error
-	// Park gives the run up until an input comes that has a position after seen.
-	Park(ctx context.Context, seen int64) error
+	// Park gives the run up until an input comes that has a position after seen, or
+	// until then; a time that is zero never comes.
+	Park(ctx context.Context, seen int64, until time.Time) error
 }
 
 // CancelID is the input that asks for a run's end.

@@ -13,6 +13,8 @@ var (
 	ErrNotFound = errors.New("no such run")
 	// ErrGone: the run or the position was here and is no longer kept.
 	ErrGone = errors.New("no longer kept")
+	// ErrLost: the run was one of a process that has ended, and of a log that ended with it.
+	ErrLost = errors.New("the run was lost with its process")
 	// ErrNoPosition: the run never reached that position.
 	ErrNoPosition = errors.New("not a position of this run")
 	// ErrEnded: the run has its terminal event; nothing may follow it.
@@ -84,6 +86,9 @@ func (e *KeyError) Error() string { return "the key stands for another run" }
 // beyond a network takes its ctx, and some seconds at most, 30 for Append, before it
 // says ErrUnavailable. A run's id that is not a Token is ErrNotFound everywhere.
 type Log interface {
+	// NewID makes an id for a run: a Token that nobody can guess. By it, a log that does not
+	// outlive its process knows the runs of others for what they are: ErrLost.
+	NewID() string
 	// Create makes a run without events, which this process may append to. ErrExists
 	// if there is one of that id, a *KeyError if its key stands for another one.
 	Create(ctx context.Context, r Run) error
@@ -114,7 +119,13 @@ type Log interface {
 
 	Inbox
 	Jobs
+	Journal
 	Directory
+
+	// ReadElsewhere reports whether another process has a reader of the run that waits
+	// for more, or had one some seconds ago. It takes some seconds at most; whom it
+	// cannot ask does not count.
+	ReadElsewhere(ctx context.Context, run string) bool
 
 	// Ready says why the log cannot be used at the moment, nil if it can.
 	Ready(ctx context.Context) error

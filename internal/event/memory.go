@@ -2,7 +2,9 @@ package event
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +36,7 @@ type MemoryOptions struct {
 
 // Memory is a Log that lives and dies with the process.
 type Memory struct {
+	mark      string // what the ids that this log makes end with
 	retention time.Duration
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
@@ -63,6 +66,7 @@ type memoryRun struct {
 	bytes  int64 // of events, results and inputs
 	kept   keptResults
 	inbox  memoryInbox
+	notes  []Note
 	job    *memoryJob // nil for a run that was never held, or is done
 	ended  time.Time  // when the terminal event came; zero before
 	gone   bool       // a tombstone: only run is left
@@ -77,7 +81,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
+	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -127,13 +131,8 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.gone:
-		return 0, 0, ErrGone
-	case !r.ended.IsZero():
-		return 0, 0, ErrEnded
-	case r.job != nil && !r.job.held:
-		return 0, 0, ErrFenced
+	if err := r.openLocked(); err != nil {
+		return 0, 0, err
 	}
 	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
 	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
@@ -146,6 +145,19 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 	r.bytes += size
 	wake(&r.more)
 	return e.Seq, size, nil
+}
+
+// openLocked says why nothing may be appended, nil if it may.
+func (r *memoryRun) openLocked() error {
+	switch {
+	case r.gone:
+		return ErrGone
+	case !r.ended.IsZero():
+		return ErrEnded
+	case r.job != nil && !r.job.held:
+		return ErrFenced
+	}
+	return nil
 }
 
 // account adds an append to the books and makes room where it went over. Most
@@ -214,7 +226,10 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
 	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
-	r.inbox.inputs = nil
+	r.inbox.inputs, r.notes = nil, nil
+	if r.job != nil {
+		r.job.disarmLocked()
+	}
 	r.run.Last, r.run.Request = Event{}, nil
 	id := r.run.ID
 	wake(&r.more)
@@ -281,6 +296,9 @@ func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 // Ready implements Log.
 func (m *Memory) Ready(context.Context) error { return nil }
 
+// ReadElsewhere implements Log: there is no other process.
+func (m *Memory) ReadElsewhere(context.Context, string) bool { return false }
+
 // expired tells of a run whose time is over, buried already or not. r.mu is held.
 func (m *Memory) expired(r *memoryRun) bool {
 	return r.gone || !r.ended.IsZero() && time.Since(r.ended) >= m.retention
@@ -290,8 +308,11 @@ func (m *Memory) run(id string) (*memoryRun, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	r, ok := m.runs[id]
-	if !ok {
-		return nil, ErrNotFound
+	switch {
+	case ok:
+		return r, nil
+	case m.isForeign(id):
+		return nil, ErrLost
 	}
-	return r, nil
+	return nil, ErrNotFound
 }

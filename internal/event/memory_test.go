@@ -159,3 +159,23 @@ func BenchmarkMemoryAppend(b *testing.B) {
 		}
 	}
 }
+
+// Whoever asks for a run of an earlier process is told that it is gone, and not that it
+// never was.
+func TestARunOfAnotherProcessIsLost(t *testing.T) {
+	earlier, log := event.NewMemory(event.MemoryOptions{}), event.NewMemory(event.MemoryOptions{})
+	for range 100 {
+		id, mine := earlier.NewID(), log.NewID()
+		if !event.Token(id) || id == earlier.NewID() || len(id) != len(mine) {
+			t.Fatalf("id %s", id)
+		}
+		if _, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrLost) {
+			t.Errorf("%s: %v", id, err)
+		}
+		for _, other := range []string{mine, "run_none", id + "x", "RUN" + id[3:], "thr" + id[3:], ""} {
+			if _, err := log.Run(t.Context(), other); !errors.Is(err, event.ErrNotFound) {
+				t.Errorf("%s: %v", other, err)
+			}
+		}
+	}
+}

@@ -27,12 +27,12 @@ func (m *Memory) Give(_ context.Context, run, id string, data []byte) error {
 	}
 	m.account(r, size, false)
 	if job != nil {
-		m.jobs.put(job)
+		job.wake()
 	}
 	return nil
 }
 
-// give adds an input and returns the job that it wakes, nil if there is none.
+// give adds an input and returns the job that it may wake, nil if there is none.
 func (r *memoryRun) give(m *Memory, id string, data []byte, size int64) (woken *memoryJob, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,10 +50,6 @@ func (r *memoryRun) give(m *Memory, id string, data []byte, size int64) (woken *
 	r.inbox.inputs = append(r.inbox.inputs, Input{ID: id, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
 	r.bytes += size
 	wake(&r.inbox.more)
-	if r.job == nil || !r.job.parked {
-		return nil, nil
-	}
-	r.job.parked = false
 	return r.job, nil
 }
 

@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // memoryJobs are the runs of a Memory log that nobody executes and somebody should.
@@ -19,9 +20,11 @@ type memoryJob struct {
 	run     *memoryRun
 	request []byte
 
-	held    bool // guarded by the run's mutex
-	parked  bool // so is this
-	attempt int  // so is this
+	// What follows is guarded by the run's mutex.
+	held    bool
+	parked  bool
+	alarm   *time.Timer // wakes the parked run; nil where nothing will
+	attempt int
 }
 
 // Hold implements Jobs.
@@ -131,14 +134,36 @@ func (j *memoryJob) Release(context.Context) error {
 }
 
 // Park implements Job.
-func (j *memoryJob) Park(_ context.Context, seen int64) error {
+func (j *memoryJob) Park(_ context.Context, seen int64, until time.Time) error {
 	j.run.mu.Lock()
 	j.held = false
-	j.parked = int64(len(j.run.inbox.inputs)) <= seen
+	j.parked = int64(len(j.run.inbox.inputs)) <= seen && !j.run.gone
 	queue := !j.parked
+	if j.parked && !until.IsZero() {
+		j.alarm = time.AfterFunc(time.Until(until), j.wake)
+	}
 	j.run.mu.Unlock()
 	if queue {
 		j.log.jobs.put(j)
 	}
 	return nil
+}
+
+// wake puts a parked job into the queue.
+func (j *memoryJob) wake() {
+	j.run.mu.Lock()
+	woken := j.parked
+	j.parked = false
+	j.disarmLocked()
+	j.run.mu.Unlock()
+	if woken {
+		j.log.jobs.put(j)
+	}
+}
+
+func (j *memoryJob) disarmLocked() {
+	if j.alarm != nil {
+		j.alarm.Stop()
+		j.alarm = nil
+	}
 }

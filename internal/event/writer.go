@@ -34,6 +34,7 @@ type Writer struct {
 	calls     []openCall // in the order of their start, ended ones too: an id is used once
 	asked     []openInterrupt
 	suspended bool
+	sealed    bool
 }
 
 type openCall struct {
@@ -50,42 +51,64 @@ func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run}
 // process that took the run over. ErrEnded if there is nothing to go on with, or what
 // After says.
 func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
-	w := NewWriter(log, run)
-	for pos := int64(0); ; {
-		page, err := log.After(ctx, run, pos)
+	var events []Event
+	for {
+		page, err := log.After(ctx, run, int64(len(events)))
 		if err != nil {
 			return nil, fmt.Errorf("resume a run: %w", err)
 		}
-		if page.Ended {
-			return nil, ErrEnded
-		}
-		if len(page.Events) == 0 {
-			return w, nil
-		}
-		for _, e := range page.Events {
-			if reason := w.applyLocked(e.Body); reason != "" { // nobody has w yet
-				return nil, fmt.Errorf("resume a run: %w", &OrderError{e.Body.Type(), reason})
-			}
-			pos = e.Seq
+		if events = append(events, page.Events...); page.Ended || len(page.Events) == 0 {
+			return WriterAfter(log, run, events)
 		}
 	}
 }
 
+// WriterAfter is ResumeWriter for whoever has read all events of the run already.
+func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
+	w := NewWriter(log, run)
+	for _, e := range events {
+		if reason := w.applyLocked(e.Body); reason != "" { // nobody has w yet
+			return nil, fmt.Errorf("resume a run: %w", &OrderError{e.Body.Type(), reason})
+		}
+	}
+	if w.ended {
+		return nil, ErrEnded
+	}
+	return w, nil
+}
+
+// Seal ends what this writer may append, when it returns: from then on the run is
+// somebody else's, and ErrFenced is the answer here.
+func (w *Writer) Seal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sealed = true
+}
+
+// Suspended reports whether the run waits for a person.
+func (w *Writer) Suspended() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.suspended
+}
+
 // Append adds b to the run. A terminal event is preceded by the closers of
-// everything that is open. It returns an *OrderError if b may not come now,
-// ErrSuspended while the run waits for a person, ErrEnded after the terminal event, or
-// the log's error.
+// everything that is open, and step_reset by those of what the step has open. It returns an *OrderError if b may not come now,
+// ErrSuspended while the run waits for a person, ErrEnded after the terminal event,
+// ErrFenced once it is sealed, or the log's error.
 func (w *Writer) Append(ctx context.Context, b Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended {
+	switch {
+	case w.ended:
 		return ErrEnded
+	case w.sealed:
+		return ErrFenced
+	case terminal(b) && !w.started:
+		return &OrderError{b.Type(), "start comes first"}
 	}
-	if terminal(b) {
-		if !w.started {
-			return &OrderError{b.Type(), "start comes first"}
-		}
-		if err := w.closeLocked(ctx, b); err != nil {
+	for _, closer := range w.closersLocked(b) {
+		if err := w.appendLocked(ctx, closer); err != nil {
 			return err
 		}
 	}
@@ -105,10 +128,17 @@ func (w *Writer) appendLocked(ctx context.Context, b Body) error {
 	return nil
 }
 
-// closeLocked appends what is missing before a terminal event, as a reader that
-// counts opened and closed things needs it.
-func (w *Writer) closeLocked(ctx context.Context, cause Body) error {
-	var closers []Body
+// closersLocked are what is missing before b, for a reader that counts opened and closed
+// things. The calls of a step that is open have not begun yet; they go with it.
+func (w *Writer) closersLocked(b Body) (closers []Body) {
+	reset, resets := b.(StepReset)
+	if !terminal(b) && !(resets && reset.Step == w.step) {
+		return nil
+	}
+	over := "The run ended before this call did."
+	if resets {
+		over = "The step that made this call runs again."
+	}
 	if w.text != "" {
 		closers = append(closers, TextEnd{w.text})
 	}
@@ -125,17 +155,12 @@ func (w *Writer) closeLocked(ctx context.Context, cause Body) error {
 		if !c.complete {
 			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.text)})
 		}
-		closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: "The run ended before this call did."})
+		closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: over})
 	}
-	if w.step != 0 {
-		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(cause)})
+	if w.step != 0 && !resets {
+		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(b)})
 	}
-	for _, b := range closers {
-		if err := w.appendLocked(ctx, b); err != nil {
-			return err
-		}
-	}
-	return nil
+	return closers
 }
 
 func closingReason(cause Body) string {

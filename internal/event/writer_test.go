@@ -59,6 +59,37 @@ func TestATerminalEventClosesWhateverIsOpen(t *testing.T) {
 	}
 }
 
+// A reader that knows no step_reset still sees every part and every call end.
+func TestAResetClosesWhatItsStepHasOpen(t *testing.T) {
+	another := event.Call{CallID: "c2"}
+	got, err := types(t, event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call},
+		event.ToolCallStart{Call: another}, event.ToolCallArgs{Call: another, Delta: "{"}, event.StepReset{Step: 1},
+		event.TextStart{PartID: "q"}, event.TextEnd{PartID: "q"}, event.StepEnd{Step: 1}, event.FinalAnswer{})
+	want := "start step_start text_start tool_call_start tool_call tool_call_start tool_call_args text_end tool_error tool_call tool_error step_reset " +
+		"text_start text_end step_end final_answer"
+	if err != nil || strings.Join(got, " ") != want {
+		t.Errorf("got  %v, %v\nwant %s", got, err, want)
+	}
+}
+
+func TestASealedWriterAppendsNothing(t *testing.T) {
+	log := event.NewMemory(event.MemoryOptions{})
+	newRun(t, log, "run_a")
+	w := event.NewWriter(log, "run_a")
+	if err := w.Append(t.Context(), event.Start{}); err != nil {
+		t.Fatal(err)
+	}
+	w.Seal()
+	for _, b := range []event.Body{event.StepStart{Step: 1}, event.RunError{}} {
+		if err := w.Append(t.Context(), b); !errors.Is(err, event.ErrFenced) {
+			t.Errorf("%s: %v", b.Type(), err)
+		}
+	}
+	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 1 {
+		t.Errorf("%+v, %v", r.Last, err)
+	}
+}
+
 func TestWhatWouldBreakTheOrderIsRefused(t *testing.T) {
 	start, step := event.Start{}, event.StepStart{Step: 1}
 	begun, said := event.ToolCallStart{Call: call}, event.ToolCall{Call: call}
@@ -85,6 +116,7 @@ func TestWhatWouldBreakTheOrderIsRefused(t *testing.T) {
 		{"a result before the call", []event.Body{start, begun, event.ToolResult{Call: call}}},
 		{"two results", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolError{Call: call}}},
 		{"progress after the result", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolProgress{Call: call}}},
+		{"the reset of another step", []event.Body{start, step, event.TextStart{PartID: "p"}, event.StepReset{Step: 2}}},
 		{"a call id used again", []event.Body{start, begun, said, event.ToolResult{Call: call}, begun}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

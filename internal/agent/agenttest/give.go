@@ -3,6 +3,7 @@ package agenttest
 import (
 	"context"
 	"encoding/json"
+	"maps"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -20,6 +21,23 @@ func (s *ToolServer) Gift(name, result string) (args string) {
 	return string(quoted)
 }
 
+// count counts a call that has arrived.
+func (s *ToolServer) count(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made == nil {
+		s.made = make(map[string]int)
+	}
+	s.made[name]++
+}
+
+// Made is how many calls of each tool have arrived.
+func (s *ToolServer) Made() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.made)
+}
+
 // given is a result that is sent as it stands.
 type given struct {
 	*sdk.CallToolResult
@@ -34,8 +52,11 @@ func (s *ToolServer) addGive(server *sdk.Server) {
 	})
 	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
-			res, err := next(ctx, method, r)
 			call, ok := r.(*sdk.CallToolRequest)
+			if ok {
+				s.count(call.Params.Name)
+			}
+			res, err := next(ctx, method, r)
 			if err != nil || !ok || call.Params.Name != "give" {
 				return res, err
 			}

@@ -44,8 +44,9 @@ type ToolServer struct {
 	Left     chan struct{} // the tool "wait" saw its context end
 	Together chan struct{} // the tool "meet" leaves when it is closed
 
-	mu    sync.Mutex // protects gifts
+	mu    sync.Mutex // protects what follows
 	gifts map[string]json.RawMessage
+	made  map[string]int // calls that arrived, by tool
 }
 
 type sum struct {

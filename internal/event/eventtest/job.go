@@ -113,7 +113,7 @@ func aParkedRunWaitsForAnInput(t *testing.T, log event.Log) {
 	job := hold(t, log, "run_a")
 	add(t, log, "run_a", event.Start{})
 	add(t, log, "run_a", event.Suspended{})
-	if err := job.Park(t.Context(), 0); err != nil {
+	if err := job.Park(t.Context(), 0, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	noClaim(t, log)
@@ -125,18 +125,50 @@ func aParkedRunWaitsForAnInput(t *testing.T, log event.Log) {
 	}
 	// What came between the executor's last look and its parking wakes the run at once.
 	give(t, log, "run_a", "int_2", "no")
-	if err := job.Park(t.Context(), page.Inputs[0].Pos); err != nil {
+	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	job = claim(t, log)
 	if page, err = log.Inputs(t.Context(), "run_a", page.Inputs[0].Pos); err != nil || len(page.Inputs) != 1 || page.Inputs[0].ID != "int_2" {
 		t.Fatalf("%+v, %v", page, err)
 	}
-	if err := job.Park(t.Context(), page.Inputs[0].Pos); err != nil {
+	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	noClaim(t, log)
 	if err := log.Delete(t.Context(), "run_a"); err != nil {
+		t.Fatal(err)
+	}
+	noClaim(t, log)
+}
+
+// aParkedRunWakesWhenItsTimeComes, and not before, also when it was woken in between.
+func aParkedRunWakesWhenItsTimeComes(t *testing.T, log event.Log) {
+	create(t, log, "run_a")
+	job := hold(t, log, "run_a")
+	add(t, log, "run_a", event.Start{})
+	for range 2 {
+		until := time.Now().Add(time.Second)
+		if err := job.Park(t.Context(), 0, until); err != nil {
+			t.Fatal(err)
+		}
+		noClaim(t, log)
+		job = claim(t, log)
+		if early := time.Until(until); early > 0 {
+			t.Fatalf("%v too early", early)
+		}
+	}
+	if err := job.Park(t.Context(), 0, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	give(t, log, "run_a", "int_1", "yes")
+	job = claim(t, log)
+	if err := job.Park(t.Context(), 1<<60, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	job = claim(t, log)
+	add(t, log, "run_a", event.FinalAnswer{})
+	if err := job.Done(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	noClaim(t, log)

@@ -37,8 +37,10 @@ func (l *Log) bury(ctx context.Context, id, own string) error {
 	if err := l.forget(ctx, runsName, runRoot+runSubject(id)+".>"); err != nil {
 		return err
 	}
-	if err := l.forget(ctx, jobsName, jobRoot+id); err != nil {
-		return err
+	for _, root := range []string{jobRoot, wakeRoot} {
+		if err := l.forget(ctx, jobsName, root+id); err != nil {
+			return err
+		}
 	}
 	return l.forget(ctx, indexName, own)
 }

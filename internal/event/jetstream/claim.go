@@ -68,6 +68,9 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 		mine.keep(m)
 		return nil, nil
 	}
+	if wait := putOff(m); wait > 0 {
+		return nil, m.NakWithDelay(wait)
+	}
 	for range 20 {
 		last, err := l.lastAtLeader(ctx, runsName, runRoot+runSubject(id)+"."+evKind)
 		if err != nil {
@@ -122,13 +125,13 @@ func (l *Log) claim(ctx context.Context, id string, s state, m js.Msg) (event.Jo
 	if err != nil {
 		return nil, err
 	}
-	j := &job{log: l, id: id, lease: m}
+	j := &job{log: l, id: id, leases: map[string]js.Msg{m.Subject(): m}}
 	if request != nil {
 		if j.request, err = l.unpack(ctx, *request); err != nil {
 			return nil, err
 		}
 	}
-	by := writerID{log: l.name, attempt: s.by.attempt + 1, seq: s.last.Seq, claim: true}
+	by := writerID{log: l.name, attempt: s.by.attempt + 1, seq: s.last.Seq, kind: claimed}
 	c := nats.NewMsg(runRoot + runSubject(id) + "." + evKind)
 	c.Header.Set(writerHeader, by.String())
 	if c.Data = s.data; s.parts != "" {
@@ -147,7 +150,7 @@ func (l *Log) claim(ctx context.Context, id string, s state, m js.Msg) (event.Jo
 		r.record, r.writer = s.record, j.writer
 		if r.at != s.at || !r.loaded { // else the tail is up to date
 			r.tail, r.tailAt, r.bytes = nil, nil, 0
-			if !s.by.claim && s.last.Seq > 0 {
+			if !s.by.silent() && s.last.Seq > 0 {
 				r.tail, r.tailAt, r.bytes = []event.Event{s.last}, []uint64{s.at}, len(s.last.JSON)
 			}
 		}

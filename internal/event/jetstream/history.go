@@ -41,7 +41,7 @@ func (r *run) history(ctx context.Context, seq int64) (event.Page, error) {
 			switch {
 			case err != nil:
 				return page, err
-			case by.claim || e.Seq <= seq:
+			case by.silent() || e.Seq <= seq:
 			case e.Seq != seq+int64(len(page.Events))+1:
 				return event.Page{}, event.ErrGone
 			default:

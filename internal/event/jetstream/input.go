@@ -36,14 +36,14 @@ func (l *Log) Give(ctx context.Context, run, id string, data []byte) error {
 	case err != nil:
 		return err
 	}
-	if err := l.enqueue(ctx, run); err != nil {
+	if err := l.enqueue(ctx, wakeRoot+run); err != nil {
 		return err
 	}
 	l.wakeLater(run)
 	return nil
 }
 
-// wakeLater enqueues a run once more after a while. A process that dies exactly between
+// wakeLater wakes a run once more after a while. A process that dies exactly between
 // parking a run and looking for the inputs that came meanwhile would leave it asleep.
 // For a run that is executed, or has ended, it changes nothing.
 func (l *Log) wakeLater(run string) {
@@ -53,7 +53,7 @@ func (l *Log) wakeLater(run string) {
 			ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 			defer cancel()
 			if known, err := l.Run(ctx, run); err == nil && !known.Last.Terminal() {
-				_ = l.enqueue(ctx, run) // it was tried before
+				_ = l.enqueue(ctx, wakeRoot+run) // it was tried before
 			}
 		case <-l.ctx.Done():
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,15 +16,17 @@ import (
 
 // job is an event.Job. Its message in the work queue stays while the run is executed:
 // delivered to this log and kept alive, or on its way to somebody who will ask whether
-// the run is held here and leave it.
+// the run is held here and leave it. While the run is parked it is put off, until the
+// time that the run waits for at most. The second message that a job can have is the one
+// that an input brings, which is there at once.
 type job struct {
 	log     *Log
 	writer  *writer
 	id      string
 	request []byte
 
-	mu    sync.Mutex // guards lease
-	lease js.Msg     // nil until the message was delivered to this log
+	mu     sync.Mutex        // guards leases
+	leases map[string]js.Msg // the messages that were delivered to this log, by subject
 }
 
 // Hold implements event.Jobs.
@@ -38,7 +41,7 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	if err := w.open(); err != nil {
 		return nil, err
 	}
-	j := &job{log: l, writer: w, id: run, request: request}
+	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]js.Msg)}
 	l.mu.Lock()
 	if l.held[run] != nil {
 		l.mu.Unlock()
@@ -47,7 +50,7 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	l.held[run] = j // before anybody can be told of the job and ask
 	l.mu.Unlock()
 	if err = l.put(ctx, run, reqKind, request); err == nil {
-		err = l.enqueue(ctx, run)
+		err = l.enqueue(ctx, jobRoot+run)
 	}
 	if err != nil {
 		l.drop(j)
@@ -56,11 +59,14 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	return j, nil
 }
 
-// enqueue makes the job of a run, unless there is one.
-func (l *Log) enqueue(ctx context.Context, run string) error {
+// enqueue makes a message of a job, unless there is one. A header may follow.
+func (l *Log) enqueue(ctx context.Context, subject string, header ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, event.ErrUnavailable)
 	defer cancel()
-	m := nats.NewMsg(jobRoot + run)
+	m := nats.NewMsg(subject)
+	if len(header) == 2 {
+		m.Header.Set(header[0], header[1])
+	}
 	for {
 		_, err := l.tryPublish(ctx, m)
 		switch {
@@ -87,11 +93,19 @@ func (l *Log) drop(j *job) {
 	}
 }
 
-// keep takes the job's message: the first time, or again after its lease was forgotten.
+// keep takes a message of the job: the first time, or again after its lease was
+// forgotten.
 func (j *job) keep(m js.Msg) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.lease = m
+	j.leases[m.Subject()] = m
+}
+
+// lease is the job's message of a subject, nil if it was not delivered to this log.
+func (j *job) lease(root string) js.Msg {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.leases[root+j.id]
 }
 
 // Run implements event.Job.
@@ -122,48 +136,70 @@ func (j *job) Release(ctx context.Context) error {
 	if errors.Is(err, event.ErrFenced) {
 		return nil // somebody has taken it already
 	}
-	j.mu.Lock()
-	lease := j.lease
-	j.mu.Unlock()
-	if lease != nil {
-		if nak := lease.Nak(); nak == nil {
-			return err
-		}
+	if lease := j.lease(jobRoot); lease != nil && lease.Nak() == nil {
+		return errors.Join(err, j.acknowledge(ctx, wakeRoot))
 	}
 	// The message is with somebody who was told to leave the run alone for a while.
-	return errors.Join(err, j.remove(ctx), j.log.enqueue(ctx, j.id))
+	return errors.Join(err, j.remove(ctx), j.log.enqueue(ctx, jobRoot+j.id))
 }
 
-// Park implements event.Job.
-func (j *job) Park(ctx context.Context, seen int64) error {
+// Park implements event.Job. The message is put off, so that it is never not there.
+func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	err := j.writer.give(ctx, event.ErrFenced)
 	j.log.drop(j)
 	if errors.Is(err, event.ErrFenced) {
 		return nil
 	}
-	if err := errors.Join(err, j.remove(ctx)); err != nil {
+	wait := parkedFor
+	if !until.IsZero() {
+		wait = min(max(time.Until(until), time.Millisecond), parkedFor)
+	}
+	lease := j.lease(jobRoot)
+	if lease == nil || lease.NakWithDelay(wait) != nil {
+		// It is with somebody else, who would claim the run when he looks at it again.
+		err = errors.Join(err, j.remove(ctx), j.log.enqueue(ctx, jobRoot+j.id, notBeforeHeader, strconv.FormatInt(time.Now().Add(wait).UnixMilli(), 10)))
+	}
+	if err := errors.Join(err, j.acknowledge(ctx, wakeRoot)); err != nil {
 		return err
 	}
 	// Something may have come between the executor's last look and now; whoever gave it
-	// was told that the run has a job.
+	// may have found a message there that is gone now.
 	page, err := j.log.inputs(ctx, j.id, seen)
 	if err == nil && len(page) > 0 {
-		err = j.log.enqueue(ctx, j.id)
+		err = j.log.enqueue(ctx, wakeRoot+j.id)
 	}
 	return err
 }
 
+// parkedFor is how long a run is parked that no time was said for; it is claimed then
+// and can be parked again.
+const parkedFor = 24 * time.Hour
+
+// putOff is how much longer a job's message is to be left alone.
+func putOff(m js.Msg) time.Duration {
+	ms, err := strconv.ParseInt(m.Headers().Get(notBeforeHeader), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Until(time.UnixMilli(ms))
+}
+
 // remove takes the job out of the queue.
 func (j *job) remove(ctx context.Context) error {
-	j.mu.Lock()
-	lease := j.lease
-	j.mu.Unlock()
-	if lease != nil {
+	return errors.Join(j.acknowledge(ctx, jobRoot), j.acknowledge(ctx, wakeRoot))
+}
+
+// acknowledge takes one message of the job out of the queue.
+func (j *job) acknowledge(ctx context.Context, root string) error {
+	switch lease := j.lease(root); {
+	case lease != nil:
 		acked, cancel := context.WithTimeout(ctx, tryTimeout)
 		defer cancel()
 		if lease.DoubleAck(acked) == nil {
 			return nil
 		}
+	case root == wakeRoot:
+		return nil // there is seldom one, and whoever gets it finds out what it is worth
 	}
-	return j.log.forget(ctx, jobsName, jobRoot+j.id)
+	return j.log.forget(ctx, jobsName, root+j.id)
 }

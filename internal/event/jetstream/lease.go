@@ -100,8 +100,8 @@ func (l *Log) heartbeat() {
 					continue // it is the new owner's to keep alive, or to be found dead
 				}
 				j.mu.Lock()
-				if j.lease != nil {
-					_ = j.lease.InProgress() // the next one may get through
+				for _, lease := range j.leases {
+					_ = lease.InProgress() // the next one may get through
 				}
 				j.mu.Unlock()
 			}

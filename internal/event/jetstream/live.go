@@ -58,8 +58,8 @@ func (r *run) deliver(m message, kind string) {
 		r.wakeLocked()
 		return
 	}
-	if by.claim {
-		r.claimedLocked(m.at, by)
+	if by.silent() {
+		r.passLocked(m.at, by)
 		return
 	}
 	e, err := event.Decode(m.data)

@@ -189,7 +189,7 @@ func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Con
 
 // start is everything that goes on until Close.
 func (l *Log) start() error {
-	if err := l.answerHeld(); err != nil {
+	if err := errors.Join(l.answerHeld(), l.answerReaders()); err != nil {
 		return err
 	}
 	l.wg.Go(l.dispatch)

@@ -14,22 +14,34 @@ import (
 
 // Headers of our messages.
 const (
-	writerHeader = "Answerd-Writer" // LOG ATTEMPT SEQ, and " claim" where it is no event
-	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in that many messages
+	writerHeader    = "Answerd-Writer"     // LOG ATTEMPT SEQ, and " claim" or " note" where it is no event
+	notBeforeHeader = "Answerd-Not-Before" // of a job: ms since the Unix epoch
+	noteHeader      = "Answerd-Note"       // what a note says, in base64
+	partsHeader     = "Answerd-Parts"      // NONCE COUNT: the payload is in that many messages
 )
 
 // writerID says who wrote a message to a run, and where in the run it is.
 type writerID struct {
 	log     string
 	attempt int
-	seq     int64 // of the event, or for a claim, of the one before it
-	claim   bool
+	seq     int64 // of the event; where it is none, of the one before it
+	kind    string
 }
+
+// What messages of a run are that are no events. They repeat the event before them, so
+// that the last message of a run always tells the last event.
+const (
+	claimed = "claim"
+	noted   = "note"
+)
+
+// silent reports whether the message is no event.
+func (w writerID) silent() bool { return w.kind != "" }
 
 func (w writerID) String() string {
 	s := w.log + " " + strconv.Itoa(w.attempt) + " " + strconv.FormatInt(w.seq, 10)
-	if w.claim {
-		s += " claim"
+	if w.silent() {
+		s += " " + w.kind
 	}
 	return s
 }
@@ -39,7 +51,9 @@ func parseWriter(s string) (w writerID, err error) {
 	if len(f) < 3 {
 		return w, fmt.Errorf("a message of the log has no writer")
 	}
-	w.log, w.claim = f[0], len(f) == 4
+	if w.log = f[0]; len(f) > 3 {
+		w.kind = f[3]
+	}
 	if w.attempt, err = strconv.Atoi(f[1]); err == nil {
 		w.seq, err = strconv.ParseInt(f[2], 10, 64)
 	}
@@ -49,8 +63,7 @@ func parseWriter(s string) (w writerID, err error) {
 	return w, nil
 }
 
-// event reads an event, or a claim, back from its message. A claim repeats the event
-// before it, so that the last message of a run always tells the last event.
+// event reads back the event that a message is, or repeats.
 func (l *Log) event(ctx context.Context, m message) (event.Event, writerID, error) {
 	by, err := parseWriter(m.header.Get(writerHeader))
 	if err != nil {

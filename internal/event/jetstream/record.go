@@ -2,9 +2,11 @@ package jetstream
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -44,6 +46,9 @@ func recordOf(r event.Run) record {
 func (rec *record) run(id string) event.Run {
 	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Request: rec.Request}
 }
+
+// NewID implements event.Log.
+func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 
 // Create implements event.Log. The entry by owner comes first: it is what a run is
 // found by when it is to be forgotten, whatever of the rest was written.

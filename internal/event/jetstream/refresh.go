@@ -123,7 +123,7 @@ func (r *run) load(ctx context.Context, rec *record) error {
 	if found.at > r.at {
 		r.tail, r.tailAt, r.bytes = nil, nil, 0
 		r.last, r.at, r.by, r.loaded = e, found.at, by, true
-		if !by.claim && e.Seq > 0 {
+		if !by.silent() && e.Seq > 0 {
 			r.tail, r.tailAt, r.bytes = []event.Event{e}, []uint64{found.at}, len(e.JSON)
 		}
 		r.wakeLocked()
@@ -163,8 +163,8 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 				return err
 			}
 			r.mu.Lock()
-			if by.claim {
-				r.claimedLocked(m.at, by)
+			if by.silent() {
+				r.passLocked(m.at, by)
 			} else {
 				r.pushLocked(e, m.at, max(r.at, from), by)
 			}
@@ -177,8 +177,8 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 	}
 }
 
-// claimedLocked takes in that somebody claimed the run. A claim is no event.
-func (r *run) claimedLocked(at uint64, by writerID) {
+// passLocked takes in a message that is no event.
+func (r *run) passLocked(at uint64, by writerID) {
 	if at > r.at {
 		r.at, r.by = at, by
 	}

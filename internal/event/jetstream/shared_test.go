@@ -251,7 +251,7 @@ func TestAnAnswerGivenElsewhereReachesTheRun(t *testing.T) {
 	if err := a.Give(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrAnswered) {
 		t.Errorf("a second time: %v", err)
 	}
-	if err := job.Park(t.Context(), page.Inputs[0].Pos); err != nil {
+	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Give(t.Context(), "run_a", "int_1", nil); err != nil {

@@ -60,7 +60,7 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	}
 	if l.jobsStream, err = l.stream(ctx, js.StreamConfig{
 		// At most one job of a run: a second one is refused while the first is not done.
-		Name: jobsName, Subjects: []string{jobRoot + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		Name: jobsName, Subjects: []string{jobRoot + "*", wakeRoot + "*"}, Storage: js.FileStorage, Replicas: replicas,
 		MaxBytes: sideBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
 		Retention: js.WorkQueuePolicy,
 	}); err != nil {

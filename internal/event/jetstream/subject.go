@@ -16,18 +16,20 @@ import (
 const (
 	runRoot  = "answerd.run."
 	liveRoot = "answerd.live."
-	recRoot  = "answerd.rec." // ID: the record of a run
-	ownRoot  = "answerd.own." // OWNER.THREAD.ID: the same run, by owner
-	keyRoot  = "answerd.key." // an idempotency key
-	jobRoot  = "answerd.job." // ID
+	recRoot  = "answerd.rec."  // ID: the record of a run
+	ownRoot  = "answerd.own."  // OWNER.THREAD.ID: the same run, by owner
+	keyRoot  = "answerd.key."  // an idempotency key
+	jobRoot  = "answerd.job."  // ID
+	wakeRoot = "answerd.wake." // ID: the same job, now, although the other is put off
 	heldRoot = "answerd.held."
+	readRoot = "answerd.read" // the question who reads a run
 
 	shards = 16
 )
 
 // Kinds of a run's messages, the token after its id.
 const (
-	evKind   = "ev"   // its events, and claims
+	evKind   = "ev"   // its events, claims and notes
 	inKind   = "in"   // .INPUT: answers and requests from outside
 	resKind  = "res"  // .CALL: results
 	reqKind  = "req"  // what the executor was given

@@ -151,7 +151,7 @@ func (w *writer) storeLocked(ctx context.Context, b event.Body) error {
 		return err
 	}
 	by := writerID{log: r.log.name, attempt: w.attempt, seq: e.Seq}
-	at, err := w.sendLocked(ctx, by, e.JSON)
+	at, err := w.sendLocked(ctx, nats.NewMsg(r.subject(evKind)), by, e.JSON)
 	if err != nil {
 		return err
 	}
@@ -164,9 +164,8 @@ func (w *writer) storeLocked(ctx context.Context, b event.Body) error {
 }
 
 // sendLocked appends a message behind the last one of the run.
-func (w *writer) sendLocked(ctx context.Context, by writerID, payload []byte) (uint64, error) {
+func (w *writer) sendLocked(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
-	m := nats.NewMsg(r.subject(evKind))
 	m.Header.Set(writerHeader, by.String())
 	err := r.log.pack(ctx, r.id, m, payload)
 	if err != nil {

@@ -154,9 +154,15 @@ func Says(deltas ...string) Answer {
 type Call struct{ ID, Name, Args string }
 
 // Calls answers with tool calls, each as its beginning and its arguments.
-func Calls(calls ...Call) Answer {
+func Calls(calls ...Call) Answer { return SaysAndCalls("", calls...) }
+
+// SaysAndCalls answers with text, unless it is "", and then with tool calls.
+func SaysAndCalls(text string, calls ...Call) Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var chunks []any
+		if text != "" {
+			chunks = append(chunks, map[string]any{"content": text})
+		}
 		for i, c := range calls {
 			if c.ID == "" {
 				c.ID = fmt.Sprintf("call_%d", i+1)

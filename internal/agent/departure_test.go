@@ -1,0 +1,272 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// leaves ends a process in an orderly way whose time to drain is over.
+func leaves(h *agenttest.House) {
+	over, stop := context.WithCancel(context.Background())
+	stop()
+	h.Drain(over)
+}
+
+// with has the tools of another house: a definition that is approved is one of a server.
+func with(h *agenttest.House) func(*mcp.ServerConfig) {
+	return func(s *mcp.ServerConfig) { s.URL = h.Tools.URL }
+}
+
+func memory() event.Log { return event.NewMemory(event.MemoryOptions{}) }
+
+// A drained process hands its runs over instead of failing them.
+func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
+	log, g, gone := memory(), newGate(), make(chan struct{}, 1)
+	a := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
+	run := a.Begin(t, agent.Request{}).ID
+	a.Until(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
+	reader := a.Watch(run)
+	leaves(a)
+	reader.Release()
+	<-gone
+	select {
+	case <-a.Leaving():
+	default:
+		t.Error("readers are not told that it leaves")
+	}
+	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.Running {
+		t.Fatalf("%s, %v", r.Last.JSON, err)
+	}
+	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
+		t.Error(err)
+	}
+	b := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), durable(log))
+	events := b.Events(t, run)
+	if got := names(events, "text_start"); got != "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer" {
+		t.Error(got)
+	}
+	if end := agenttest.Last[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.Made()) != 0 {
+		t.Errorf("%+v, calls %v", end, b.Tools.Made())
+	}
+	oneEndingPerCall(t, events)
+}
+
+// Nobody executes a run that only waits; whoever gets the answer goes on.
+func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
+	log := memory()
+	a := adding(t, durable(log), onePlusTwo)
+	run := a.Begin(t, agent.Request{Interactive: true}).ID
+	i := suspended(t, a, run, 1)[0]
+	leaves(a)
+	b := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), durable(log), guarded("add"), with(a))
+	if got := suspended(t, b, run, 1); len(got) != 1 || got[0].ID != i.ID {
+		t.Fatalf("%+v", got)
+	}
+	if err := b.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("a stranger: %v", err)
+	}
+	answer(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
+	if err := b.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(false)}); !errors.Is(err, agent.ErrAnswered) {
+		t.Errorf("a second answer: %v", err)
+	}
+	events := b.Events(t, run)
+	if got := names(events, "suspended"); got != "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
+		t.Error(got)
+	}
+	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":42}` {
+		t.Errorf("%+v", r)
+	}
+	if n := a.Tools.Made()["add"]; n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// The time to answer ends when the event says so, although nobody holds the run.
+func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
+	h := adding(t, func(o *agent.Options) {
+		durable(memory())(o)
+		o.AnswerTime = 50 * time.Millisecond
+	}, onePlusTwo)
+	events := h.Events(t, h.Begin(t, agent.Request{Interactive: true}).ID)
+	r := agenttest.Find[event.ApprovalResolved](events)
+	if len(r) != 1 || r[0].Approved || len(h.Tools.Made()) != 0 {
+		t.Errorf("%+v in %s", r, agenttest.Names(events))
+	}
+	agenttest.Last[event.FinalAnswer](t, events)
+}
+
+// What a server asks is answered to the call that is open, or to nobody.
+func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
+	log := memory()
+	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
+	a := agenttest.Build(t, script, durable(log), guarded("add"))
+	run := a.Begin(t, agent.Request{Interactive: true}).ID
+	waits := suspended(t, a, run, 1)
+	for _, i := range waits {
+		if i.HeldOpen != (i.Kind == event.KindElicitation) {
+			t.Errorf("%+v", i)
+		}
+	}
+	leaves(a)
+	asked := a.Tools.Made()["ask"]
+	b := agenttest.Build(t, script, durable(log), guarded("add"), with(a))
+	open := suspended(t, b, run, 2)
+	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
+		t.Fatalf("%+v, then %+v", waits, open)
+	}
+	answer(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
+	events := b.Events(t, run)
+	failed, resolved := agenttest.Find[event.ToolError](events), agenttest.Find[event.ElicitationResolved](events)
+	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
+		t.Errorf("%+v, %+v", failed, resolved)
+	}
+	if made := a.Tools.Made(); made["ask"] != asked || made["add"] != 1 {
+		t.Errorf("calls %v", made)
+	}
+	agenttest.Last[event.FinalAnswer](t, events)
+}
+
+func TestARunIsCancelledFromAnyProcess(t *testing.T) {
+	log, g, gone := memory(), newGate(), make(chan struct{}, 1)
+	a := agenttest.Build(t, llmtest.Turns(g.hold(gone)), durable(log))
+	run := a.Begin(t, agent.Request{}).ID
+	<-g.reached
+	b := agenttest.Build(t, llmtest.Turns(llmtest.Says("No.")), durable(log))
+	for range 2 { // asked for twice, it ends once
+		cancel(t, b, run)
+	}
+	<-gone
+	if end := agenttest.Last[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
+		t.Errorf("%+v", end)
+	}
+	cancel(t, b, run) // as it is
+	if err := b.Cancel(t.Context(), "run_none"); !errors.Is(err, event.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestAParkedRunIsCancelled(t *testing.T) {
+	h := adding(t, durable(memory()), onePlusTwo)
+	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	suspended(t, h, run, 1)
+	cancel(t, h, run)
+	events := h.Events(t, run)
+	agenttest.Last[event.Cancelled](t, events)
+	oneEndingPerCall(t, events)
+}
+
+// A run that kills whoever executes it must not kill everybody.
+func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	first := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
+	run := first.Begin(t, agent.Request{})
+	first.Events(t, run.ID)
+	for deaths, given := range map[int]bool{4: false, 5: true} {
+		log := origin.diedAfter(t, run, 3)
+		job, err := log.Claim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range deaths - 1 { // the first one needs no note
+			if err := log.Note(t.Context(), run.ID, []byte("taken")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := job.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		events := h.Events(t, run.ID)
+		end, failed := events[len(events)-1].Body.(event.RunError)
+		if failed != given || given && (end.Code != "internal" || !end.Retryable || len(h.Model.Requests()) != 0) {
+			t.Errorf("%d deaths: %s", deaths, events[len(events)-1].JSON)
+		}
+	}
+}
+
+// What a newer version held, or nobody can read, ends with a word.
+func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
+	for _, request := range []string{``, `{`, `{"version":99,"request":{}}`} {
+		log := memory()
+		if err := log.Create(t.Context(), event.Run{ID: "run_a", Created: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		job, err := log.Hold(t.Context(), "run_a", []byte(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}} {
+			if _, err := log.Append(t.Context(), "run_a", b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := job.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		events := h.Events(t, "run_a")
+		if end := agenttest.Last[event.RunError](t, events); end.Code != "internal" || names(events, "text_start") != "text_start text_end step_end run_error" {
+			t.Errorf("%s", agenttest.Names(events))
+		}
+	}
+}
+
+// An approval may be lost, asked for and given at any moment of a process' death; the call
+// is made once, and only if and as it was approved.
+func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
+	build := func(log event.Log, more ...func(*mcp.ServerConfig)) *agenttest.House {
+		more = append(more, guarded("add"), func(s *mcp.ServerConfig) { s.IdempotentTools = []string{"echo"} })
+		return agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), durable(log), more...)
+	}
+	approve := func(h *agenttest.House, run string) {
+		i := suspended(t, h, run, 1)[0]
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
+		if err != nil && !errors.Is(err, agent.ErrAnswered) {
+			t.Error(err)
+		}
+	}
+	first := build(origin)
+	run := first.Begin(t, agent.Request{Interactive: true})
+	approve(first, run.ID)
+	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
+	for n, a := range origin.acts {
+		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
+			log := origin.diedAfter(t, run, n)
+			before, sent := stateOf(t, log, run.ID)
+			made := first.Tools.Made()["add"]
+			h := build(log, with(first))
+			approve(h, run.ID)
+			events := h.Events(t, run.ID)
+			end := agenttest.Last[event.FinalAnswer](t, events)
+			oneEndingPerCall(t, events)
+			made = first.Tools.Made()["add"] - made
+			if sent["add"] > before["add"] { // under way
+				if failed := agenttest.Find[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
+					t.Errorf("%+v, %d calls", failed, made)
+				}
+				return
+			}
+			if made != 1-before["add"] || plain(texts(end.Metadata.ToolResults)) != plain(texts(wantEnd.Metadata.ToolResults)) {
+				t.Errorf("%d calls, results %s", made, end.Metadata.ToolResults)
+			}
+			if got := lastSaid(h); got != "" && got != wantSaid {
+				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
+			}
+			if len(agenttest.Find[event.ApprovalRequired](events)) != 1 {
+				t.Errorf("asked again: %s", agenttest.Names(events))
+			}
+		})
+	}
+}

@@ -1,0 +1,264 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// chronicle is a log that remembers what was done to a run, step by step, so that a
+// process can be made to have died after any of them.
+type chronicle struct {
+	*event.Memory
+
+	mu      sync.Mutex // protects what follows
+	request []byte
+	acts    []act
+}
+
+// act is one thing that was kept of a run.
+type act struct {
+	what string
+	do   func(context.Context, event.Log) error
+}
+
+func (c *chronicle) note(what string, do func(context.Context, event.Log) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acts = append(c.acts, act{what, do})
+}
+
+func (c *chronicle) Hold(ctx context.Context, run string, request []byte) (event.Job, error) {
+	c.request = request
+	return c.Memory.Hold(ctx, run, request)
+}
+
+func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (int64, error) {
+	seq, err := c.Memory.Append(ctx, run, b)
+	if err == nil {
+		c.note(string(b.Type()), func(ctx context.Context, log event.Log) error {
+			_, err := log.Append(ctx, run, b)
+			return err
+		})
+	}
+	return seq, err
+}
+
+func (c *chronicle) Note(ctx context.Context, run string, note []byte) error {
+	err := c.Memory.Note(ctx, run, note)
+	if err == nil {
+		word, _, _ := strings.Cut(string(note), " ")
+		c.note("note "+word, func(ctx context.Context, log event.Log) error { return log.Note(ctx, run, note) })
+	}
+	return err
+}
+
+func (c *chronicle) Give(ctx context.Context, run, id string, data []byte) error {
+	err := c.Memory.Give(ctx, run, id, data)
+	if err == nil {
+		c.note("give", func(ctx context.Context, log event.Log) error { return log.Give(ctx, run, id, data) })
+	}
+	return err
+}
+
+func (c *chronicle) KeepResult(ctx context.Context, run, call string, result []byte) error {
+	err := c.Memory.KeepResult(ctx, run, call, result)
+	if err == nil {
+		c.note("keep", func(ctx context.Context, log event.Log) error { return log.KeepResult(ctx, run, call, result) })
+	}
+	return err
+}
+
+// diedAfter is the log of a process that died after so many acts.
+func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
+	t.Helper()
+	log := event.NewMemory(event.MemoryOptions{})
+	if err := log.Create(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	job, err := log.Hold(t.Context(), r.ID, c.request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range c.acts[:acts] {
+		if err := a.do(t.Context(), log); err != nil {
+			t.Fatalf("%s: %v", a.what, err)
+		}
+	}
+	if err := job.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+func durable(log event.Log) func(*agent.Options) {
+	return func(o *agent.Options) {
+		o.Log, o.Durable = log, true
+		o.Budget = agent.Budget{ToolCalls: 5, TotalTokens: 60}
+	}
+}
+
+// lastSaid are the messages of the last request that a model got, without the ids of calls.
+func lastSaid(h *agenttest.House) string {
+	all := h.Model.Requests()
+	if len(all) == 0 {
+		return ""
+	}
+	var out []string
+	for _, m := range all[len(all)-1].Messages {
+		var calls []string
+		for _, c := range m.ToolCalls {
+			calls = append(calls, c.Function.Name+c.Function.Arguments)
+		}
+		out = append(out, fmt.Sprintf("%s %.200s %v", m.Role, plain(m.Content), calls))
+	}
+	return strings.Join(out, "\n")
+}
+
+// plain is a text without what makes ids of calls unique: a step that runs again has new
+// ones.
+func plain(text string) string { return uniqueCall.ReplaceAllString(text, "$1") }
+
+var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
+
+// A process may die at any moment. Whoever takes its run over ends it as it would have
+// ended: with the same conversation, the same calls, each made once, and the same answer.
+// Only of a call that was under way nobody knows what became of it. The call journal of
+// issue 5, S2.8, S3.3.
+func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
+	house := func(log event.Log) *agenttest.House {
+		var args string
+		script := func(r llmtest.Request) llmtest.Answer {
+			return llmtest.Turns(
+				llmtest.SaysAndCalls("Let me see. ", llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "echo", Args: `[`}),
+				llmtest.Calls(llmtest.Call{Name: "give", Args: args}),
+				llmtest.Says("It is ", "3."),
+			)(r)
+		}
+		h := agenttest.Build(t, script, durable(log), func(s *mcp.ServerConfig) { s.IdempotentTools = []string{"echo"} })
+		args = h.Tools.Gift("g", gift)
+		return h
+	}
+	first := house(origin)
+	run := first.Begin(t, agent.Request{Question: "What is 1 + 2?", Background: true})
+	whole := first.Events(t, run.ID)
+	want, wantSaid := agenttest.Last[event.FinalAnswer](t, whole), lastSaid(first)
+
+	for n := range origin.acts { // the last one is the terminal event
+		what := "nothing"
+		if n > 0 {
+			what = origin.acts[n-1].what
+		}
+		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
+			t.Parallel()
+			log := origin.diedAfter(t, run, n)
+			before, sent := stateOf(t, log, run.ID)
+			h := house(log)
+			events := h.Events(t, run.ID)
+			end := agenttest.Last[event.FinalAnswer](t, events)
+			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
+				t.Errorf("ended with %+v", end)
+			}
+			oneEndingPerCall(t, events)
+			unknown := make(map[string]int)
+			for _, e := range agenttest.Find[event.ToolError](events) {
+				if e.Kind == "unknown_outcome" {
+					unknown[e.Tool]++
+				}
+			}
+			for tool, times := range map[string]int{"add": 1, "echo": 1, "fail": 1, "give": 1} {
+				lost := sent[tool] - before[tool] // under way when the process died
+				made := times - before[tool]
+				if lost > 0 && tool != "echo" {
+					made = 0
+				}
+				if h.Tools.Made()[tool] != made || unknown[tool] != times-before[tool]-made {
+					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first", tool, h.Tools.Made()[tool], unknown[tool], before[tool], sent[tool])
+				}
+			}
+			if len(unknown) > 0 {
+				return
+			}
+			if got := lastSaid(h); got != "" && got != wantSaid {
+				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
+			}
+			if plain(texts(end.Metadata.ToolResults)+texts(end.Metadata.ToolParams)) != plain(texts(want.Metadata.ToolResults)+texts(want.Metadata.ToolParams)) {
+				t.Error("other metadata")
+			}
+			told := make(map[string]int)
+			for _, b := range agenttest.Find[event.Budget](events) {
+				if told[fmt.Sprint(b.Limit, b.Used >= b.Max)]++; told[fmt.Sprint(b.Limit, b.Used >= b.Max)] > 1 {
+					t.Errorf("told twice of %s", b.Limit)
+				}
+			}
+		})
+	}
+}
+
+// stateOf is how many calls of each tool had ended when a process died, and how many it
+// had sent.
+func stateOf(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
+	t.Helper()
+	ended, sent = make(map[string]int), make(map[string]int)
+	page, err := log.After(t.Context(), run, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]string)
+	for _, e := range page.Events {
+		switch b := e.Body.(type) {
+		case event.ToolCallStart:
+			names[agent.CallMark(b.CallID)] = b.Tool
+		case event.ToolResult:
+			ended[b.Tool]++
+		case event.ToolError:
+			if b.Kind != "invalid_arguments" {
+				ended[b.Tool]++
+			}
+		}
+	}
+	notes, err := log.Notes(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range notes {
+		if mark, ok := strings.CutPrefix(string(n.Data), "sent "); ok {
+			sent[names[mark]]++
+		}
+	}
+	return ended, sent
+}
+
+// oneEndingPerCall: S2.8, whatever happened on the way.
+func oneEndingPerCall(t *testing.T, events []event.Event) {
+	t.Helper()
+	open := make(map[string]int)
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.ToolCallStart:
+			open[b.CallID]++
+		case event.ToolResult:
+			open[b.CallID]--
+		case event.ToolError:
+			open[b.CallID]--
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(open)) {
+		if open[id] != 0 {
+			t.Errorf("%s ended %d times", id, 1-open[id])
+		}
+	}
+}
