@@ -98,7 +98,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Agent: runs, Log: log, Verifier: verifier,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval,
-		Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(),
+		Version: version, Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -118,6 +118,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	logger.Info("draining", "timeout", c.DrainTimeout.String())
 	handler.Unready()
 	drain(runs, c.DrainTimeout, signals)
+	handler.Close()
 	return errors.Join(err, shutdown(server))
 }
 

@@ -158,7 +158,7 @@ func New(o Options) (*Agent, error) {
 // that time instead. ctx gives the trace that the run continues, and nothing else:
 // the run outlives it.
 //
-// Errors: *InvalidError, ErrDraining, ErrOverloaded, ErrKeyReused, or the log's.
+// Errors: *InvalidError, ErrTooManyHops, ErrDraining, ErrOverloaded, ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.check(&r); err != nil {
 		return event.Run{}, err

@@ -146,6 +146,8 @@ func problemOf(err error) (p *problem, known bool) {
 		p.header.Set("Connection", "close")
 	case errors.Is(err, agent.ErrOverloaded):
 		p = newProblem("overloaded", "As many runs as this service allows are going on.").retryAfter()
+	case errors.Is(err, agent.ErrTooManyHops):
+		p = newProblem("unprocessable", fmt.Sprintf("The question has come through %d agents already, which is where it ends: they seem to ask each other in a circle.", agent.MaxHops))
 	case errors.Is(err, agent.ErrKeyReused):
 		p = newProblem("unprocessable", "This Idempotency-Key was used with another body.")
 	case errors.Is(err, agent.ErrUnknownServer):
