@@ -59,8 +59,9 @@ func (t *toolCall) answer(ctx context.Context) (event.Run, error) {
 	end, err := t.h.await(ctx, run.ID, t.patience, func(e event.Event) { t.see(asking, e) })
 	stop()
 	t.asking.Wait()
-	if errors.Is(err, errGone) && t.call.State != "" {
-		// Its first caller was told to come back, so the run would go on without readers.
+	if errors.Is(err, errGone) && !errors.Is(context.Cause(ctx), host.ErrClosed) {
+		// The protocol's way to say that it should stop, whoever watches in the console. A
+		// service that ends says nothing of the kind.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
 	}
 	if err != nil {

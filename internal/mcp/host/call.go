@@ -69,18 +69,18 @@ type Result struct {
 	State     string
 }
 
-// errClosed ends the calls of a handler that is closed.
-var errClosed = errors.New("the service is shutting down")
+// ErrClosed is the cause of the context of a call whose handler is closed.
+var ErrClosed = errors.New("the service is shutting down")
 
 // calls are those that are under way.
 type calls struct {
 	mu     sync.Mutex // protects what follows
-	open   map[*Call]context.CancelFunc
+	open   map[*Call]context.CancelCauseFunc
 	closed bool
 }
 
 // enter counts a call in, unless no more are taken.
-func (c *calls) enter(call *Call, cancel context.CancelFunc) bool {
+func (c *calls) enter(call *Call, cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
@@ -96,12 +96,12 @@ func (c *calls) leave(call *Call) {
 }
 
 // cancel ends the calls that please.
-func (c *calls) cancel(pleases func(*Call) bool) {
+func (c *calls) cancel(cause error, pleases func(*Call) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for call, cancel := range c.open {
 		if pleases(call) {
-			cancel()
+			cancel(cause)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (c *calls) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.cancel(func(*Call) bool { return true })
+	c.cancel(ErrClosed, func(*Call) bool { return true })
 }
 
 // call is the SDK's handler of the tool. It has no error: the host's model could not see
@@ -143,11 +143,11 @@ func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.Call
 	}
 	// The call ends with its request (2026-07-28 has no other cancellation), and in the older
 	// protocols too: without it nobody could take the result.
-	own, cancel := context.WithCancel(x.request.Context())
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
+	own, cancel := context.WithCancelCause(x.request.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(nil) })()
 	if !h.calls.enter(c, cancel) {
-		return result(Result{Text: errClosed.Error(), IsError: true}), nil
+		return result(Result{Text: ErrClosed.Error(), IsError: true}), nil
 	}
 	defer h.calls.leave(c)
 	return result(h.guarded(own, c)), nil

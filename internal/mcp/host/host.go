@@ -89,7 +89,7 @@ func New(o Options) *Handler {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{Options: o, calls: calls{open: make(map[*Call]context.CancelFunc)}}
+	h := &Handler{Options: o, calls: calls{open: make(map[*Call]context.CancelCauseFunc)}}
 	h.single, h.sessional = h.server(), h.server()
 	h.modern, h.legacy = h.transport(h.single, true), h.transport(h.sessional, false)
 	return h
@@ -133,7 +133,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.Method == http.MethodDelete:
 		// The SDK waits for the calls of a session that it ends.
-		h.calls.cancel(func(c *Call) bool { return c.session == session && c.owner == h.Owner(r) })
+		h.calls.cancel(nil, func(c *Call) bool { return c.session == session && c.owner == h.Owner(r) })
 	case !modern && session == "" && !h.room():
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "as many sessions as this service allows are open", http.StatusServiceUnavailable)
