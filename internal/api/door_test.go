@@ -32,6 +32,7 @@ func TestNothingButATokenOpensADoor(t *testing.T) {
 			"POST /answer", "POST /answer/stream", "GET /answer/stream?question=a", "GET /answer/stream?question=a&access_token=" + bare, "POST /answer?access_token=" + bare,
 			"GET /runs/run_a", "GET /runs/run_a/events", "GET /runs/run_a/results/c", "POST /runs/run_a/input", "POST /runs/run_a/cancel",
 			"GET /tools", "POST /tools/meet/call", "GET /servers", "POST /servers/default/refresh", "GET /servers/default/prompts",
+			"POST /mcp", "DELETE /mcp",
 		} {
 			method, path, _ := strings.Cut(door, " ")
 			resp := s.do(t, method, path, question, header...)
