@@ -13,7 +13,6 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"answerd/internal/agent"
 	"answerd/internal/api/mcptool"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
@@ -27,7 +26,6 @@ type mcpHost struct {
 	*sdk.ClientSession
 	mu    sync.Mutex // protects what follows
 	told  []*sdk.ProgressNotificationParams
-	logs  []*sdk.LoggingMessageParams
 	asked []*sdk.ElicitParams
 }
 
@@ -54,11 +52,6 @@ func (s *service) joins(t *testing.T, version string, p person, client *http.Cli
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.told = append(h.told, r.Params)
-		},
-		LoggingMessageHandler: func(_ context.Context, r *sdk.LoggingMessageRequest) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.logs = append(h.logs, r.Params)
 		},
 	}
 	if p != nil {
@@ -233,5 +226,3 @@ func TestAHostsPersonIsAsked(t *testing.T) {
 		}
 	}
 }
-
-var _ = agent.MaxHops

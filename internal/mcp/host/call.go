@@ -204,9 +204,6 @@ func (c *Call) Ask(ctx context.Context, q Question) (Answer, error) {
 	return answerOf(r), nil
 }
 
-// Wanted reports whether the host wants to hear of progress.
-func (c *Call) Wanted() bool { return c.req.Params.GetProgressToken() != nil }
-
 // Progress tells how far the call is, where the host wants to hear it. Each progress must
 // be above the one before. A host that does not listen is noticed by the call's context.
 func (c *Call) Progress(progress float64, message string) {

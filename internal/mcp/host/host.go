@@ -22,6 +22,8 @@
 // belongs to who began it.
 package host
 
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); hosts go on asking for it.
+
 import (
 	"context"
 	"encoding/json"
