@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,14 @@ type VerifierConfig struct {
 	Scope string
 	// Algorithms may sign; nil means RS256 and ES256. Only asymmetric ones are taken.
 	Algorithms []string
+	// Clients are the only ones whose tokens are taken, by the token's azp, else its
+	// client_id (RFC 9068 section 2.2); nil takes those of any.
+	Clients []string
+	// OnlyAccessTokens takes no token whose typ is not at+jwt (RFC 9068 section 4).
+	OnlyAccessTokens bool
+	// MaxLifetime is how long a token may be good in all, from its iat to its exp; 0
+	// is no bound. A token without iat has no lifetime that could be judged.
+	MaxLifetime time.Duration
 	// HTTPClient is used with its redirects off; nil means one of our own.
 	HTTPClient *http.Client
 	// Logger gets a debug line per fetch of the keys and a warning per failure; nil
@@ -102,6 +111,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if !slices.Contains(v.cfg.Algorithms, h.alg) {
 		return Identity{}, fmt.Errorf("%w: algorithm", ErrInvalidToken)
 	}
+	if v.cfg.OnlyAccessTokens && !isAccessType(h.typ) {
+		return Identity{}, fmt.Errorf("%w: type", ErrInvalidToken)
+	}
 	keys, err := v.keys.get(ctx)
 	if err != nil {
 		return Identity{}, err
@@ -117,6 +129,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, invalid(err)
 	}
+	if reason := v.refuses(c); reason != "" {
+		return Identity{}, fmt.Errorf("%w: %s", ErrInvalidToken, reason)
+	}
 	id, ok := c.identity()
 	if !ok {
 		return Identity{}, fmt.Errorf("%w: subject", ErrInvalidToken)
@@ -127,6 +142,18 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 		}
 	}
 	return id, nil
+}
+
+// refuses is why the operator does not want a token that is in order otherwise; "" if he
+// does.
+func (v *Verifier) refuses(c *claims) (reason string) {
+	if v.cfg.Clients != nil && !slices.Contains(v.cfg.Clients, cmp.Or(c.party, c.clientID)) {
+		return "client"
+	}
+	if v.cfg.MaxLifetime > 0 && (c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime) {
+		return "lifetime"
+	}
+	return ""
 }
 
 // check verifies the signature by keys, then the claims, in that order: what a forged
