@@ -64,6 +64,7 @@ func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	add("run_id", in.runID)
 	add("decided_by", d.by)
 	add("reason", d.why)
+	add("rule", in.rule)
 	if d.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}
