@@ -17,6 +17,9 @@ import (
 // clockSkew is by how much the issuer's clock and ours may differ.
 const clockSkew = 60 * time.Second
 
+// ErrAlgorithm: the configuration names an algorithm by which nobody may sign.
+var ErrAlgorithm = errors.New("is not a signature algorithm that can be used")
+
 // VerifierConfig says whose tokens are good here.
 type VerifierConfig struct {
 	// Issuer must be the token's iss, letter by letter: a trailing slash counts.
@@ -76,7 +79,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	}
 	for _, alg := range cfg.Algorithms {
 		if !slices.Contains(strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"), alg) {
-			return nil, fmt.Errorf("%q is not a signature algorithm that can be used", alg)
+			return nil, fmt.Errorf("%q %w", alg, ErrAlgorithm)
 		}
 	}
 	if cfg.Logger == nil {
