@@ -347,7 +347,6 @@ func (c *config) check(modelSet bool) error {
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
-		{"METRICS_ADDR", c.MetricsAddr != "" && c.MetricsAddr == c.Addr, "must be another address than ADDR"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
