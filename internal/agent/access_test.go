@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/hook/hooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -165,5 +166,26 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	agenttest.Last[event.FinalAnswer](t, events)
 	if len(agenttest.Find[event.ToolResult](events)) != 1 || second.Tools.Made()["add"] != 1 {
 		t.Errorf("%s", agenttest.Names(events))
+	}
+}
+
+// What is forbidden is not even told to the service that hooks ask, which could answer in
+// the tool's place.
+func TestAHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
+	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
+		func(hooktest.Question) string { return `{"content":"from the hook"}` },
+		func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := agenttest.Names(h.Events(t, run.ID)); strings.Contains(got, "tool_result") {
+		t.Error(got)
+	}
+	if _, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo", Args: []byte(`{"text":"x"}`)}); err == nil {
+		t.Error("the direct call was answered")
+	}
+	if n := len(service.Questions()); n != 0 {
+		t.Errorf("the hook was asked %d times", n)
 	}
 }

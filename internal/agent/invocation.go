@@ -139,7 +139,7 @@ func (in *invocation) givenUp(ctx context.Context) error {
 func (a *Agent) resolve(_ context.Context, in *invocation) error {
 	// What the model was not offered it may know of all the same.
 	if tool, exists := a.Tools.Tool(in.Tool); !in.known && exists && !a.mayUse(in.caller, tool) {
-		in.tool, in.Server = tool, tool.Server
+		in.tool = tool // for the log; the caller is not told of its server
 		return in.forbid()
 	}
 	switch {

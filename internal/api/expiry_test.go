@@ -153,7 +153,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 		last, run := got[3].ID, ""
 		if end := got[4]; end.ID != "" {
 			t.Errorf("the end has an id: %s", end.ID)
-		} else if _, err := fmt.Sscanf(strings.ReplaceAll(string(end.Data), `"`, " "), "{ type : token_expired , run_id : %s , last_seq :4, ts :", &run); err != nil || run+":4" != last {
+		} else if _, err := fmt.Sscanf(strings.ReplaceAll(string(end.Data), `"`, " "), "{ type : token_expired , run_id : %s , seq :4, ts :", &run); err != nil || run+":4" != last {
 			t.Errorf("%s, %v", end.Data, err)
 		}
 		if resp := askOver(t, dial, "GET", "/runs/"+run, "", "Authorization", "Bearer "+first); resp.StatusCode != http.StatusUnauthorized {

@@ -70,7 +70,7 @@ func newMint(t *testing.T) *mint {
 		t.Fatal(err)
 	}
 	keys, err := json.Marshal(fields{"keys": []fields{
-		rsaJWK("r", m.rsa), rsaJWK("small", m.small), {"kty": "EC", "crv": "P-256", "kid": "e", "x": b64(point[1:33]), "y": b64(point[33:])},
+		rsaJWK("r", m.rsa), rsaJWK("small", m.small), merge(rsaJWK("ps", m.rsa), fields{"alg": "PS256"}), {"kty": "EC", "crv": "P-256", "kid": "e", "x": b64(point[1:33]), "y": b64(point[33:])},
 		{"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": b64(m.ed.Public().(ed25519.PublicKey))},
 	}})
 	if err != nil {
@@ -189,7 +189,7 @@ func TestTheAuthenticationMatrix(t *testing.T) {
 		{"HS256 with the public key's DER", signed(jwt.SigningMethodHS256, der, nil), 401}, {"HS256 with the modulus", signed(jwt.SigningMethodHS256, m.rsa.N.Bytes(), nil), 401},
 		{"HS256 with the PEM", signed(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil), 401},
 		{"an algorithm that is not allowed", signed(jwt.SigningMethodRS512, m.rsa, nil), 401}, {"an algorithm of another kind of key", signed(jwt.SigningMethodES256, m.ec, fields{"kid": "r"}), 401},
-		{"RS256 named, EdDSA signed", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o", "alg": "RS256"}), 401},
+		{"a key that is for another algorithm", good(fields{"kid": "ps"}, nil), 401}, {"RS256 named, EdDSA signed", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o", "alg": "RS256"}), 401},
 		{"ES256 of zeroes", b64([]byte(`{"alg":"ES256","kid":"e"}`)) + "." + parts[1] + "." + b64(make([]byte, 64)), 401}, {"RSA below 2048 bits", signed(jwt.SigningMethodRS256, m.small, fields{"kid": "small"}), 401},
 
 		{"an unknown kid", good(fields{"kid": "x"}, nil), 401}, {"a path for a kid", good(fields{"kid": "../../dev/null"}, nil), 401}, {"SQL for a kid", good(fields{"kid": "x' OR '1'='1"}, nil), 401},
