@@ -345,6 +345,7 @@ func (c *config) check(modelSet bool) error {
 		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
+		{"AUTH_CLIENTS", slices.Contains(trimmed(c.AuthClients), ""), "has a comma too many"},
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},

@@ -150,7 +150,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 // refuses is why the operator does not want a token that is in order otherwise; "" if he
 // does.
 func (v *Verifier) refuses(c *claims) (reason string) {
-	if v.cfg.Clients != nil && !slices.Contains(v.cfg.Clients, cmp.Or(c.party, c.clientID)) {
+	if client := cmp.Or(c.party, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
 		return "client"
 	}
 	if v.cfg.MaxLifetime > 0 && (c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime) {

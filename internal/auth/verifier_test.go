@@ -297,6 +297,7 @@ func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
 		{"client by azp", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "web"}), true},
 		{"client by client_id", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"client_id": "web"}), true},
 		{"another client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "other", "client_id": "web"}), false},
+		{"no client, and a stray comma", func(c *VerifierConfig) { c.Clients = []string{"web", ""} }, signed(nil, nil), false},
 		{"no client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, nil), false},
 		{"azp a number", nil, signed(nil, fields{"azp": 1}), false},
 		{"short life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, nil), true},
