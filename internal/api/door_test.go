@@ -37,7 +37,11 @@ func TestNothingButATokenOpensADoor(t *testing.T) {
 			method, path, _ := strings.Cut(door, " ")
 			resp := s.do(t, method, path, question, header...)
 			p := refused(t, resp, 401, "unauthenticated")
-			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd"` {
+			about := s.URL + "/.well-known/oauth-protected-resource"
+			if path == "/mcp" {
+				about += path // which is a resource of its own (RFC 9728 section 3.1)
+			}
+			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+about+`"` {
 				t.Errorf("%s, %s: challenge %s", door, name, got)
 			}
 			if said, _ := json.Marshal(p); strings.Contains(string(said), bare) {
