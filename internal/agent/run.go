@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/codes"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -38,6 +39,7 @@ type run struct {
 	inbox  inbox
 	job    event.Job // nil where no other process could go on
 	past   *past     // nil unless one did before
+	place  *admission.Place
 
 	// The agent's mutex guards the rest.
 	timer *time.Timer // ends the run that nobody watches; nil while somebody does
@@ -159,7 +161,7 @@ func (a *Agent) retire(r *run) {
 		r.timer.Stop()
 	}
 	r.cancel(nil)
-	a.hasRoom()
+	r.place.Leave()
 }
 
 // panicError is a panic in a goroutine of a run. It ends that run and no other.

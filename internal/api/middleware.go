@@ -190,9 +190,12 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity is who calls; the anonymous caller without authentication.
+// identity is who calls; without authentication, the anonymous caller of an address.
 func identity(r *http.Request) auth.Identity {
-	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
+	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
+	if !ok {
+		id.Address = addressOf(r)
+	}
 	return id
 }
 

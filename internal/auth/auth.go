@@ -52,6 +52,10 @@ type Identity struct {
 	// Token is what the caller brought. It is the subject_token of an Exchange and
 	// nothing else: passing it on is what the MCP specification forbids.
 	Token Secret
+	// Address is where the anonymous caller of a connection comes from, by which he is
+	// told from others where callers are counted, and for nothing else. Nobody is let in
+	// by it.
+	Address string
 }
 
 // Owns reports whether a run of owner belongs to id.

@@ -151,7 +151,7 @@ func (g *Gate) enterLocked(name string, short bool, now time.Time) (*waiter, err
 	if (c.in+c.waiting)*len(g.callers) >= g.Max {
 		longest = hopeful
 	}
-	if time.Duration(position)*g.pace.interval(now) > longest {
+	if time.Duration(position)*g.pace.interval(now) >= longest {
 		return nil, g.fullLocked(now, position)
 	}
 	if g.queue.n >= maxWaiting {
@@ -204,8 +204,12 @@ func (g *Gate) Close() {
 	}
 }
 
-// Leave makes the place free, for the next in the queue if there is one.
+// Leave makes the place free, for the next in the queue if there is one. No place, nil,
+// can be left too.
 func (p *Place) Leave() {
+	if p == nil {
+		return
+	}
 	g := p.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -183,7 +183,7 @@ func TestTheRateIsABucketThatFillsUp(t *testing.T) {
 		if err := begin("b"); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(2 * time.Second) // of the bubble's clock
+		<-time.After(2 * time.Second) // of the bubble's clock
 		if err := begin("a"); err != nil {
 			t.Error(err)
 		}
@@ -208,7 +208,7 @@ func TestManyCallersAreForgotten(t *testing.T) {
 			}
 		}
 		refused(t, begin(1<<16), admission.ErrFull)
-		time.Sleep(time.Second) // of the bubble's clock
+		<-time.After(time.Second) // of the bubble's clock
 		if err := begin(1 << 16); err != nil {
 			t.Error(err)
 		}
@@ -300,7 +300,7 @@ func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
 			}
 			mu.Unlock()
 			if err == nil {
-				time.Sleep(took) // of the bubble's clock
+				<-time.After(took) // of the bubble's clock
 				p.Leave()
 			}
 		}
@@ -314,7 +314,7 @@ func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
 				}
 				took := time.Duration(random.Int64N(int64(4 * time.Second)))
 				all.Go(func() { ask(name, took) })
-				time.Sleep(time.Second / 30)
+				<-time.After(time.Second / 30)
 			}
 		}
 		all.Wait()
