@@ -29,7 +29,7 @@ func (a *Agent) admit(ctx context.Context, ru *run, owner auth.Identity) error {
 // enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then,
 // unless nil, is called with the agent's mutex held.
 func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Place)) (*admission.Place, error) {
-	place, err := a.gate.Enter(ctx, callerOf(caller))
+	place, err := a.gate.Enter(ctx, caller.Key())
 	if err == nil && !a.register(place, then) {
 		place.Leave()
 		err = admission.ErrClosed
@@ -56,13 +56,4 @@ func (a *Agent) register(place *admission.Place, then func(*admission.Place)) bo
 		then(place)
 	}
 	return true
-}
-
-// callerOf is by what a caller is counted: his name, or, for one without a name, the
-// address that he calls from.
-func callerOf(id auth.Identity) string {
-	if id.Subject == "" {
-		return id.Address
-	}
-	return id.Issuer + "\x00" + id.Subject
 }

@@ -73,7 +73,7 @@ func (a *Agent) takeUp(job event.Job) {
 		draining := a.draining
 		if !draining {
 			a.active[r.ID] = r
-			r.place = a.gate.Take(callerOf(r.caller))
+			r.place = a.gate.Take(r.caller.Key())
 		}
 		a.mu.Unlock()
 		if draining {

@@ -88,8 +88,7 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
-		if h.AllowedHosts != nil && !probe && !slices.Contains(h.AllowedHosts, host) {
+		if h.AllowedHosts != nil && !probe(r) && !slices.Contains(h.AllowedHosts, host) {
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not answer for this host."))
 			return
 		}

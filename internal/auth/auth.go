@@ -58,6 +58,15 @@ type Identity struct {
 	Address string
 }
 
+// Key is what a caller is counted by: who he is, or, for one without a name, the address
+// that he calls from.
+func (id Identity) Key() string {
+	if id.Subject == "" {
+		return id.Address
+	}
+	return id.Issuer + "\x00" + id.Subject
+}
+
 // Owns reports whether a run of owner belongs to id.
 func (id Identity) Owns(owner Identity) bool {
 	return id.Issuer == owner.Issuer && id.Subject == owner.Subject
