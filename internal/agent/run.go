@@ -109,6 +109,8 @@ func (a *Agent) execute(r *run, lost error) {
 		if err != nil {
 			end = a.failure(ctx, r, l, err)
 		}
+		// Whoever reads the end may ask the next question at once, and has a place for it.
+		r.place.Leave()
 		// The terminal event is written whatever became of the run's context.
 		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
