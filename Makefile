@@ -49,6 +49,11 @@ fuzz: ## every fuzz target for FUZZTIME
 		done || exit 1; \
 	done
 
+.PHONY: load
+load: ## overload, stalled readers and the limits, at full size; prints the figures
+	LOAD=1 go test -count=1 -v -timeout 10m -run 'TestThreeTimesTheLoad|TestReadersThatStall|TestConnections|TestFilesThat|TestMemoryThatRuns' ./cmd/server ./internal/api
+	go test -count=1 -v -run Noisy ./internal/agent/admission
+
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat
 	go test -run '^$$' -bench . -benchmem -count $(COUNT) ./... | tee bench.txt

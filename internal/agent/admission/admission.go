@@ -142,7 +142,7 @@ func (g *Gate) enterLocked(name string, short bool, now time.Time) (*waiter, err
 		// Of all who are in, some are his.
 		return nil, refusal(ErrTooMany, time.Duration(float64(g.pace.interval(now))*float64(g.in)/float64(max(c.in, 1))))
 	case short:
-		return nil, refusal(ErrMemory, 5*time.Second)
+		return nil, refusal(ErrMemory, 2*time.Second)
 	case g.in < g.Max && g.queue.n == 0:
 		g.countLocked(c, now)
 		return nil, nil
