@@ -127,7 +127,7 @@ func (h *Handler) routes() http.Handler {
 		look("/console/*", h.Console)
 	}
 	r.Group(func(r chi.Router) {
-		r.Use(h.sameOrigin, h.authenticate, h.bounded)
+		r.Use(h.sameOrigin, h.readableQuery, h.authenticate, h.bounded)
 		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
 		r.Get("/v1/models", h.handle(h.models))
 		r.Post("/v1/responses", h.handle(h.createResponse))

@@ -69,7 +69,9 @@ func TestTheOpenAIFacesSayThatACallerIsTooFast(t *testing.T) {
 	}
 	resp := s.do(t, "POST", "/v1/chat/completions", body)
 	comeBack(t, resp)
-	e := decode[struct{ Error struct{ Code, Message string } }](t, resp, 429)
+	e := decode[struct {
+		Error struct{ Code, Message string }
+	}](t, resp, 429)
 	if e.Error.Code != "rate_limited" || e.Error.Message == "" {
 		t.Errorf("%+v", e)
 	}
