@@ -68,6 +68,10 @@ golden: ## renew the golden files and the documents made from the code
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
 
+.PHONY: schemathesis
+schemathesis: ## requests made up from api/openapi.yaml against the demo (needs Python; skips without)
+	api/schemathesis/run.sh
+
 .PHONY: clients
 clients: ## the npm clients of every face against a whole service (needs Node; skips without)
 	internal/api/clients/run.sh

@@ -95,10 +95,13 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 	}
 	late := make([]time.Duration, live)
 	var broken sync.Once // one says enough
+	var began time.Time
+	ready := make(chan struct{}) // began is set
 	var all sync.WaitGroup
 	for i := range live {
 		resp := s.doContext(ctx, t, "GET", "/runs/"+run+"/events", "")
 		all.Go(func() {
+			<-ready
 			events := 0
 			for r := sse.NewReader(bufio.NewReader(resp.Body), 1<<20); ; events++ {
 				f, err := r.Next()
@@ -106,8 +109,8 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 					broken.Do(func() { t.Errorf("a reader got %d events and then %v", events, err) })
 					return
 				}
-				if f.Event == "text_delta" {
-					late[i] = max(late[i], time.Since(sentAt(f.Data)))
+				if at := sentAt(f.Data); at.After(began) {
+					late[i] = max(late[i], time.Since(at))
 				}
 				if f.Event == "final_answer" {
 					return
@@ -115,7 +118,8 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 			}
 		})
 	}
-	began := time.Now()
+	began = time.Now()
+	close(ready)
 	close(open)
 	select {
 	case <-gone.done:
