@@ -32,6 +32,6 @@ while ! grep -q '"msg":"listening"' "$work/log"; do
 	sleep 0.1
 done
 addr=$(sed -n 's/.*"msg":"listening","addr":"\([^"]*\)".*/\1/p' "$work/log" | head -n 1)
-.venv/bin/schemathesis --config-file schemathesis.toml run ../openapi.yaml -u "http://$addr" -n "${EXAMPLES:-15}"
+.venv/bin/schemathesis --config-file schemathesis.toml run ../openapi.yaml -u "http://$addr" -n "${EXAMPLES:-8}"
 # A fault of ours would be here, whatever was answered.
 ! grep -e '"level":"ERROR"' -e panic "$work/log"
