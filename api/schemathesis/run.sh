@@ -22,6 +22,7 @@ fi
 work=$(mktemp -d)
 demo=
 trap 'kill $demo 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 go build -o "$work/answerd" ../../cmd/server
 ADDR=127.0.0.1:0 LOG_LEVEL=info "$work/answerd" demo >"$work/log" 2>&1 &
 demo=$!
