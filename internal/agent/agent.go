@@ -51,23 +51,25 @@ type Options struct {
 	Profiles   map[string]llm.Profile
 	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
 	Prompt     *Prompt
-	Hooks      *hook.Client // nil asks nobody
-	Budget     Budget       // of every run; requests may ask for less
-	MaxHistory int          // messages of history that are used; 0 means 16
-	MaxTurns   int          // model turns with tools; 0 means 10
-	MaxRuns    int          // runs and direct calls at a time; 0 means 512
-	// MaxRunsPerCaller and Rate bound those of one caller; 0 means as many as there may be.
-	// MemoryShort, unless nil, keeps new ones out while it is true.
-	MaxRunsPerCaller int
-	Rate             admission.Rate
-	MemoryShort      func() bool
-	Grace            time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime       time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	Hooks      *hook.Client  // nil asks nobody
+	Rules      *auth.Rules   // who may use what; nil lets everybody use everything
+	Budget     Budget        // of every run; requests may ask for less
+	MaxHistory int           // messages of history that are used; 0 means 16
+	MaxTurns   int           // model turns with tools; 0 means 10
+	MaxRuns    int           // runs and direct calls at a time; 0 means 512
+	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
+	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
 	// Durable says that the log outlives this process: runs that cannot end here go on in
 	// another one, and those of processes that died go on here.
 	Durable bool
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
+
+	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means as many as there may
+	// be. MemoryShort, unless nil, keeps new ones out while it is true.
+	MaxRunsPerCaller int
+	Rate             admission.Rate
+	MemoryShort      func() bool
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -81,6 +83,8 @@ var (
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
+	// ErrForbidden: the rules let the caller use nothing, or not the model that he wants.
+	ErrForbidden = errors.New("the rules do not allow it")
 )
 
 // InvalidError is a request that cannot be run as it stands.
@@ -166,9 +170,9 @@ func New(o Options) (*Agent, error) {
 //
 // Where too many runs go on, it waits for a place, for at most a second.
 //
-// Errors: *InvalidError, ErrDraining, *Refusal, ErrKeyReused, or the log's.
+// Errors: *InvalidError, ErrForbidden, ErrDraining, *Refusal, ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	if err := a.check(&r); err != nil {
+	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err
 	}
 	if err := a.checkForced(ctx, owner, r); err != nil {
@@ -279,10 +283,4 @@ func (a *Agent) handOver() {
 	for _, r := range runs {
 		r.leave(errHandedOver)
 	}
-}
-
-// Refresh lists the tools of a server again, for a caller. ErrUnknownServer, or why it
-// failed.
-func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
-	return a.Tools.RefreshFor(ctx, caller, server)
 }
