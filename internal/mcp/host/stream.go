@@ -6,23 +6,21 @@ import (
 	"time"
 )
 
-// writeTimeout bounds one write to a host. One that takes nothing for that long is let go.
-const writeTimeout = 10 * time.Second
-
 // stream is the response to one request. The SDK writes whole events to it, each from
 // the goroutine that has something to say, and comments come in between.
 type stream struct {
 	http.ResponseWriter
 	rc        *http.ResponseController
 	heartbeat time.Duration
+	patience  time.Duration // of one write; a host that takes nothing for that long is let go
 
 	mu    sync.Mutex // protects what follows, and the ResponseWriter once the stream is open
 	timer *time.Timer
 	over  bool
 }
 
-func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
-	return &stream{ResponseWriter: w, rc: http.NewResponseController(w), heartbeat: heartbeat}
+func newStream(w http.ResponseWriter, heartbeat, patience time.Duration) *stream {
+	return &stream{ResponseWriter: w, rc: http.NewResponseController(w), heartbeat: heartbeat, patience: patience}
 }
 
 // open sends the header, so that the host knows that its call goes on, and sees to it that
@@ -60,7 +58,7 @@ func (s *stream) Write(b []byte) (int, error) {
 
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	// An error means a connection without deadlines, in a test; the write says what matters.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.patience))
 	if len(b) > 0 {
 		n, err = s.ResponseWriter.Write(b)
 	}
