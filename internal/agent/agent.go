@@ -98,7 +98,7 @@ type Agent struct {
 
 	stopClaims context.CancelFunc
 	claiming   sync.WaitGroup
-	freed      chan struct{} // of capacity 1: a run has made room
+	freed      chan struct{} // of capacity 1: a run has made room, or waits for a person
 	leave      sync.Once
 	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
 
@@ -255,9 +255,11 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 // with, or has nothing to wait for: whoever reads a run here can read it there.
 func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
 
-// Drain refuses new runs and waits until the others have ended. When ctx is done first,
-// it hands them over where the log outlives this process, and ends them where it doesn't,
-// each with a terminal event of its own; it returns once that is done.
+// Drain refuses new runs and waits until the others have ended, or do nothing but wait
+// for a person, who may take longer than any process has. When ctx is done first, it
+// does not wait for them either. What is left then it hands over where the log outlives
+// this process, and ends where it doesn't, each with a terminal event of its own; it
+// returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
@@ -266,15 +268,31 @@ func (a *Agent) Drain(ctx context.Context) {
 	a.mu.Unlock()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	for !a.idle() {
+		select {
+		case <-a.freed:
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	if a.Durable {
 		a.handOver()
 	}
 	a.stop(errShutdown)
 	<-done
+}
+
+// idle reports whether nothing goes on but runs that wait for a person.
+func (a *Agent) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.active {
+		if !r.waits.still.Load() {
+			return false
+		}
+	}
+	return a.direct == 0
 }
 
 // handOver leaves all runs to other processes.
