@@ -1,0 +1,3 @@
+package faults
+
+func childMain(kind, addr string) int { return 0 }
