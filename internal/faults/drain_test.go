@@ -261,7 +261,10 @@ func TestARollingRestartFailsNobody(t *testing.T) {
 		t.Skip("long")
 	}
 	restarts := amount(t, "RESTARTS", 3)
-	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
+		<-time.After(30 * time.Millisecond) // it thinks
+		llmtest.Says("Yes.")(w, q)
+	}))
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
 	p := &pair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: patience}}
@@ -276,9 +279,10 @@ func TestARollingRestartFailsNobody(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() { p.probe(over) })
 	var asked, refused, failed atomic.Int64
-	for range 10 { // 100 questions a second
+	for i := range 10 { // 200 questions a second, and always some under way
 		all.Go(func() {
-			tick := time.NewTicker(100 * time.Millisecond)
+			<-time.After(time.Duration(i) * 5 * time.Millisecond)
+			tick := time.NewTicker(50 * time.Millisecond)
 			defer tick.Stop()
 			for {
 				select {
@@ -300,14 +304,14 @@ func TestARollingRestartFailsNobody(t *testing.T) {
 		})
 	}
 	for n := range restarts {
-		reaches(t, &asked, asked.Load()+30, "requests")
+		reaches(t, &asked, asked.Load()+60, "requests")
 		i := n % 2
 		if code := both[i].stop(t); code != 0 {
 			t.Errorf("exit %d", code)
 		}
 		both[i] = run(i)
 	}
-	reaches(t, &asked, asked.Load()+30, "requests")
+	reaches(t, &asked, asked.Load()+60, "requests")
 	close(over)
 	all.Wait()
 	t.Logf("%d restarts under %d requests: %d refused with Retry-After, %d failed", restarts, asked.Load(), refused.Load(), failed.Load())
