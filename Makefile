@@ -5,6 +5,7 @@ REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6
+SOAK        ?= 90s
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -48,6 +49,14 @@ fuzz: ## every fuzz target for FUZZTIME
 			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done || exit 1; \
 	done
+
+.PHONY: faults
+faults: ## faults F1 to F38, drains and leaks against the built binary, and their table
+	go test -count=1 -v ./internal/faults | grep -v '^=== '
+
+.PHONY: soak
+soak: ## load with faults for SOAK, 90 s unless set; the report goes to docs/soak.md
+	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(CURDIR)/docs/soak.md"
 
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat
