@@ -131,6 +131,25 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	}
 	r.saw("second: server_shutdown, exit 0")
 
+	// The third does not even wait for a collector that hangs.
+	way := newToxic(t, web(t, func(http.ResponseWriter, *http.Request) {}))
+	way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+way.url)
+	s.ask(t)
+	d := took(func() {
+		for _, stage := range []string{`"draining"`, "runs have ended", ""} {
+			s.signal(t, syscall.SIGTERM)
+			if stage != "" {
+				s.until(t, stage)
+			}
+		}
+		s.wait(t)
+	})
+	if d > 4*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
+		t.Errorf("third: after %s, %s", d, s.cmd.ProcessState)
+	}
+	r.saw("third: exit 0 after %s", d.Round(100*time.Millisecond))
+
 	for _, early := range []string{"at once", "a little later"} {
 		s = launch(t, "LLM_BASE_URL="+model.URL)
 		if early != "at once" {
@@ -142,7 +161,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 		}
 	}
 	s = start(t, "LLM_BASE_URL="+model.URL)
-	d := took(func() { s.stop(t) })
+	d = took(func() { s.stop(t) })
 	s.free(t)
 	if d > 3*time.Second {
 		t.Errorf("without runs it took %s", d)
@@ -151,9 +170,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 
 // Facts 4.5: who can finish does, the rest is told, nobody is cut.
 func TestADrainWithManyRunsCutsNobody(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long")
-	}
+	long(t)
 	n := amount(t, "DRAIN_RUNS", 200)
 	var begun atomic.Int64
 	open := make(chan struct{})
@@ -257,9 +274,7 @@ func (p *pair) ask() error {
 // Facts 4.5: a rolling restart of a pair under load fails no request that is tried
 // again where it is told to.
 func TestARollingRestartFailsNobody(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long")
-	}
+	long(t)
 	restarts := amount(t, "RESTARTS", 3)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		<-time.After(30 * time.Millisecond) // it thinks
