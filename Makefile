@@ -6,6 +6,7 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 FUZZTIME    ?= 10s
 COUNT       ?= 6
 SOAK        ?= 90s
+REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -55,8 +56,8 @@ faults: ## faults F1 to F38, drains and leaks against the built binary, and thei
 	go test -count=1 -v ./internal/faults | grep -v '^=== '
 
 .PHONY: soak
-soak: ## load with faults for SOAK, 90 s unless set; the report goes to docs/soak.md
-	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(CURDIR)/docs/soak.md"
+soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
+	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat

@@ -217,7 +217,7 @@ func TestSoak(t *testing.T) {
 	keys := newIssuer(t)
 	iamURL, fetches := iam(t, "2")
 	s := start(t, slices.Concat(keys.settings(), jwtSettings(iamURL), []string{
-		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=10s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64",
+		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64",
 		"EVENTS_MAX_BYTES=4MiB", "GOGC=50",
 	})...)
 	var header atomic.Pointer[string]
