@@ -230,12 +230,12 @@ func took(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// makeBomb makes what unpacks to 64 MiB.
+// makeBomb makes what unpacks to 16 MiB.
 func makeBomb() {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
 	zeros := make([]byte, 1<<20)
-	for range 64 {
+	for range 16 {
 		_, _ = z.Write(zeros) // into memory
 	}
 	_ = z.Close()
