@@ -42,7 +42,7 @@ func TestF26ATokenEndpointThatFailsIsAskedSeldom(t *testing.T) {
 		{"expires_in 0", grant("x", `,"expires_in":0`), true},
 		{"expires_in -1", grant("x", `,"expires_in":-1`), true},
 		{"1 MiB", grant(strings.Repeat("x", 1<<20), ""), false},
-		{"307", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, 307) }, false},
+		{"307", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, http.StatusTemporaryRedirect) }, false},
 	} {
 		var asked atomic.Int64
 		url := web(t, func(w http.ResponseWriter, q *http.Request) {
