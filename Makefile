@@ -5,6 +5,8 @@ REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6
+SOAK        ?= 90s
+REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -53,6 +55,14 @@ fuzz: ## every fuzz target for FUZZTIME
 load: ## overload, stalled readers and the limits, at full size; prints the figures
 	LOAD=1 go test -count=1 -v -timeout 10m -run 'TestThreeTimesTheLoad|TestReadersThatStall|TestConnections|TestFilesThat|TestMemoryThatRuns' ./cmd/server ./internal/api
 	go test -count=1 -v -run Noisy ./internal/agent/admission
+
+.PHONY: faults
+faults: ## faults F1 to F38, drains and leaks against the built binary, and their table
+	go test -count=1 -v ./internal/faults | grep -v '^=== '
+
+.PHONY: soak
+soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
+	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat

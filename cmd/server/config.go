@@ -180,7 +180,9 @@ type config struct {
 	HeartbeatInterval time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"15s"`
 	// How long a run goes on that nobody reads.
 	DisconnectGrace time.Duration `env:"DISCONNECT_GRACE" envDefault:"30s"`
-	// How long runs may take to end at shutdown before they are cancelled.
+	// How long everything goes on at shutdown while /readyz already says 503, so that load balancers find out. Kubernetes wants 5s; at a terminal nobody does.
+	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" envDefault:"0s"`
+	// How long runs may take after that to end before they are cancelled.
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"60s"`
 
 	// debug, info, warn or error; JSON lines on stderr.
@@ -377,6 +379,7 @@ func (c *config) check(modelSet bool) error {
 		{"MAX_BODY_BYTES", c.MaxBodyBytes < 1<<10, "must be at least 1KiB"},
 		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval <= 0, "must be above 0"},
 		{"DISCONNECT_GRACE", c.DisconnectGrace < 0, "must not be negative"},
+		{"SHUTDOWN_DELAY", c.ShutdownDelay < 0, "must not be negative"},
 		{"DRAIN_TIMEOUT", c.DrainTimeout < 0, "must not be negative"},
 	}
 	for _, k := range checks {

@@ -57,6 +57,11 @@ func (h *Handler) contain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t, started := &tracked{ResponseWriter: w}, time.Now()
 		t.Header().Set("X-Content-Type-Options", "nosniff")
+		if h.unready.Load() {
+			// Whoever has the connection opens the next one elsewhere, before this one is
+			// closed under a request.
+			t.Header().Set("Connection", "close")
+		}
 		defer func() {
 			v := recover()
 			if v != nil && v != http.ErrAbortHandler {
