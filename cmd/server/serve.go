@@ -98,7 +98,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Agent: runs, Log: log, Verifier: verifier,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval,
-		Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(),
+		Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
