@@ -81,7 +81,7 @@ export class Conversation {
 
   /** @param {Turn} turn without an answer yet, that may get one */
   #mayGoOn(turn) {
-    return turn.answer === "" && (turn.run !== "" || Date.now() - turn.at < stillOnItsWay);
+    return turn.answer === "" && (turn.run !== "" || (turn.key !== "" && Date.now() - turn.at < stillOnItsWay));
   }
 
   /**
@@ -106,6 +106,7 @@ export class Conversation {
       }
     } catch (error) {
       view.fail(left.signal.aborted ? left.signal.reason : error);
+      if (!turn.run) turn.key = ""; // it was refused, or the reader had enough: not to be sent again
     }
     view.close();
     turn.answer = view.answer;

@@ -168,7 +168,7 @@ function renderCode(source) {
   const label = language ? `Code, ${language}` : "Code";
   return element("div", { class: "code" },
     element("div", { class: "code-head" }, element("span", {}, language), copyButton("Copy", "the code", () => code)),
-    element("pre", { tabindex: 0, role: "region", "aria-label": label }, element("code", {}, code)));
+    element("pre", { tabindex: 0, role: "group", "aria-label": label }, element("code", {}, code)));
 }
 
 /**

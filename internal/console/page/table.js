@@ -36,7 +36,7 @@ export function renderTable(source) {
   });
   const rest = lines.length - 2 - rows.length;
   if (rest > 0) rows.push(element("tr", {}, element("td", { colspan: sides.length }, `… ${rest} more rows`)));
-  return element("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" },
+  return element("div", { class: "table", tabindex: 0, role: "group", "aria-label": "Table" },
     element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
 }
 
