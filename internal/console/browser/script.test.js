@@ -216,7 +216,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
       assert.match(await page.locator(".ask-message").textContent(), /<b>x<\/b>\\u\{202e\}/);
       await page.getByLabel("Name").fill("Ada");
       await page.getByLabel("people").fill("4");
-      await page.getByLabel("table").selectOption("Outside");
+      await page.locator(".ask").getByLabel("table").selectOption("Outside");
       await page.getByLabel("day").selectOption("Saturday");
       await page.getByLabel("wine").check();
       await fits(page);

@@ -1,6 +1,6 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
-import { element, valueBlock } from "./element.js";
+import { element, pretty, valueBlock } from "./element.js";
 import { approvalForm, elicitationForm, visible } from "./question.js";
 import { resultView } from "./result.js";
 import { duration } from "./time.js";
@@ -69,7 +69,7 @@ export class CallView {
       case "approval_required":
         // A hook may have changed them since the model wrote them.
         this.#asked = true;
-        this.#showArguments(visible(JSON.stringify(event.args, null, 2)));
+        this.#showArguments(visible(pretty(event.args)));
         this.#ask(event, approvalForm(event, this.#send));
         break;
       case "elicitation":

@@ -43,7 +43,7 @@ const oneLine = 64; // characters
  *
  * @param {unknown} value
  */
-function pretty(value) {
+export function pretty(value) {
   const text = JSON.stringify(value, null, 2) ?? "";
   // JSON escapes the line feeds of strings, so those that are here are layout.
   const line = text.replace(/\n */g, " ");

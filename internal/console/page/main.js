@@ -115,6 +115,9 @@ stopButton.addEventListener("click", () => {
   void conversation.stop();
 });
 byID("fresh").addEventListener("click", startAfresh);
+byID("threads").addEventListener("click", (event) => {
+  if (event.target instanceof Element && event.target.closest("a")) side.close(); // the address may be the same
+});
 byID("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is the conversation's
   field.focus();
