@@ -18,4 +18,4 @@ fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 (cd ../../.. && go build -o "$tmp/answerd" ./cmd/server)
-ANSWERD="$tmp/answerd" node --test --test-reporter=spec --test-concurrency=2 --test-timeout=120000 ./*.test.js
+ANSWERD="$tmp/answerd" node --test --test-reporter=spec --test-concurrency=2 --test-timeout=300000 ./*.test.js
