@@ -71,7 +71,7 @@ export class AnswerView {
         this.#reset(event.step);
         break;
       case "budget":
-        this.#note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
         break;
       case "suspended":
         this.#now("Waiting for you");
@@ -109,12 +109,7 @@ export class AnswerView {
   recall(answer) {
     this.answer = answer;
     this.#grow(this.#add(textPart(0, false)), answer);
-    this.#note("The steps of this answer are no longer kept.");
-  }
-
-  /** Says something beside the answer. @param {string} text */
-  note(text) {
-    this.#note(text);
+    this.note("The steps of this answer are no longer kept.");
   }
 
   /** Shows what is left to show. Nothing comes after it. */
@@ -191,7 +186,7 @@ export class AnswerView {
   /** @param {RunEvent} event */
   #cancelled(event) {
     this.answer = event.partial_answer;
-    this.#note(event.reason === "requested" ? "Stopped." : `The run was cancelled: ${event.reason}.`);
+    this.note(event.reason === "requested" ? "Stopped." : `The run was cancelled: ${event.reason}.`);
     this.#about(null);
     this.#announce("The run was stopped");
   }
@@ -239,8 +234,8 @@ export class AnswerView {
     this.#status.textContent = activity;
   }
 
-  /** @param {string} text */
-  #note(text) {
+  /** Says something beside the answer. @param {string} text */
+  note(text) {
     this.#body.append(element("p", { class: "notice" }, text));
   }
 
