@@ -4,7 +4,7 @@
 //	r.Method(http.MethodGet, "/", h)
 //	r.Method(http.MethodGet, "/console/*", h)
 //
-// The page is embedded as it was written: HTML, one style sheet and ES modules, with
+// The page is embedded as it was written: HTML, style sheets and ES modules, with
 // no build step. It is a client of the API like any other, asks nothing of another
 // host, and its policy makes the browser hold it to that. What a model or a tool
 // says is hostile text: the page builds nodes from it and never markup.

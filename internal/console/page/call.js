@@ -186,7 +186,7 @@ const briefLength = 160; // characters; the style cuts what has no room
 
 /** Arguments in one line, for who does not open the card. @param {unknown} value */
 function brief(value) {
-  if (typeof value === "string") return value.replace(/\s+/g, " ").slice(0, briefLength);
+  if (typeof value === "string") return value.slice(0, 4 * briefLength).replace(/\s+/g, " ").slice(0, briefLength);
   if (typeof value !== "object" || value === null) return "";
   const parts = Object.entries(value).slice(0, 12).map(([name, v]) => `${name}: ${JSON.stringify(v) ?? ""}`.slice(0, briefLength));
   return parts.join(", ").slice(0, briefLength);
