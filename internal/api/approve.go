@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// approve gives the answers to approval requests. The response that follows begins where
-// the one that asked ended.
+// approve gives the answers to approval requests, all of them or none. The response that
+// follows begins where the one that asked ended.
 func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Request) error {
 	id := q.Approvals[0].Run
 	run, err := h.owned(r, id)
@@ -26,13 +26,26 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 	if !ok {
 		return newProblem("not_found", "There is no such response.")
 	}
+	var inputs []agent.Input
 	after := int64(0)
 	for _, a := range q.Approvals {
-		err := h.Agent.Answer(r.Context(), identity(r), id, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
-		if err != nil && !(errors.Is(err, agent.ErrAnswered) && answeredSo(events, a)) {
-			return err
-		}
 		after = max(after, askedBy(events, a.Interrupt))
+		if !answeredSo(events, a) {
+			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
+		}
+	}
+	if len(inputs) > 0 {
+		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
+	}
+	if errors.Is(err, agent.ErrAnswered) {
+		// The same request may have come at the same moment.
+		events, err = h.all(r.Context(), id)
+		if err == nil && slices.ContainsFunc(q.Approvals, func(a responses.Approval) bool { return !answeredSo(events, a) }) {
+			err = onceOnly(newProblem("conflict", "This was answered otherwise, or is not asked any more."), false)
+		}
+	}
+	if err != nil {
+		return err
 	}
 	return h.respond(w, r, stretch{run, kept, after}, q.Stream, q.Background)
 }
