@@ -239,7 +239,7 @@ func notFound(http.ResponseWriter, *http.Request) error {
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
 		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
 			allow = append(allow, m)
 		}

@@ -172,7 +172,7 @@ func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
 			}
 			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image"}
+			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image: the model is given no files"}
 		}
 	}
 	if len(media) > maxMedia {

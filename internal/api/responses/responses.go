@@ -60,6 +60,10 @@ type Echo struct {
 	Metadata          map[string]string `json:"metadata,omitempty"`
 	Background        bool              `json:"background,omitempty"`
 	Store             *bool             `json:"store,omitempty"`
+	Truncation        *string           `json:"truncation,omitempty"`
+	SafetyIdentifier  *string           `json:"safety_identifier,omitempty"`
+	PromptCacheKey    *string           `json:"prompt_cache_key,omitempty"`
+	User              *string           `json:"user,omitempty"`
 }
 
 // Invalid is a request that cannot be run as it stands.
