@@ -65,7 +65,7 @@ type Handler struct {
 	http.Handler
 	unready atomic.Bool
 	started time.Time
-	torn    torn
+	told    told
 }
 
 // New returns the API with its routes.
