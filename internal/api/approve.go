@@ -27,9 +27,7 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 		return newProblem("not_found", "There is no such response.")
 	}
 	var inputs []agent.Input
-	after := int64(0)
 	for _, a := range q.Approvals {
-		after = max(after, askedBy(events, a.Interrupt))
 		if !answeredSo(events, a) {
 			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 		}
@@ -37,17 +35,17 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 	if len(inputs) > 0 {
 		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
 	}
-	if errors.Is(err, agent.ErrAnswered) {
-		// The same request may have come at the same moment.
+	again := errors.Is(err, agent.ErrAnswered) // the same request may have come at the same moment
+	if err == nil || again {
 		events, err = h.all(r.Context(), id)
-		if err == nil && slices.ContainsFunc(q.Approvals, func(a responses.Approval) bool { return !answeredSo(events, a) }) {
+		if err == nil && again && slices.ContainsFunc(q.Approvals, func(a responses.Approval) bool { return !answeredSo(events, a) }) {
 			err = onceOnly(newProblem("conflict", "This was answered otherwise, or is not asked any more."), false)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return h.respond(w, r, stretch{run, kept, after}, q.Stream, q.Background)
+	return h.respond(w, r, stretch{run, kept, answering(events, q.Approvals)}, q.Stream, q.Background)
 }
 
 // answeredSo reports whether an approval was given before just so: a client that repeats
@@ -57,20 +55,4 @@ func answeredSo(events []event.Event, a responses.Approval) bool {
 		b, ok := e.Body.(event.ApprovalResolved)
 		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve
 	})
-}
-
-// askedBy is where the response ended that asked for the approval.
-func askedBy(events []event.Event, interrupt string) int64 {
-	asked := false
-	for _, e := range events {
-		switch b := e.Body.(type) {
-		case event.ApprovalRequired:
-			asked = asked || b.InterruptID == interrupt
-		case event.Suspended:
-			if asked {
-				return e.Seq
-			}
-		}
-	}
-	return 0
 }

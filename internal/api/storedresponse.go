@@ -39,12 +39,12 @@ func (h *Handler) inputItems(w http.ResponseWriter, r *http.Request) error {
 		return wrongParam("order", "must be asc or desc")
 	}
 	var events []event.Event
-	if s.after > 0 { // only then are they looked at
+	if s.After > 0 { // only then are they looked at
 		if events, err = h.all(r.Context(), s.run.ID); err != nil {
 			return notThere(err, "response_id")
 		}
 	}
-	items := s.kept.InputItems(responses.ID(s.run.ID, s.after), events)
+	items := s.kept.InputItems(responses.ID(s.run.ID, s.Span), events)
 	if order == "desc" {
 		slices.Reverse(items)
 	}

@@ -176,6 +176,30 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 	}
 }
 
+// One of two approvals may come later than the other.
+func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
+	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
+	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
+	approve := func(id string) string {
+		return respond(`[{"type":"mcp_approval_response","approval_request_id":"` + id + `","approve":true}]`)
+	}
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(one.Output[0].ID)), 200)
+	last := two.Output[len(two.Output)-1]
+	if last.Type != "mcp_approval_request" || last.ID != one.Output[1].ID {
+		t.Fatal(two.shape())
+	}
+	three := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(last.ID)), 200)
+	if three.Status != "completed" || !strings.HasSuffix(three.shape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
+		t.Errorf("%s %s", three.ID, three.shape())
+	}
+	for _, r := range []resource{one, two, three} {
+		if again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.shape() != r.shape() {
+			t.Errorf("%s: %s, was %s", r.ID, again.shape(), r.shape())
+		}
+	}
+}
+
 func TestAModelCanBeAskedForByItsID(t *testing.T) {
 	s := serve(t, llmtest.Turns(), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}, "meta/llama": {ID: "meta/llama"}}

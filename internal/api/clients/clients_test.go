@@ -96,6 +96,7 @@ func script(gates *gates) llmtest.Script {
 		"parallel": {llmtest.Calls(add, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("Done.")},
 		"failing":  {llmtest.Calls(llmtest.Call{Name: "fail", Args: `{}`}), llmtest.Says("It failed.")},
 		"approval": {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well.")},
+		"twice":    {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"one"}`}, llmtest.Call{ID: "call_2", Name: "echo", Args: `{"text":"two"}`}), llmtest.Says("Well.")},
 		"client":   {llmtest.Calls(llmtest.Call{Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("It is blue.")},
 		"both":     {llmtest.Calls(add, llmtest.Call{ID: "call_2", Name: "colour", Args: `{}`}), llmtest.Says("Both.")},
 		"two":      {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}, llmtest.Call{ID: "call_2", Name: "ask", Args: `{}`}), llmtest.Says("Both.")},

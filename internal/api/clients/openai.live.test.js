@@ -201,6 +201,14 @@ for (const approve of [true, false]) {
   });
 }
 
+test("responses: two approvals at once", async () => {
+  const one = await client.responses.create({ model, input: "twice" });
+  assert.deepEqual(one.output.map((item) => item.type), ["mcp_approval_request", "mcp_approval_request"]);
+  const input = one.output.map(({ id }, i) => ({ type: "mcp_approval_response", approval_request_id: id, approve: i === 0 }));
+  const two = await client.responses.create({ model, previous_response_id: one.id, input });
+  assert.deepEqual(two.output.map((item) => `${item.type} ${item.status}`).sort(), ["mcp_call completed", "mcp_call failed", "message completed"]);
+});
+
 test("responses: a function of the client's, there and back", async (t) => {
   const tools = [{ type: "function", ...colour, strict: false }];
   const helper = client.responses.stream({ model, input: "client", tools });

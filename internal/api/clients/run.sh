@@ -21,4 +21,4 @@ python=$PWD/node_modules/.python/bin/python
 if [ -x "$python" ] || { python3 -m venv node_modules/.python && "$python" -m pip install -q openai==3.54.0; } >/dev/null 2>&1; then
 	export ANSWERD_PYTHON="$python"
 fi
-go test -count 1 -v -run 'TestClients|TestTheExamplesOfClientsRun' . ../../../cmd/server
+go test -count 1 -v -run 'TestClients|TestTheExamplesOfClientsRun' ../../../cmd/server .

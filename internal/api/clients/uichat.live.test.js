@@ -81,6 +81,18 @@ for (const [major, sdk] of Object.entries(versions)) {
     });
   }
 
+  test(`ai ${major}: two approvals at once`, { skip: !approves && "version 5 has none" }, async () => {
+    const chat = open();
+    await chat.sendMessage({ text: "twice" });
+    const [one, two] = asks(chat);
+    await chat.addToolApprovalResponse({ id: one.approval.id, approved: true });
+    await chat.addToolApprovalResponse({ id: two.approval.id, approved: false });
+    await settled(chat, 2);
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.equal(chat.posts.length, 2, "both go in one request");
+    assert.deepEqual([textOf(chat), ...toolsOf(chat)], ["Well.", "echo:output-available", "echo:output-denied"]);
+  });
+
   test(`ai ${major}: an approval of a page that cannot ask`, async (t) => {
     const chat = newChat(sdk, { id: crypto.randomUUID(), api: `${url}/api/chat`, body: { approvals: false } });
     await chat.sendMessage({ text: "approval" });

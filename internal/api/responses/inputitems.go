@@ -12,8 +12,8 @@ import (
 // are those of the run. Pictures of a request that was too large to be kept are not
 // among them.
 func (k Kept) InputItems(id string, events []event.Event) []InputItem {
-	if _, after, _ := ParseID(id); after > 0 {
-		return approvals(id, after, events)
+	if _, span, _ := ParseID(id); span.After > 0 {
+		return approvals(id, span, events)
 	}
 	var out []InputItem
 	for _, m := range k.Asked() {
@@ -37,14 +37,14 @@ func (k Kept) InputItems(id string, events []event.Event) []InputItem {
 	return out
 }
 
-// approvals are the answers that a run went on with after that event.
-func approvals(id string, after int64, events []event.Event) (out []InputItem) {
+// approvals are the answers that a run went on with in a response.
+func approvals(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
-		if _, over := e.Body.(event.Suspended); over && e.Seq > after {
+		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
 			break
 		}
 		b, ok := e.Body.(event.ApprovalResolved)
-		if !ok || e.Seq <= after {
+		if !ok || e.Seq <= span.After {
 			continue
 		}
 		item := InputItem{
