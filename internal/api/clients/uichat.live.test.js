@@ -192,6 +192,16 @@ for (const [major, sdk] of Object.entries(versions)) {
     ran(t, client, "model failure");
   });
 
+  test(`ai ${major}: a message made anew`, async () => {
+    const chat = open();
+    await chat.sendMessage({ text: "tool" });
+    const { id } = chat.lastMessage;
+    await chat.regenerate();
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.deepEqual([chat.messages.length, textOf(chat), chat.posts.length, chat.posts[1].trigger], [2, "It is 3.", 2, "regenerate-message"]);
+    assert.notEqual(chat.lastMessage.id, id);
+  });
+
   test(`ai ${major}: a request that is refused`, async () => {
     const chat = open({ body: { answerd: { servers: ["nosuch"] } } });
     await chat.sendMessage({ text: "plain" });
