@@ -95,7 +95,7 @@ const scenarios = {
   "approval no": ["approval", { answer: "Well." }, ["denied"], answering({ approved: false, reason: "no" })],
   "elicitation": ["form", { answer: "Well." }, null, answering({ action: "accept", content: { people: 4 } })],
   "model failure": ["late", { code: "model_error" }, [{ sum: 3 }]],
-  "cancel": ["stuck", { type: "cancelled" }, ["cancelled"], cancelling],
+  "cancel": ["stuck", { type: "cancelled" }, null, cancelling],
   "truncated": ["length", { answer: "So far", finish_reason: "length" }, []],
 };
 
