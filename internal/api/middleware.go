@@ -183,7 +183,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 		}
 		if err != nil {
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
-			h.writeProblem(w, r, authProblem(err))
+			h.writeProblem(w, r, authProblem(err, h.metadataURL(r)))
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))

@@ -49,18 +49,19 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// served are the models that can be asked for.
-func (h *Handler) served() []chat.Model {
+// served are the models that the caller can ask for.
+func (h *Handler) served(r *http.Request) []chat.Model {
 	ids := slices.Sorted(maps.Keys(h.Agent.Profiles))
 	if len(ids) == 0 {
 		ids = []string{h.Agent.DefaultModel}
 	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.ModelFor(identity(r), id) })
 	return chat.Models(ids, h.started)
 }
 
 // models is GET /v1/models.
 func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.served()})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.served(r)})
 	return nil
 }
 
@@ -71,7 +72,7 @@ func (h *Handler) model(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.RawPath != "" {
 		id, _ = url.PathUnescape(id) // what cannot be is the id of no model
 	}
-	all := h.served()
+	all := h.served(r)
 	i := slices.IndexFunc(all, func(m chat.Model) bool { return m.ID == id })
 	if i < 0 {
 		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the models that are served"}
@@ -99,7 +100,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	}
 	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, h.Agent.DefaultModel), Created: run.Created}
 	if q.Stream {
-		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage).Encode))
+		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage)))
 		return nil
 	}
 	c := chat.NewCollector(head)
