@@ -66,6 +66,8 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"AUTH_AUDIENCE", append(here, "AUTH_ISSUER", "https://iam.example")},
 		{"AUTH_ISSUER", append(here, "AUTH_AUDIENCE", "answerd")},
 		{"OCI_APM_DATA_KEY", append(here, "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", "https://apm.example")},
+		{"TRACE_URL", append(here, "TRACE_URL", "https://traces.example/")},
+		{"TRACE_URL", append(here, "TRACE_URL", "javascript:alert('{trace_id}')")},
 		{"HOOKS_SECRET", append(here, "HOOKS_URL", "https://hooks.example")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "canary")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "http://hooks.example/?key=canary")},

@@ -75,7 +75,7 @@ type Handler struct {
 	http.Handler
 	unready atomic.Bool
 	started time.Time
-	torn    torn
+	told    told
 	host    *host.Handler
 	crowd   *crowd
 }
@@ -144,8 +144,11 @@ func (h *Handler) routes() http.Handler {
 		r.Use(h.sameOrigin, h.readableQuery, h.authenticate, h.bounded)
 		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
 		r.Get("/v1/models", h.handle(h.models))
+		r.Get("/v1/models/{model}", h.handle(h.model))
 		r.Post("/v1/responses", h.handle(h.createResponse))
 		r.Get("/v1/responses/{response_id}", h.handle(h.response))
+		r.Delete("/v1/responses/{response_id}", h.handle(h.deleteResponse))
+		r.Get("/v1/responses/{response_id}/input_items", h.handle(h.inputItems))
 		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
 		r.Post("/api/chat", h.handle(h.uiChat))
 		r.Get("/api/chat/{id}/stream", h.handle(h.uiResume))
