@@ -72,7 +72,7 @@ bench: ## every benchmark COUNT times, summed up by benchstat
 .PHONY: golden
 golden: ## renew the golden files and the documents made from the code
 	go test ./cmd/server ./internal/demo -update
-	go test ./internal/api/chat ./internal/api/responses ./internal/api/aisdk ./internal/api/agui -update
+	go test ./internal/api/chat ./internal/api/responses ./internal/api/aisdk ./internal/api/agui ./internal/api/mcptool -update
 
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)

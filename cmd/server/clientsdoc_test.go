@@ -61,6 +61,26 @@ func TestTheExamplesOfClientsRun(t *testing.T) {
 	}
 }
 
+// The settings for MCP hosts are true: the host that reads them here is answerd itself.
+func TestTheSettingsOfMCPHostsConnect(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := regexp.MustCompile("(?s)## MCP hosts.*?```json\n(.*?)```").FindStringSubmatch(string(doc))
+	if settings == nil {
+		t.Fatal("there are none")
+	}
+	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	config := file(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
+	env := map[string]string{"MCP_CONFIG_PATH": config, "DEFAULT_MODEL_ID": "m"}
+	var out strings.Builder
+	if err := run(t.Context(), []string{"check"}, func(name string) string { return env[name] }, &out, &out); err != nil || !strings.Contains(out.String(), "answerd") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
 // combined is what cmd prints.
 func combined(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()

@@ -105,7 +105,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
+		Version: version, Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)

@@ -172,7 +172,8 @@ func New(o Options) (*Agent, error) {
 //
 // Where too many runs go on, it waits for a place, for at most a second.
 //
-// Errors: *InvalidError, ErrForbidden, ErrDraining, *Refusal, ErrKeyReused, or the log's.
+// Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
+// ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err

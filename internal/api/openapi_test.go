@@ -23,6 +23,7 @@ import (
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/api/mcptool"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -209,10 +210,20 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
-	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record"} {
+	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)
+	var tool object
+	if err := json.Unmarshal(mcptool.InputSchema, &tool); err != nil {
+		t.Fatal(err)
+	}
+	asked := tool["properties"].(object)
+	for _, name := range []string{"budget", "prompt"} {
+		sameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), d.flat(d.flat(properties[name]))["properties"].(object))
+	}
+	asked["background"] = nil // a call has a result
+	sameKeys(t, "the tool", asked, properties)
 	sameKeys(t, "Question/budget", fieldsOf(reflect.TypeFor[agent.Budget]()), d.flat(component("Limits"))["properties"].(object))
 	sameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flat(component("ServerPrompt"))["properties"].(object))
 	message := fieldsOf(reflect.TypeFor[agent.Message]())

@@ -43,7 +43,8 @@ func TestClients(t *testing.T) {
 	house := agenttest.Build(t, script(gates), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} })
-	web := httptest.NewServer(api.New(api.Options{Agent: house.Agent, Log: house.Log}))
+	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})
+	web := httptest.NewServer(handler)
 	// The tests say when a slow answer goes on.
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := gates.of(r.URL.Query().Get("question"))
@@ -61,9 +62,10 @@ func TestClients(t *testing.T) {
 		over, stop := context.WithCancel(context.Background())
 		stop()
 		house.Drain(over)
+		handler.Close()
 		web.Close()
 	})
-	files, err := filepath.Glob("*.live.test.js")
+	files, err := filepath.Glob(cmp.Or(os.Getenv("CLIENTS"), "*") + ".live.test.js")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no tests", err)
 	}
