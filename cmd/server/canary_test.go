@@ -20,7 +20,7 @@ import (
 )
 
 // outside is an upstream that fails and says a secret while it does, and remembers all
-// that it was sent.
+// that it was sent. $id in what it says is the id of a JSON-RPC request.
 type outside struct {
 	*httptest.Server
 	mu  sync.Mutex // protects got
@@ -30,12 +30,16 @@ type outside struct {
 func newOutside(t *testing.T, status int, body string) *outside {
 	o := &outside{}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent, _ := io.ReadAll(r.Body) // as far as it comes
 		o.mu.Lock()
 		fmt.Fprintln(&o.got, r.URL, r.Header)
-		_, _ = io.Copy(&o.got, r.Body)
+		o.got.Write(sent)
 		o.mu.Unlock()
+		var rpc struct{ ID json.RawMessage }
+		_ = json.Unmarshal(sent, &rpc) // not all are
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		fmt.Fprint(w, body)
+		fmt.Fprint(w, strings.ReplaceAll(body, "$id", string(rpc.ID)))
 	}))
 	t.Cleanup(o.Close)
 	return o
@@ -78,7 +82,7 @@ func (w *world) issued(t *testing.T) string {
 // either, since it may repeat what they were sent.
 func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	failing := newOutside(t, http.StatusInternalServerError, "canary-mcp-body")
-	erring := newOutside(t, http.StatusOK, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
+	erring := newOutside(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
 	gone := newOutside(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
 	iam := newOutside(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
 	hooks := hooktest.New(t, func(q hooktest.Question) string {
