@@ -38,6 +38,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui"}, outside: []string{"github.com/go-chi/chi/v5"}},
 	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
 	"answerd/internal/importtest":      {},
+	"answerd/internal/supply":          {},
 	"answerd/internal/api/scenario":    {ours: []string{"event"}},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
