@@ -85,6 +85,10 @@ docker: ## the container image
 docker-test: ## build the image, start the compose file, ask (needs Docker; skips without)
 	docker/test.sh
 
+.PHONY: manifests
+manifests: ## deploy/kubernetes against Kubernetes' schemas (needs Python; skips without)
+	deploy/kubernetes/check.sh
+
 .PHONY: sbom
 sbom: build ## bin/answerd.cdx.json: what the binary is made of (CycloneDX)
 	go run ./internal/supply sbom $(VERSION) > bin/answerd.cdx.json
