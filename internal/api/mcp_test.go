@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -103,13 +102,6 @@ type output struct {
 	Error      problem
 }
 
-// soon is a context that no test waits longer than.
-func soon(t *testing.T) context.Context {
-	ctx, stop := context.WithTimeoutCause(t.Context(), 20*time.Second, fmt.Errorf("the call takes too long"))
-	t.Cleanup(stop)
-	return ctx
-}
-
 // asks calls the tool, and checks that the result is what the tool says of itself.
 func (h *mcpHost) asks(ctx context.Context, t *testing.T, arguments string, meta sdk.Meta) (*sdk.CallToolResult, output) {
 	t.Helper()
@@ -158,11 +150,11 @@ func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
 			h := s.joins(t, version, nil, nil)
-			tools, err := h.ListTools(soon(t), nil)
+			tools, err := h.ListTools(bounded(t), nil)
 			if err != nil || len(tools.Tools) != 1 || tools.Tools[0].Name != "answer" || tools.Tools[0].OutputSchema == nil {
 				t.Fatalf("tools %+v, %v", tools, err)
 			}
-			res, out := h.asks(soon(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
+			res, out := h.asks(bounded(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
 			if textOf(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
 				t.Errorf("result %+v", out)
 			}
@@ -211,7 +203,7 @@ func TestAHostsPersonIsAsked(t *testing.T) {
 			t.Run(name+"/"+version, func(t *testing.T) {
 				s := serve(t, c.script, nil, nil, approve)
 				h := s.joins(t, version, c.person, nil)
-				_, out := h.asks(soon(t), t, `{"question":"Do it."}`, nil)
+				_, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
 				if out.Answer != "Well." || len(h.asked) != 1 {
 					t.Errorf("asked %d times: %+v", len(h.asked), out)
 				}

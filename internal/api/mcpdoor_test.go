@@ -101,7 +101,7 @@ func TestARunOfAHostIsItsCallers(t *testing.T) {
 	}
 	session := s.starts(t, ada...)
 	for _, header := range [][]string{append(session[:4:4], eve...), session[:4]} {
-		resp := s.sends(soon(t), t, "tools/list", `{}`, header...)
+		resp := s.sends(bounded(t), t, "tools/list", `{}`, header...)
 		if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("another's session: %s", resp.Status)
 		}

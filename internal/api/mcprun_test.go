@@ -119,16 +119,16 @@ func (c conversation) begun() string {
 // asks sends a call in the newest protocol, and returns what it comes to.
 func (s *service) asks(t *testing.T, params string, header ...string) message {
 	t.Helper()
-	return heard(t, s.sends(soon(t), t, "tools/call", params, append(slices.Clone(modern), header...)...)).result()
+	return heard(t, s.sends(bounded(t), t, "tools/call", params, append(slices.Clone(modern), header...)...)).result()
 }
 
 // starts begins a session of an older protocol, and returns its headers.
 func (s *service) starts(t *testing.T, header ...string) []string {
 	t.Helper()
-	resp := s.sends(soon(t), t, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"h","version":"1"}}`, header...)
+	resp := s.sends(bounded(t), t, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"h","version":"1"}}`, header...)
 	heard(t, resp).result()
 	header = append([]string{"Mcp-Protocol-Version", "2025-11-25", "Mcp-Session-Id", resp.Header.Get("Mcp-Session-Id")}, header...)
-	s.sends(soon(t), t, "notifications/initialized", `{}`, header...)
+	s.sends(bounded(t), t, "notifications/initialized", `{}`, header...)
 	return header
 }
 
@@ -146,7 +146,7 @@ func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
 	for name, giveUp := range map[string]func(*testing.T, *service, context.CancelFunc, []string){
 		"closed": func(_ *testing.T, _ *service, leave context.CancelFunc, _ []string) { leave() },
 		"cancelled": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
-			s.sends(soon(t), t, "notifications/cancelled", `{"requestId":1}`, header...)
+			s.sends(bounded(t), t, "notifications/cancelled", `{"requestId":1}`, header...)
 		},
 		"session ended": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
 			if resp := s.do(t, "DELETE", "/mcp", "", header...); resp.StatusCode != http.StatusNoContent {
@@ -164,7 +164,7 @@ func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
 				if old {
 					header, params = s.starts(t), oldCall
 				}
-				ctx, leave := context.WithCancel(soon(t))
+				ctx, leave := context.WithCancel(bounded(t))
 				defer leave()
 				run := heard(t, s.sends(ctx, t, "tools/call", params, header...)).begun()
 				<-s.Tools.Entered
@@ -182,7 +182,7 @@ func TestARunWaitsForAPersonWhomTheHostCannotAsk(t *testing.T) {
 	for _, version := range versions[:2] {
 		s := serve(t, echoes(), func(o *agent.Options) { o.Grace = 1 }, nil, approvesEcho)
 		h := s.joins(t, version, nil, nil)
-		res, out := h.asks(soon(t), t, `{"question":"Do it."}`, nil)
+		res, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
 		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(textOf(res), "POST /runs/"+out.RunID+"/input") {
 			t.Fatalf("%s: %+v", version, out)
 		}
@@ -244,7 +244,7 @@ func TestAFormThatDoesNotFitIsAskedAgain(t *testing.T) {
 func TestACallThatGoesOnIsCancelledWithItsStream(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`})), nil, nil, approvesEcho)
 	m := s.asks(t, callOf(`{"question":"Do it."}`, ""))
-	ctx, leave := context.WithCancel(soon(t))
+	ctx, leave := context.WithCancel(bounded(t))
 	defer leave()
 	for id := range m.Result.InputRequests {
 		s.sends(ctx, t, "tools/call", callOf(`{"question":"Do it."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":{"approved":true}}}`), modern...)
@@ -259,7 +259,7 @@ func TestACallThatGoesOnIsCancelledWithItsStream(t *testing.T) {
 func TestAQuestionThatIsAnsweredElsewhereIsTakenBack(t *testing.T) {
 	s := serve(t, echoes(), nil, nil, approvesEcho)
 	header := s.starts(t)
-	c := heard(t, s.sends(soon(t), t, "tools/call", oldCall, header...))
+	c := heard(t, s.sends(bounded(t), t, "tools/call", oldCall, header...))
 	run := c.begun()
 	c.until(func(m message) bool { return m.Method == "elicitation/create" })
 	var interrupt string
@@ -318,7 +318,7 @@ func TestLogMessagesOfToolsArePassedOnWhereTheyAreAskedFor(t *testing.T) {
 			params = strings.Replace(params, `"progressToken"`, `"io.modelcontextprotocol/logLevel":"`+level+`","progressToken"`, 1)
 		}
 		logged := false
-		heard(t, s.sends(soon(t), t, "tools/call", params, modern...)).until(func(m message) bool {
+		heard(t, s.sends(bounded(t), t, "tools/call", params, modern...)).until(func(m message) bool {
 			logged = logged || m.Method == "notifications/message" && m.Params.Level == "warning" && m.Params.Logger == "default/steps"
 			return false
 		})
