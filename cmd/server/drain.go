@@ -70,7 +70,6 @@ func drain(h haste, handler *api.Handler, runs *agent.Agent, server *http.Server
 	ctx, cancel := context.WithTimeout(h.runs, timeout)
 	defer cancel()
 	runs.Drain(ctx)
-	handler.Close()
 	logger.Info("runs have ended")
 	return shutdown(h.rest, handler, server)
 }
