@@ -3,6 +3,7 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -56,12 +57,20 @@ func plainAnswer(data []byte) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: id, Result: w["result"]}
 }
 
-// forSDK is the answer m, received as data, as the SDK is to have it.
-func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) []byte {
+// errTaken is an answer that the SDK does not get to see, over HTTP: to it the request
+// looks refused, which ends that request and nothing else (see guard), and outcome finds the
+// result in the exchange. To read even a hollow one would cost the SDK three decoders of 32
+// KiB each, and a goroutine to read the stream with: of the 322 kB of garbage that an answer
+// with one call made, 120.
+var errTaken = errors.New("the answer was taken from the wire")
+
+// forSDK is the answer m, received as data, as the SDK is to have it. taken says that all
+// of it is noted, and the SDK can do without.
+func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) (_ []byte, taken bool) {
 	empty, ok := hollowed(x.asking(), m)
 	if !ok {
-		return data
+		return data, false
 	}
 	id, _ := json.Marshal(m.ID.Raw()) // a number or a string
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty)
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty), true
 }
