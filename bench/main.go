@@ -86,7 +86,7 @@ type options struct {
 // is counted in ticks of 10 ms, so a slice must not be much shorter.
 func (o options) slices() (n int, each time.Duration) {
 	if o.quick {
-		return 2, 300 * time.Millisecond
+		return 3, 400 * time.Millisecond
 	}
 	return 5, 700 * time.Millisecond
 }

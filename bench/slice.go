@@ -21,18 +21,18 @@ func (h *house) measureRow(ctx context.Context, r row) (string, error) {
 		return "", err
 	}
 	loads := [2]*load{newLoad(floor.url, r), newLoad(service.url, r)}
-	for _, l := range loads { // connections are made and caches filled
+	n, each := h.slices()
+	for _, l := range loads { // connections are made, caches filled and pages touched
 		if _, err := l.run(ctx, 1, 0); err != nil {
 			return "", err
 		}
-		if _, err := l.run(ctx, r.callers, 0); err != nil {
+		if _, err := l.run(ctx, r.callers, each); err != nil {
 			return "", err
 		}
 		defer l.client.CloseIdleConnections()
 	}
 	var all [2][]figures
 	var ratios []float64
-	n, each := h.slices()
 	objects, bytes, err := service.garbage()
 	if err != nil {
 		return "", err
