@@ -223,6 +223,21 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
+// An answer may come in the very moment in which its run is parked.
+func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
+	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[len(r.Messages)-1].Role == "tool" {
+			return llmtest.Says("Done.")
+		}
+		return llmtest.Calls(onePlusTwo)
+	}, durable(memory()), guarded("add"))
+	for range 300 {
+		run := h.Begin(t, agent.Request{Interactive: true}).ID
+		answer(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
+		agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+	}
+}
+
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
@@ -241,7 +256,7 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	run := first.Begin(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
 	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
-	for n, a := range origin.acts {
+	for n, a := range origin.history() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)
