@@ -138,6 +138,9 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 	}
 	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
 	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
+	if r.events == nil {
+		r.events = make([]Event, 0, 32) // to double from 1 copies twice as much
+	}
 	r.events = append(r.events, e)
 	r.run.Last = e
 	if e.Terminal() {
