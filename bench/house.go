@@ -14,9 +14,9 @@ import (
 // house is every process of a run.
 type house struct {
 	options
-	model, tools, floor *process
-	floors              map[string]*process // by protocol of the MCP server
-	services            map[setting]*process
+	model, tools *process
+	floors       map[string]*process // by protocol of the MCP server
+	services     map[setting]*process
 }
 
 func (o options) newHouse(ctx context.Context) (h *house, err error) {
@@ -108,7 +108,7 @@ func (o options) measure(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	began := time.Now()
-	fmt.Fprintf(out, tableHead)
+	fmt.Fprint(out, tableHead)
 	found := false
 	for _, r := range rows {
 		if !strings.Contains(r.name, o.row) {

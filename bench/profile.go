@@ -22,7 +22,9 @@ var pprofSource []byte
 func (o options) build(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
-	if o.profiles != "" {
+	if o.profiles == "" {
+		args = append(args, "-trimpath", "-ldflags", "-s -w") // as it is shipped
+	} else {
 		source, overlay := filepath.Join(dir, "pprof.go"), filepath.Join(dir, "overlay.json")
 		top, err := os.Getwd()
 		if err != nil {
@@ -41,7 +43,7 @@ func (o options) build(ctx context.Context, dir string) (binary string, err erro
 		args = append(args, "-overlay", overlay)
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/server")...)
-	cmd.Stderr = os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("build answerd, from the repository's top: %w", err)
 	}
