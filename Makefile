@@ -6,6 +6,8 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 FUZZTIME    ?= 10s
 COUNT       ?= 6
 HOT         ?= ./internal/llm ./internal/event ./internal/sse ./internal/api/native ./internal/mcp ./internal/agent
+SOAK        ?= 90s
+REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -50,6 +52,19 @@ fuzz: ## every fuzz target for FUZZTIME
 		done || exit 1; \
 	done
 
+.PHONY: load
+load: ## overload, stalled readers and the limits, at full size; prints the figures
+	LOAD=1 go test -count=1 -v -timeout 10m -run 'TestThreeTimesTheLoad|TestReadersThatStall|TestConnections|TestFilesThat|TestMemoryThatRuns' ./cmd/server ./internal/api
+	go test -count=1 -v -run Noisy ./internal/agent/admission
+
+.PHONY: faults
+faults: ## faults F1 to F38, drains and leaks against the built binary, and their table
+	go test -count=1 -v ./internal/faults | grep -v '^=== '
+
+.PHONY: soak
+soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
+	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
+
 .PHONY: bench
 bench: ## CPU and memory beside the floor's, as docs/performance.md has them (BENCH=part of a row's name; QUICK=1 in a minute)
 	go run ./bench $(if $(QUICK),-quick) -row '$(BENCH)'
@@ -75,6 +90,10 @@ golden: ## renew the golden files and the documents made from the code
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
+
+.PHONY: schemathesis
+schemathesis: ## requests made up from api/openapi.yaml against the demo (needs Python; skips without)
+	api/schemathesis/run.sh
 
 .PHONY: clients
 clients: ## the npm clients of every face against a whole service (needs Node; skips without)

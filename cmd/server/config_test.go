@@ -55,6 +55,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"TIMEOUT", append(here, "TIMEOUT", "-1s")},
 		{"MAX_TURNS", append(here, "MAX_TURNS", "many")},
 		{"MAX_TURNS", append(here, "MAX_TURNS", "0")},
+		{"SHUTDOWN_DELAY", append(here, "SHUTDOWN_DELAY", "-1s")},
 		{"MAX_BODY_BYTES", append(here, "MAX_BODY_BYTES", "1 potato")},
 		{"DEBUG", append(here, "DEBUG", "perhaps")},
 		{"LLM_TOOL_CALLING", append(here, "LLM_TOOL_CALLING", "magic")},

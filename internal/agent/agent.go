@@ -30,6 +30,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/agent/hook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -64,6 +65,12 @@ type Options struct {
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
 
+	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means as many as there may
+	// be. MemoryShort, unless nil, keeps new ones out while it is true.
+	MaxRunsPerCaller int
+	Rate             admission.Rate
+	MemoryShort      func() bool
+
 	Logger *slog.Logger
 	Tracer trace.Tracer
 	Meter  metric.Meter
@@ -71,8 +78,7 @@ type Options struct {
 
 // Why a request does not become a run.
 var (
-	ErrDraining   = errors.New("the service is shutting down")
-	ErrOverloaded = errors.New("too many runs at a time")
+	ErrDraining = errors.New("the service is shutting down")
 	// ErrKeyReused: the idempotency key was used with another request.
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
@@ -101,14 +107,16 @@ type Agent struct {
 
 	stopClaims context.CancelFunc
 	claiming   sync.WaitGroup
-	freed      chan struct{} // of capacity 1: a run has made room
+	settled    chan struct{} // of capacity 1: a run has left, or waits for a person
 	leave      sync.Once
 	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
 
+	gate *admission.Gate
+
 	mu       sync.Mutex // guards the fields below and the timer of every run
 	active   map[string]*run
+	direct   int            // calls without a run that go on
 	watchers map[string]int // how many read a run here, by its id
-	direct   int            // calls without a run that are under way
 	draining bool
 }
 
@@ -148,7 +156,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.freed, a.leaving = make(chan struct{}, 1), make(chan struct{})
+	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, Short: o.MemoryShort})
+	a.settled, a.leaving = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
 		a.claiming.Go(func() { a.claims(ctx) })
@@ -161,8 +170,9 @@ func New(o Options) (*Agent, error) {
 // that time instead. ctx gives the trace that the run continues, and nothing else:
 // the run outlives it.
 //
-// Errors: *InvalidError, ErrForbidden, ErrDraining, ErrOverloaded, ErrKeyReused, or the
-// log's.
+// Where too many runs go on, it waits for a place, for at most a second.
+//
+// Errors: *InvalidError, ErrForbidden, ErrDraining, *Refusal, ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err
@@ -181,7 +191,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	if err := a.admit(ru); err != nil {
+	if err := a.admit(ctx, ru, owner); err != nil {
 		ru.cancel(err)
 		return event.Run{}, err
 	}
@@ -214,22 +224,6 @@ func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (even
 	return run, err
 }
 
-// admit counts a run in, before the log is asked for anything: the log may be slow, and
-// whoever finds the run there must find it here.
-func (a *Agent) admit(ru *run) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.draining:
-		return ErrDraining
-	case len(a.active)+a.direct >= a.MaxRuns:
-		return ErrOverloaded
-	}
-	a.active[ru.ID] = ru
-	a.runs.Add(1)
-	return nil
-}
-
 // begin puts a run and its first event into the log.
 func (a *Agent) begin(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
@@ -259,26 +253,53 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 // with, or has nothing to wait for: whoever reads a run here can read it there.
 func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
 
-// Drain refuses new runs and waits until the others have ended. When ctx is done first,
-// it hands them over where the log outlives this process, and ends them where it doesn't,
-// each with a terminal event of its own; it returns once that is done.
+// Drain refuses new runs and waits until the others have ended, or do nothing but wait
+// for a person, who may take longer than any process has. When ctx is done first, it
+// does not wait for them either. What is left then it hands over where the log outlives
+// this process, and ends where it doesn't, each with a terminal event of its own; it
+// returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
+	a.gate.Close()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	for !a.idle() {
+		select {
+		case <-a.settled:
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	if a.Durable {
 		a.handOver()
 	}
 	a.stop(errShutdown)
 	<-done
+}
+
+// idle reports whether nothing goes on but runs that wait for a person.
+func (a *Agent) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.active {
+		if !r.waits.still.Load() {
+			return false
+		}
+	}
+	return a.direct == 0
+}
+
+// settle says that there may be less that goes on.
+func (a *Agent) settle() {
+	select {
+	case a.settled <- struct{}{}:
+	default:
+	}
 }
 
 // handOver leaves all runs to other processes.

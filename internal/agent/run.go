@@ -3,13 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -38,6 +37,7 @@ type run struct {
 	inbox  inbox
 	job    event.Job // nil where no other process could go on
 	past   *past     // nil unless one did before
+	place  *admission.Place
 
 	// The agent's mutex guards the rest.
 	timer *time.Timer // ends the run that nobody watches; nil while somebody does
@@ -91,6 +91,7 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 func (a *Agent) execute(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
+	defer a.contain(r)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
 	if r.past != nil {
 		r.clock.remember(r.past.used, r.past.told["seconds"])
@@ -107,6 +108,8 @@ func (a *Agent) execute(r *run, lost error) {
 		if err != nil {
 			end = a.failure(ctx, r, l, err)
 		}
+		// Whoever reads the end may ask the next question at once, and has a place for it.
+		r.place.Leave()
 		// The terminal event is written whatever became of the run's context.
 		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
@@ -159,22 +162,8 @@ func (a *Agent) retire(r *run) {
 		r.timer.Stop()
 	}
 	r.cancel(nil)
-	a.hasRoom()
-}
-
-// panicError is a panic in a goroutine of a run. It ends that run and no other.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// recovered turns a panic into an error of the function that defers it.
-func recovered(err *error) {
-	if v := recover(); v != nil {
-		*err = &panicError{v, debug.Stack()}
-	}
+	r.place.Leave()
+	a.settle()
 }
 
 // failure is the one place that turns an error into a terminal event. The log gets
@@ -211,5 +200,5 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
 	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", attrs...)
-	return event.RunError{Code: "internal", Message: "The run failed inside the service.", PartialAnswer: partial}
+	return event.RunError{Code: "internal", Message: failedInside, PartialAnswer: partial}
 }

@@ -43,25 +43,14 @@ func (a *Agent) claims(ctx context.Context) {
 // first.
 func (a *Agent) awaitRoom(ctx context.Context) bool {
 	for {
-		a.mu.Lock()
-		room := len(a.active)+a.direct < a.MaxRuns
-		a.mu.Unlock()
-		if room {
+		if a.gate.Room() {
 			return ctx.Err() == nil
 		}
 		select {
-		case <-a.freed:
+		case <-a.gate.Freed():
 		case <-ctx.Done():
 			return false
 		}
-	}
-}
-
-// hasRoom says that there may be room for one more run.
-func (a *Agent) hasRoom() {
-	select {
-	case a.freed <- struct{}{}:
-	default:
 	}
 }
 
@@ -85,6 +74,7 @@ func (a *Agent) takeUp(job event.Job) {
 		draining := a.draining
 		if !draining {
 			a.active[r.ID] = r
+			r.place = a.gate.Take(r.caller.Key())
 		}
 		a.mu.Unlock()
 		if draining {
@@ -121,7 +111,8 @@ func (e *lostError) Unwrap() error { return e.err }
 // resume reads what the run did so far, and makes ready to go on from there. Its context
 // bounds nothing here: a run that was cancelled has to end in an orderly way, too.
 // unread is why its request cannot be read, nil if it can.
-func (r *run) resume(unread error) error {
+func (r *run) resume(unread error) (err error) {
+	defer recovered(&err) // or the run would be the end of one process after the other
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), departTime)
 	defer cancel()
 	a := r.agent

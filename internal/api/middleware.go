@@ -57,6 +57,11 @@ func (h *Handler) contain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t, started := &tracked{ResponseWriter: w}, time.Now()
 		t.Header().Set("X-Content-Type-Options", "nosniff")
+		if h.unready.Load() {
+			// Whoever has the connection opens the next one elsewhere, before this one is
+			// closed under a request.
+			t.Header().Set("Connection", "close")
+		}
 		defer func() {
 			v := recover()
 			if v != nil && v != http.ErrAbortHandler {
@@ -88,8 +93,7 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
-		if h.AllowedHosts != nil && !probe && !slices.Contains(h.AllowedHosts, host) {
+		if h.AllowedHosts != nil && !probe(r) && !slices.Contains(h.AllowedHosts, host) {
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not answer for this host."))
 			return
 		}
@@ -190,9 +194,12 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity is who calls; the anonymous caller without authentication.
+// identity is who calls; without authentication, the anonymous caller of an address.
 func identity(r *http.Request) auth.Identity {
-	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
+	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
+	if !ok {
+		id.Address = addressOf(r)
+	}
 	return id
 }
 

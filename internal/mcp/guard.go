@@ -45,12 +45,15 @@ type guard struct {
 	rests  *sync.WaitGroup // of streams that are read to their end here
 }
 
-func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	x := exchangeOf(r.Context())
 	if x == nil {
 		closeBody(r)
 		return nil, fmt.Errorf("%s without an exchange", r.Method)
 	}
+	// Here, and not only where the call began: a panic that goes through the SDK leaves
+	// it waiting for the end of the request, and its session can never be closed.
+	defer recovered(g.log, func(f *failure) { resp, err = nil, x.fail(f) })
 	switch r.Method {
 	case http.MethodGet:
 		if x.handshake && r.Header.Get("Last-Event-ID") == "" {
@@ -137,7 +140,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 	switch mediaType(resp) {
 	case "text/event-stream":
 		x.opened()
-		s := newStream(x, id, resp.Body)
+		s := newStream(x, id, resp.Body, g.log)
 		if hollow[method] != nil && s.takes() {
 			// Not waited for: the call has its answer, and exchange.finish bounds the rest.
 			g.rests.Go(s.finish)
@@ -256,7 +259,7 @@ func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 		return cut(badStatus(resp.StatusCode, body))
 	}
 	x.opened()
-	resp.Body = newStream(x, x.asked(), resp.Body)
+	resp.Body = newStream(x, x.asked(), resp.Body, g.log)
 	return resp, nil
 }
 
