@@ -62,9 +62,8 @@ func (s *stream) takes() bool {
 
 // finish reads a stream that was taken to its end.
 func (s *stream) finish() {
-	defer recovered(s.log, func(*failure) {})
-	defer func() { _ = s.Close() }() // the exchange has its answer
 	s.step()
+	_ = s.Close() // the exchange has its answer
 }
 
 // Close closes the body and tells the exchange.
