@@ -1,7 +1,9 @@
 # make help lists what there is. Only Go is needed, but for the targets that say so.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-BENCHSTAT   := golang.org/x/perf/cmd/benchstat@latest
+BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+BIN         ?= bin/answerd
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6
@@ -23,7 +25,7 @@ run: ## serve, configured by the environment
 
 .PHONY: build
 build: ## bin/answerd
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/answerd ./cmd/server
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/server
 
 .PHONY: test
 test: ## all tests that need only Go
@@ -101,6 +103,26 @@ docker: ## the container image
 .PHONY: docker-test
 docker-test: ## build the image, start the compose file, ask (needs Docker; skips without)
 	docker/test.sh
+
+.PHONY: manifests
+manifests: ## deploy/kubernetes against Kubernetes' schemas (needs Python; skips without)
+	deploy/kubernetes/check.sh
+
+.PHONY: sbom
+sbom: build ## bin/answerd.cdx.json: what the binary is made of (CycloneDX)
+	go run ./internal/supply sbom $(VERSION) > bin/answerd.cdx.json
+
+.PHONY: licences
+licences: ## renew docs/licences.md
+	go test ./internal/supply -update
+
+.PHONY: vuln
+vuln: ## known vulnerabilities in what is called (asks vuln.go.dev)
+	go run $(GOVULNCHECK) ./...
+
+.PHONY: reproducible
+reproducible: ## two builds of HEAD, in two directories and without a cache, are the same bytes
+	.ci/reproducible
 
 .PHONY: up
 up: ## docker compose up

@@ -20,7 +20,7 @@ import (
 )
 
 // outside is an upstream that fails and says a secret while it does, and remembers all
-// that it was sent.
+// that it was sent. $id in what it says is the id of a JSON-RPC request.
 type outside struct {
 	*httptest.Server
 	mu  sync.Mutex // protects got
@@ -30,12 +30,16 @@ type outside struct {
 func newOutside(t *testing.T, status int, body string) *outside {
 	o := &outside{}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent, _ := io.ReadAll(r.Body) // as far as it comes
 		o.mu.Lock()
 		fmt.Fprintln(&o.got, r.URL, r.Header)
-		_, _ = io.Copy(&o.got, r.Body)
+		o.got.Write(sent)
 		o.mu.Unlock()
+		var rpc struct{ ID json.RawMessage }
+		_ = json.Unmarshal(sent, &rpc) // not all are
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		fmt.Fprint(w, body)
+		fmt.Fprint(w, strings.ReplaceAll(body, "$id", string(rpc.ID)))
 	}))
 	t.Cleanup(o.Close)
 	return o
@@ -74,10 +78,19 @@ func (w *world) issued(t *testing.T) string {
 // planted in every place that takes one, and looked for wherever somebody reads: in the
 // log at its most talkative, in traces, in metrics, in every response, and with each
 // upstream that they are not for. What callers ask and tools are told is the caller's to
-// read, and in no log, trace or metric.
+// read, and in no log, trace or metric; what upstreams say while they fail is in none
+// either, since it may repeat what they were sent.
 func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	failing := newOutside(t, http.StatusInternalServerError, "canary-mcp-body")
-	hooks := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	erring := newOutside(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
+	gone := newOutside(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
+	iam := newOutside(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
+	hooks := hooktest.New(t, func(q hooktest.Question) string {
+		if q.Hook == "tool_result" {
+			return `{"canary-hook-body":1}` // not a reply: it is logged and treated as {}
+		}
+		return `{}`
+	})
 	w, otlp := newWorld(t, func(r llmtest.Request) llmtest.Answer {
 		for _, m := range r.Messages {
 			if m.Content == "Fail." {
@@ -94,6 +107,9 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	write(t, path, `{"mcpServers":{
 		"demo":{"type":"http","url":"`+w.tools.url+demo.MCPPath+`","auth":{"type":"jwt"},"query":{"key":"canary-demo-query"},"headers":{"X-Api-Key":"canary-demo-header"}},
 		"failing":{"type":"http","url":"`+failing.URL+`","bearerToken":"canary-mcp-bearer","query":{"key":"canary-mcp-query"},"headers":{"X-Api-Key":"${CANARY}"}},
+		"erring":{"type":"http","url":"`+erring.URL+`"},
+		"gone":{"type":"http","url":"`+gone.URL+`"},
+		"iam":{"type":"http","url":"`+failing.URL+`/iam","auth":{"type":"client_credentials","tokenUrl":"`+iam.URL+`","clientId":"answerd","clientSecret":"canary-iam-secret"}},
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
 	s := start(t, w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.DefaultAudience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
@@ -129,8 +145,9 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	call("POST", "/tools/search_docs/call", `{"args":{"canary-args":1}}`)
 	call("GET", "/tools?token=canary-url", "")
 	call("GET", "/answer/stream?question=canary-question&access_token=canary-url", "")
-	call("POST", "/servers/failing/refresh", "")
-	call("POST", "/servers/child/refresh", "")
+	for _, server := range []string{"failing", "erring", "gone", "iam", "child"} {
+		call("POST", "/servers/"+server+"/refresh", "")
+	}
 	call("GET", "/servers/failing/prompts", "")
 	for _, path := range []string{"/servers", "/readyz", "/metrics", "/openapi.yaml"} {
 		call("GET", path, "")
@@ -144,8 +161,8 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 
 	signature := token[strings.LastIndexByte(token, '.')+1:]
 	secrets := []string{signature, clientSecret, "canary-api-key", "canary-demo-query", "canary-demo-header", "canary-mcp-bearer", "canary-mcp-query", "canary-mcp-header",
-		"canary-child-arg", "canary-child-env", "canary-data-key", hooktest.Secret.Reveal(), "canary-token"}
-	bodies := []string{"canary-mcp-body", "canary-model-body", "canary-collector-body"}
+		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", hooktest.Secret.Reveal(), "canary-token"}
+	bodies := []string{"canary-mcp-body", "canary-rpc-error", "canary-gone-body", "canary-iam-code", "canary-iam-body", "canary-hook-body", "canary-model-body", "canary-collector-body"}
 	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token"}
 	page := read.String()
 	metrics := page[strings.Index(page, "GET /metrics"):strings.Index(page, "GET /openapi.yaml")]
@@ -154,11 +171,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 		if len(text) < 1000 {
 			t.Errorf("only %d bytes of %s: nothing was proved", len(text), sink)
 		}
-		canaries := slices.Concat(secrets, callers)
-		if sink != "log" { // where an operator finds out why (CONTRACT §5)
-			canaries = append(canaries, bodies...)
-		}
-		for _, canary := range canaries {
+		for _, canary := range slices.Concat(secrets, callers, bodies) {
 			if at := strings.Index(text, canary); at >= 0 {
 				t.Errorf("%s is in the %s: …%.300s…", canary, sink, text[max(0, at-150):])
 			}
@@ -173,6 +186,8 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 		t.Errorf("the calls did not do what they should:\n%s", page)
 	}
 	checkForeign(t, "the failing MCP server", failing.heard(), "canary-mcp-", slices.Concat(secrets, callers))
+	checkForeign(t, "the MCP server that errs", erring.heard(), "", secrets)
+	checkForeign(t, "the IAM", strings.ReplaceAll(iam.heard(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
 	for _, r := range w.model.Requests() {
 		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
 			t.Errorf("the model got %s", got)
@@ -188,7 +203,7 @@ func checkForeign(t *testing.T, whom, heard, own string, canaries []string) {
 		t.Errorf("%s was never asked", whom)
 	}
 	for _, canary := range canaries {
-		if !strings.HasPrefix(canary, own) && strings.Contains(heard, canary) {
+		if (own == "" || !strings.HasPrefix(canary, own)) && strings.Contains(heard, canary) {
 			t.Errorf("%s was sent %s", whom, canary)
 		}
 	}

@@ -69,8 +69,9 @@ func (h *Handler) refresh(w http.ResponseWriter, r *http.Request) error {
 		switch {
 		case s.Name != name:
 		case err != nil:
-			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "error", err)
-			return newProblem("unavailable", cmp.Or(s.Reason, "The MCP server did not answer."))
+			reason := cmp.Or(s.Reason, "The MCP server did not answer.")
+			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "reason", reason)
+			return newProblem("unavailable", reason)
 		default:
 			writeJSON(w, http.StatusOK, "application/json", s)
 		}

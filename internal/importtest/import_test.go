@@ -45,6 +45,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
 	"answerd/internal/importtest":      {},
 	"answerd/internal/faults":          {},
+	"answerd/internal/supply":          {},
 	"answerd/internal/api/scenario":    {ours: []string{"event"}},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},

@@ -48,7 +48,7 @@ func (m *OpenAI) try(ctx context.Context, body []byte, emit emitter) error {
 	switch {
 	// A status that came before a cut still says more than the cut.
 	case res != nil && ctx.Err() == nil && context.Cause(reqCtx) == nil && (res.StatusCode < 200 || res.StatusCode > 299):
-		return m.replyFailure(res)
+		return replyFailure(res)
 	case err != nil:
 		err = connectFailure(err)
 	default:
@@ -144,7 +144,7 @@ func (m *OpenAI) read(a *assembler, w *watch, res *http.Response) error {
 	case media == "text/event-stream" || looksLikeEvents(head):
 		return m.readStream(a, w, rest)
 	default:
-		return failed(ModelError, publicNonsense, fmt.Errorf("content type %q: %s", media, m.scrub(string(head))))
+		return failed(ModelError, publicNonsense, fmt.Errorf("content type %.64q: %s", media, reported(head)))
 	}
 }
 
@@ -263,31 +263,26 @@ func (m *OpenAI) chunk(a *assembler, data []byte, isError bool) error {
 	}
 	c, err := decodeChunk(data)
 	if err != nil && !isError {
-		return failed(ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, m.scrub(excerpt(data))))
+		return failed(ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, reported(data)))
 	}
 	if err != nil || isError || !absent(c.Error) {
 		object := data
 		if c != nil && !absent(c.Error) {
 			object = c.Error
 		}
-		return m.streamFailure(object)
+		return streamFailure(object)
 	}
 	return a.add(c)
 }
 
 // streamFailure is the failure that an endpoint reports inside a stream.
-func (m *OpenAI) streamFailure(object []byte) error {
-	said := m.scrub(excerpt(object))
+func streamFailure(object []byte) error {
 	if status := errorStatus(object); status != 0 {
-		return statusFailure(status, said)
+		return statusFailure(status, object)
 	}
-	if overContext(said) {
-		return failed(TooLarge, publicContext, fmt.Errorf("error in the stream: %s", said))
+	err := fmt.Errorf("error in the stream: %s", reported(object))
+	if overContext(string(object)) {
+		return failed(TooLarge, publicContext, err)
 	}
-	return failed(ModelError, publicFailing, fmt.Errorf("error in the stream: %s", said))
-}
-
-// excerpt returns the beginning of data, with room for a key that is cut out of it.
-func excerpt(data []byte) string {
-	return string(data[:min(len(data), 2*maxErrorText)])
+	return failed(ModelError, publicFailing, err)
 }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // What callers are told. Each is a whole sentence of ours: an endpoint's own words may
@@ -50,16 +48,17 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// maxErrorText is how much of an endpoint's own words an error keeps, in bytes.
+// maxErrorText is how much of an endpoint's own words is looked at for what went wrong,
+// in bytes.
 const maxErrorText = 2 << 10
 
 // statusFailure is the failure that an HTTP status stands for, whether it came as the
-// reply's own or inside a stream. said is the endpoint's text, for the log.
-func statusFailure(status int, said string) *failure {
-	e := failed(ModelError, publicRefused, fmt.Errorf("status %d: %s", status, said))
+// reply's own or inside a stream. said is the endpoint's text.
+func statusFailure(status int, said []byte) *failure {
+	e := failed(ModelError, publicRefused, fmt.Errorf("status %d: %s", status, reported(said)))
 	e.Status = status
 	f := &failure{err: e}
-	if status != http.StatusUnauthorized && status != http.StatusForbidden && overContext(said) {
+	if status != http.StatusUnauthorized && status != http.StatusForbidden && overContext(string(said)) {
 		e.Kind, e.Public = TooLarge, publicContext
 		return f
 	}
@@ -85,31 +84,14 @@ func statusFailure(status int, said string) *failure {
 }
 
 // replyFailure is the failure of a reply whose status is not 2xx.
-func (m *OpenAI) replyFailure(res *http.Response) *failure {
-	// So much more that a key which begins within the bound is there whole to be found.
-	body, err := io.ReadAll(io.LimitReader(res.Body, int64(maxErrorText+len(m.key))))
-	said := m.scrub(string(body))
-	if err != nil {
-		said += " (" + err.Error() + ")"
-	}
+func replyFailure(res *http.Response) *failure {
+	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 	f := statusFailure(res.StatusCode, said)
+	if err != nil {
+		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
+	}
 	f.after = res.Header.Get("Retry-After")
 	return f
-}
-
-// scrub makes an endpoint's text fit for the log: bounded, valid, without the key,
-// which some endpoints repeat when they reject it.
-func (m *OpenAI) scrub(said string) string {
-	if m.key != "" {
-		said = strings.ReplaceAll(said, m.key, "[redacted]")
-	}
-	if len(said) > maxErrorText {
-		said = said[:maxErrorText] + "…"
-	}
-	if !utf8.ValidString(said) {
-		said = strings.ToValidUTF8(said, "\ufffd")
-	}
-	return said
 }
 
 // timeout returns the error that a cancelled request's cause stands for, nil if it was

@@ -96,8 +96,8 @@ func retryAfter(h http.Header) time.Duration {
 
 // refusal is badStatus of a reply whose headers may say more: how long the server is busy,
 // or that all that is wrong is a slash.
-func refusal(resp *http.Response, body []byte) *failure {
-	f := badStatus(resp.StatusCode, body)
+func refusal(resp *http.Response) *failure {
+	f := badStatus(resp.StatusCode)
 	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
 		// No more of the address than that: a path may hold a key.
 		switch path := resp.Request.URL.Path; {
@@ -121,6 +121,15 @@ func (f *failure) Error() string {
 }
 
 func (f *failure) Unwrap() error { return f.err }
+
+// state is why the server cannot be used, for all who may see that: a JSON-RPC error's
+// text is for whoever made the request.
+func (f *failure) state() string {
+	if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok {
+		return fmt.Sprintf("it answered with the error %d", e.Code)
+	}
+	return f.public
+}
 
 // lostSession is a request that a server refused, or that was not sent, because its
 // session is gone. The handshake is repeated and the call sent again (S3.2).
@@ -174,16 +183,14 @@ func dialReason(err error) string {
 
 // badStatus is a reply that is no MCP answer. Of the refusals only those are proof
 // that nothing ran whose meaning is that nothing was tried (facts: 429 and 503 are,
-// a gateway's 502 and 504 and a 500 are not).
-func badStatus(status int, body []byte) *failure {
+// a gateway's 502 and 504 and a 500 are not). Its body is repeated nowhere: it may hold
+// what the server was sent.
+func badStatus(status int) *failure {
 	f := &failure{kind: Protocol, public: fmt.Sprintf("it answered HTTP %d", status), notRun: true}
-	if len(body) > 0 {
-		f.err = fmt.Errorf("HTTP %d: %.500q", status, body)
-	}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.kind, f.public = Unavailable, fmt.Sprintf("it refused our credentials (HTTP %d)", status)
-		f.err = ofCredentials(f.err)
+		f.err = errCredentials
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		f.kind, f.public = Unavailable, fmt.Sprintf("it is busy (HTTP %d)", status)
 	case status == http.StatusRequestEntityTooLarge:

@@ -205,7 +205,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 	body := drain(resp, maxError)
 	if r.Header.Get(sessionHeader) != "" && forgets(resp.StatusCode, body) {
 		x.session.lost.Store(true)
-		return nil, x.fail(lostSession(badStatus(resp.StatusCode, body)))
+		return nil, x.fail(lostSession(badStatus(resp.StatusCode)))
 	}
 	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		// A JSON-RPC error with a status of its own; the SDK reads it for the
@@ -215,7 +215,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 			return resp, nil
 		}
 	}
-	return nil, x.fail(refusal(resp, body))
+	return nil, x.fail(refusal(resp))
 }
 
 // resume is the SDK's GET that continues a stream which broke off after an event
@@ -236,14 +236,15 @@ func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 		return nil, err // the SDK tries again, until maxResumes
 	}
 	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
-		return nil, badStatus(resp.StatusCode, drain(resp, maxError))
+		drain(resp, maxError)
+		return nil, badStatus(resp.StatusCode)
 	}
 	if resp.StatusCode != http.StatusOK || mediaType(resp) != "text/event-stream" {
-		body := drain(resp, maxError)
+		drain(resp, maxError)
 		if resp.StatusCode == http.StatusNotFound && r.Header.Get(sessionHeader) != "" {
 			x.session.lost.Store(true)
 		}
-		return cut(badStatus(resp.StatusCode, body))
+		return cut(badStatus(resp.StatusCode))
 	}
 	x.opened()
 	resp.Body = newStream(x, x.asked(), resp.Body, g.log)
@@ -263,9 +264,9 @@ func (g guard) aside(r *http.Request, x *exchange, ok int, bound time.Duration) 
 	if err != nil {
 		return nil, x.failAside(noReply(err, true))
 	}
-	body := drain(resp, maxError)
+	drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return nil, x.failAside(refusal(resp, body))
+		return nil, x.failAside(refusal(resp))
 	}
 	return emptyReply(r, ok), nil
 }

@@ -51,7 +51,7 @@ func (s *server) withResources(tools []Tool, used *session) []Tool {
 	}
 	offered, f := s.resources(used)
 	if f != nil {
-		s.log.Warn("MCP resources could not be listed", "reason", f.public)
+		s.log.Warn("MCP resources could not be listed", "reason", f.state())
 		return tools
 	}
 	if len(offered) == 0 {

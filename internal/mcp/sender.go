@@ -39,7 +39,7 @@ func (b bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	drain(resp, maxError)
 	x.sent.Store(false) // refused, so not run
 	if token, err = b.tokens.Renew(r.Context(), token); err != nil {
-		f := badStatus(resp.StatusCode, nil)
+		f := badStatus(resp.StatusCode)
 		f.err = ofCredentials(err)
 		return nil, f
 	}

@@ -257,17 +257,16 @@ func (s *server) down(f *failure) bool {
 	if s.version != "" {
 		state = Degraded
 	}
-	if s.state == state && s.reason == f.public {
+	reason := f.state()
+	if s.state == state && s.reason == reason {
 		return false
 	}
 	news := s.state != state
 	if news {
 		s.since = time.Now()
 	}
-	s.state, s.reason = state, f.public
-	s.log.Warn("MCP server is down", "state", state, "reason", f.public)
-	// The cause may quote the server, so it is not for the normal log.
-	s.log.Debug("MCP server is down", "cause", f)
+	s.state, s.reason = state, reason
+	s.log.Warn("MCP server is down", "state", state, "reason", reason)
 	return news
 }
 

@@ -71,7 +71,7 @@ func (u *upgrade) dial(ctx context.Context, url string) (*websocket.Conn, error)
 		// A status of 101, but not to what we asked. The library has closed the wire.
 		return nil, badReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, refusal(resp, drain(resp, maxError))
+		return nil, refusal(resp)
 	}
 	return nil, noReply(err, false)
 }

@@ -90,12 +90,14 @@ func nearness(host string) int {
 
 // special are the blocks of the IANA special-purpose registries that netip has no word
 // for: shared address space, protocol assignments, documentation, benchmarks, reserved,
-// and those that embed an IPv4 address.
+// and those that embed an IPv4 address, the deprecated ::/96 too. fd00:ec2::254 is a cloud's
+// metadata service in a block that is private otherwise.
 var special = func() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24",
-		"203.0.113.0/24", "240.0.0.0/4", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16",
+		"192.88.99.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23",
+		"2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10", "fd00:ec2::254/128",
 	} {
 		out = append(out, netip.MustParsePrefix(p))
 	}
@@ -107,8 +109,6 @@ func nearnessOf(ip netip.Addr) int {
 	switch {
 	case ip.IsLoopback():
 		return local
-	case ip.IsPrivate():
-		return private
 	case !ip.IsGlobalUnicast():
 		return forbidden
 	}
@@ -116,6 +116,9 @@ func nearnessOf(ip netip.Addr) int {
 		if p.Contains(ip) {
 			return forbidden
 		}
+	}
+	if ip.IsPrivate() {
+		return private
 	}
 	return public
 }

@@ -108,6 +108,8 @@ func TestAServerLeadsUsNoNearer(t *testing.T) {
 		"127.0.0.1": local, "127.9.9.9": local, "::1": local, "::ffff:127.0.0.1": local, "::ffff:10.0.0.1": private,
 		"169.254.169.254": forbidden, "fe80::1": forbidden, "0.0.0.0": forbidden, "::": forbidden, "224.0.0.1": forbidden, "255.255.255.255": forbidden,
 		"100.64.0.1": forbidden, "192.0.2.1": forbidden, "198.18.0.1": forbidden, "240.0.0.1": forbidden, "64:ff9b::7f00:1": forbidden, "2002:7f00:1::": forbidden, "0.1.2.3": forbidden,
+		"::127.0.0.1": forbidden, "::10.0.0.1": forbidden, "fd00:ec2::254": forbidden, "100.100.100.200": forbidden, "fec0::1": forbidden, "fe80::a9fe:a9fe": forbidden,
+		"::ffff:169.254.169.254": forbidden, "3fff::1": forbidden, "5f00::1": forbidden, "192.88.99.1": forbidden, "ff02::1": forbidden,
 	} {
 		if got := nearnessOf(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/llm/llmtest"
+)
+
+const (
+	rulesFile     = "../../deploy/prometheus/rules.yaml"
+	dashboardFile = "../../deploy/grafana/answerd.json"
+	runbookFile   = "../../docs/operations.md"
+)
+
+// prometheusRules is a file of alerts, as far as it matters here.
+type prometheusRules struct {
+	Groups []struct {
+		Rules []struct{ Alert, Expr string }
+	}
+}
+
+func readRules(t *testing.T) (alerts []string, exprs []string) {
+	t.Helper()
+	var file prometheusRules
+	data, err := os.ReadFile(rulesFile)
+	if err == nil {
+		err = yaml.Unmarshal(data, &file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			alerts, exprs = append(alerts, r.Alert), append(exprs, r.Expr)
+		}
+	}
+	return alerts, exprs
+}
+
+func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) {
+	alerts, _ := readRules(t)
+	page, err := os.ReadFile(runbookFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sections []string
+	for _, m := range regexp.MustCompile(`(?m)^### (Answerd\w+)$`).FindAllStringSubmatch(string(page), -1) {
+		sections = append(sections, m[1])
+	}
+	if len(alerts) < 10 || !slices.Equal(alerts, sections) {
+		t.Errorf("alerts   %s\nsections %s", alerts, sections)
+	}
+}
+
+// A metric that is renamed would leave an alert that never fires, and an empty panel.
+func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
+	hooks := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	collector := newOutside(t, http.StatusOK, "")
+	w := newWorld(t, func(r llmtest.Request) llmtest.Answer {
+		switch last := r.Messages[len(r.Messages)-1]; {
+		case last.Content == "Fail.":
+			return llmtest.Fails(http.StatusBadRequest, "no")
+		case last.Role == "tool":
+			return llmtest.Says("Done.")
+		}
+		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
+	})
+	s := start(t, w.settings("HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal(),
+		"ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL))
+	for _, question := range []string{"?", "Fail."} {
+		resp := post(t, web(t), s.url+"/answer", `{"question":"`+question+`"}`)
+		resp.Body.Close()
+	}
+	resp, err := web(t).Get(s.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllSubmatch(page, -1) {
+		there[string(m[1])] = true
+	}
+	_, exprs := readRules(t)
+	var dashboard struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	data, err := os.ReadFile(dashboardFile)
+	if err == nil {
+		err = json.Unmarshal(data, &dashboard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			exprs = append(exprs, target.Expr)
+		}
+	}
+	if len(exprs) < 30 {
+		t.Fatalf("%d expressions: nothing was proved", len(exprs))
+	}
+	named := regexp.MustCompile(`\b(answerd|mcp_client|gen_ai_client|go|process)_\w+`)
+	for _, expr := range exprs {
+		for _, metric := range named.FindAllString(expr, -1) {
+			if !there[metric] {
+				t.Errorf("/metrics has no %s", metric)
+			}
+		}
+	}
+}
+
+// Settings in the manifests that answerd doesn't know would be ignored in silence.
+func TestTheManifestsNameSettingsThatThereAre(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/kubernetes/configmap.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m struct{ Data map[string]string }
+	if err := yaml.NewDecoder(strings.NewReader(string(data))).Decode(&m); err != nil || len(m.Data) < 5 {
+		t.Fatal(m, err)
+	}
+	example, err := os.ReadFile("../../.env.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range m.Data {
+		if !regexp.MustCompile(`(?m)^#? ?` + name + `=`).Match(example) {
+			t.Errorf("%s is no setting", name)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// marks are sentences by which a licence is known, by SPDX identifier. They are looked
+// for in text whose white space is single.
+var marks = map[string]*regexp.Regexp{
+	"Apache-2.0":   regexp.MustCompile(`Apache License,? Version 2\.0`),
+	"MIT":          regexp.MustCompile(`Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation`),
+	"ISC":          regexp.MustCompile(`Permission to use, copy, modify, and(/or)? distribute this software`),
+	"BSD-2-Clause": regexp.MustCompile(`Redistributions in binary form must reproduce`),
+	"BSD-3-Clause": regexp.MustCompile(`(Neither the name|The name|names) of .{1,200} (may|be used) (not )?(be used )?to endorse or promote`),
+	"UPL-1.0":      regexp.MustCompile(`Universal Permissive License`),
+	"MPL-2.0":      regexp.MustCompile(`Mozilla Public License,? (v\. |Version )?2\.0`),
+	"GPL":          regexp.MustCompile(`GNU (Lesser |Affero )?General Public License`),
+}
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)`)
+
+// licencesIn are the SPDX identifiers of the licence files in a module's directory.
+func licencesIn(dir string) (ids []string, _ error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find licences: %w", err)
+	}
+	for _, file := range files {
+		if file.IsDir() || !licenceFile.MatchString(file.Name()) {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read a licence: %w", err)
+		}
+		text := strings.Join(strings.Fields(string(data)), " ")
+		for id, mark := range marks {
+			if mark.MatchString(text) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	if slices.Contains(ids, "BSD-3-Clause") { // whose text has the other's
+		ids = slices.DeleteFunc(ids, func(id string) bool { return id == "BSD-2-Clause" })
+	}
+	if len(ids) == 0 {
+		return nil, errors.New("no licence that is known")
+	}
+	return ids, nil
+}
+
+// writeLicences writes docs/licences.md.
+func writeLicences(out io.Writer, modules []module) error {
+	var b strings.Builder
+	b.WriteString("# Licences\n\n" +
+		"answerd is under the Apache License 2.0 (`LICENSE`). These modules are linked into its binary; a module with more than one licence\n" +
+		"holds parts under each. `make licences` renews this page, and a test fails when a module joins under a licence that is not\n" +
+		"permissive.\n\n| module | licence |\n|---|---|\n")
+	for _, m := range modules {
+		fmt.Fprintf(&b, "| %s | %s |\n", m.Path, strings.Join(m.licences, ", "))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
