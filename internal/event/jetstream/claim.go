@@ -68,9 +68,6 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 		mine.keep(m)
 		return nil, nil
 	}
-	if wait := putOff(m); wait > 0 {
-		return nil, m.NakWithDelay(wait)
-	}
 	for range 20 {
 		last, err := l.lastAtLeader(ctx, runsName, runRoot+runSubject(id)+"."+evKind)
 		if err != nil {
@@ -82,6 +79,11 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 			return nil, m.Ack()
 		case err != nil:
 			return nil, err
+		case run.by.kind == released:
+		case run.by.kind == parked:
+			if stays, err := l.stays(ctx, id, run.parking, m); stays || err != nil {
+				return nil, err
+			}
 		case run.by.log != l.name && l.holds(ctx, run.by.log, id, m):
 			return nil, m.NakWithDelay(l.lease/2 + rand.N(l.lease/2)) // whoever holds it may get it then
 		}
@@ -102,6 +104,8 @@ type state struct {
 	by     writerID
 	parts  string // of the last event
 	data   []byte
+
+	parking parking // of a run that is parked
 }
 
 func (l *Log) state(ctx context.Context, id string, last *message) (s state, err error) {
@@ -115,6 +119,7 @@ func (l *Log) state(ctx context.Context, id string, last *message) (s state, err
 		return s, nil
 	}
 	s.at, s.data, s.parts = last.at, last.data, last.header.Get(partsHeader)
+	s.parking = parkingOf(last.header)
 	s.last, s.by, err = l.event(ctx, *last)
 	return s, err
 }
