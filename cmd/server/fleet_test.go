@@ -31,6 +31,7 @@ type fleet struct {
 	ledger *ledger
 
 	mu       sync.Mutex // protects what follows
+	all      []*process
 	replicas []*process
 	urls     []string
 	kills    []time.Time
@@ -128,6 +129,11 @@ func newFleet(t *testing.T, n int, eventsURL string, more ...string) *fleet {
 	for i := range n {
 		f.launch(t, i)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			f.complaints(t)
+		}
+	})
 	return f
 }
 
@@ -138,7 +144,18 @@ func (f *fleet) launch(t *testing.T, i int) {
 	url := p.url(t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.replicas[i], f.urls[i] = p, url
+	f.replicas[i], f.urls[i], f.all = p, url, append(f.all, p)
+}
+
+// complaints shows what all replicas, dead ones too, were worried about.
+func (f *fleet) complaints(t *testing.T) {
+	for _, p := range f.all {
+		for line := range strings.Lines(p.log.String()) {
+			if strings.Contains(line, `"WARN"`) || strings.Contains(line, `"ERROR"`) {
+				t.Logf("%s", line)
+			}
+		}
+	}
 }
 
 // kill kills a replica, as kill -9 does.
@@ -290,6 +307,16 @@ func (j *journey) check(ctx context.Context) error {
 	return nil
 }
 
+// unknown is of how many calls nobody knows what became of them.
+func (j *journey) unknown() (n int) {
+	for _, f := range j.frames {
+		if f.Event == "tool_error" && strings.Contains(string(f.Data), `"kind":"unknown_outcome"`) {
+			n++
+		}
+	}
+	return n
+}
+
 // standstills are how long the run said nothing after each kill, where that was long
 // enough to be the kill's doing.
 func (j *journey) standstills(kills []time.Time) (out []time.Duration) {
@@ -315,4 +342,3 @@ func count(name string, short int) int {
 	}
 	return short
 }
-

@@ -185,7 +185,41 @@ func TestAReplicaThatIsToldToStopHandsItsRunsOver(t *testing.T) {
 	t.Logf("%d steps of %d runs were run again", moved, runs)
 }
 
-// F: kill -9 of replicas at random moments. Every run ends, with every event once and in
+// When a replica is killed, another one goes on with its runs: the time that they stand
+// still is printed.
+func TestAnotherReplicaTakesOver(t *testing.T) {
+	t.Parallel()
+	f, ctx := newFleet(t, 2, ""), patient(t)
+	const runs = 20
+	journeys := make([]*journey, runs)
+	each(t, runs, func(i int) error {
+		journeys[i] = f.journey(fmt.Sprintf("take%d", i), strings.Repeat("work ", 3), 0)
+		return journeys[i].travel(ctx, 0, "tool_call_start")
+	})
+	f.kill(0)
+	f.launch(t, 0)
+	each(t, runs, func(i int) error {
+		if err := journeys[i].travel(ctx, 1, ""); err != nil {
+			return err
+		}
+		if e := journeys[i].last(); e.Event != "final_answer" {
+			return fmt.Errorf("ended with %s", e.Data)
+		}
+		return journeys[i].check(ctx)
+	})
+	var stood []time.Duration
+	unknown := 0
+	for _, j := range journeys {
+		stood, unknown = append(stood, j.standstills(f.kills)...), unknown+j.unknown()
+	}
+	slices.Sort(stood)
+	if len(stood) == 0 {
+		t.Fatal("nothing was taken over")
+	}
+	t.Logf("%d runs taken over: median %v, worst %v; of %d calls nobody knows", len(stood), stood[len(stood)/2], stood[len(stood)-1], unknown)
+}
+
+// kill -9 of replicas at random moments, one after the other. Every run ends, with every event once and in
 // order, and no call is made twice. ANSWERD_TEST_KILLS of them.
 func TestKilledReplicasLoseNoRun(t *testing.T) {
 	t.Parallel()
@@ -201,7 +235,7 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 		}
 	}()
 	var mu sync.Mutex // guards the sums
-	ends, stood := make(map[string]int), []time.Duration(nil)
+	ends, unknown, stood := make(map[string]int), 0, []time.Duration(nil)
 	each(t, readers, func(i int) error {
 		for n := 0; ; n++ {
 			select {
@@ -218,6 +252,7 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 			}
 			mu.Lock()
 			ends[j.last().Event]++
+			unknown += j.unknown()
 			stood = append(stood, j.standstills(f.killed())...)
 			mu.Unlock()
 			if j.last().Event != "final_answer" {
@@ -225,7 +260,6 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 			}
 		}
 	})
-	unknown := 0
 	f.ledger.mu.Lock()
 	calls := len(f.ledger.made)
 	for key, n := range f.ledger.made {
@@ -236,7 +270,7 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 	f.ledger.mu.Unlock()
 	slices.Sort(stood)
 	if len(stood) > 0 {
-		t.Logf("take-over: %d times, median %v, worst %v", len(stood), stood[len(stood)/2], stood[len(stood)-1])
+		t.Logf("%d times a run stood still, while kills went on: median %v, worst %v", len(stood), stood[len(stood)/2], stood[len(stood)-1])
 	}
 	t.Logf("%d kills, runs that ended: %v, %d calls, %d unknown", kills, ends, calls, unknown)
 }
@@ -287,4 +321,3 @@ func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
 	}
 	t.Logf("%d kills, runs that ended: %v", kills, sum)
 }
-

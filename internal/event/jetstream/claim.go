@@ -115,8 +115,12 @@ func (l *Log) state(ctx context.Context, id string, last *message) (s state, err
 	if s.record.Gone {
 		return s, event.ErrGone
 	}
-	if last == nil {
-		return s, nil
+	if last == nil { // but there is somebody who is about to write
+		request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
+		if err == nil && request != nil {
+			s.by, err = parseWriter(request.header.Get(writerHeader))
+		}
+		return s, err
 	}
 	s.at, s.data, s.parts = last.at, last.data, last.header.Get(partsHeader)
 	s.parking = parkingOf(last.header)

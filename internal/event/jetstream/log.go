@@ -50,7 +50,8 @@ type Options struct {
 	// Runs that ended go first; then the oldest messages, whosever they are. Records of
 	// runs and jobs may take a quarter of it besides.
 	MaxBytes int64
-	// Lease is how long a process that is silent keeps its runs; 0 means 5 s.
+	// Lease is how long a process that is silent keeps its runs; 0 means 3 s, and 1 s for
+	// file:, where nobody else can be the process that is silent.
 	Lease  time.Duration
 	Logger *slog.Logger
 }
@@ -158,7 +159,10 @@ func newLog(o Options) *Log {
 		l.maxBytes = event.DefaultMaxBytes
 	}
 	if l.lease <= 0 {
-		l.lease = 5 * time.Second
+		l.lease = 3 * time.Second
+		if strings.HasPrefix(o.URL, "file:") {
+			l.lease = time.Second
+		}
 	}
 	if l.logger == nil {
 		l.logger = slog.New(slog.DiscardHandler)

@@ -204,6 +204,75 @@ func TestARunThatIsHeldIsLeftAlone(t *testing.T) {
 	}
 }
 
+// Between the making of a job and the first event there is nobody whose run it seems to be.
+func TestARunThatHasNotBegunIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	url := cluster(t)
+	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
+	jobs := claiming(t, b)
+	for i := range 20 {
+		id := fmt.Sprintf("run_%d", i)
+		if err := a.Create(t.Context(), event.Run{ID: id, Created: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		job, err := a.Hold(t.Context(), id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-jobs:
+			t.Fatal("taken from who is about to begin it")
+		case <-time.After(20 * time.Millisecond):
+		}
+		add(t, a, id, event.Start{})
+		add(t, a, id, event.FinalAnswer{})
+		if err := job.Done(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The server's work queue must not forget a job that was given back, whatever becomes of
+// other jobs meanwhile.
+func TestAJobThatIsGivenBackOutlivesTheEndOfOthers(t *testing.T) {
+	t.Parallel()
+	url := cluster(t)
+	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
+	ctx, stop := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() { // takes what messages a's own jobs have
+		defer close(kept)
+		_, _ = a.Claim(ctx)
+	}()
+	const runs = 20
+	var held []event.Job
+	for i := range runs {
+		held = append(held, begin(t, a, fmt.Sprintf("run_%d", i)))
+		add(t, a, held[i].Run(), event.StepStart{Step: 1})
+	}
+	<-time.After(lease / 2)
+	stop()
+	<-kept
+	for i, job := range held {
+		if i%2 == 0 {
+			if err := job.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		add(t, a, job.Run(), event.FinalAnswer{})
+		if err := job.Done(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Delete(t.Context(), job.Run()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range runs / 2 {
+		claim(t, b)
+	}
+}
+
 func TestAReleasedRunIsTakenAtOnceByAnother(t *testing.T) {
 	t.Parallel()
 	url := cluster(t)
