@@ -124,7 +124,7 @@ func readiness(t *testing.T, c *http.Client, url string, status int) string {
 	return ready.Status
 }
 
-func startNATS(t *testing.T, o *server.Options) *server.Server {
+func startNATS(t testing.TB, o *server.Options) *server.Server {
 	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)

@@ -105,13 +105,18 @@ func works(r llmtest.Request) llmtest.Answer {
 	}
 }
 
+// newNATS starts a NATS server with JetStream on loopback, and returns its address.
+func newNATS(t testing.TB) string {
+	return startNATS(t, &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+	}).ClientURL()
+}
+
 // newFleet starts n replicas on a log; "" is a NATS server of their own.
 func newFleet(t *testing.T, n int, eventsURL string, more ...string) *fleet {
 	t.Helper()
 	if eventsURL == "" {
-		eventsURL = startNATS(t, &server.Options{
-			Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
-		}).ClientURL()
+		eventsURL = newNATS(t)
 	}
 	ledger, url := newLedger(t)
 	config := filepath.Join(t.TempDir(), "mcp.json")
