@@ -14,7 +14,6 @@ type Encoder struct {
 	includeUsage bool
 	begun        bool // the message's text has begun
 	newStep      bool // text so far is of an earlier step
-	calls        int  // of the caller's tools
 	byID         map[string]int
 	usage        event.Usage
 }

@@ -3,6 +3,7 @@
 package clients
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -26,7 +27,11 @@ import (
 // TestClients runs every *.live.test.js against one service. What a question is about
 // says what the model does; see script.
 func TestClients(t *testing.T) {
-	if _, err := os.Stat("node_modules/.installed"); err != nil {
+	wanted, err := os.ReadFile("package-lock.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile("node_modules/.installed"); !bytes.Equal(got, wanted) {
 		t.Skip("the packages are not installed: run.sh does that")
 	}
 	node, err := exec.LookPath("node")
