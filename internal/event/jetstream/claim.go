@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
@@ -28,10 +27,14 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 			continue
 		}
 		j, err := l.take(ctx, m)
-		if err != nil {
-			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.Subject()), "error", err)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			_ = m.giveBack(0) // others go on claiming
+			continue
+		case err != nil:
+			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.subject), "error", err)
 			// Whatever it was, it may be over then; and the lease brings it back as well.
-			_ = m.NakWithDelay(l.lease)
+			_ = m.giveBack(l.lease)
 			continue
 		}
 		if j != nil {
@@ -40,18 +43,11 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	}
 }
 
-// fetch waits a moment for a job's message.
-func (l *Log) fetch(ctx context.Context) js.Msg {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	batch, err := l.workers.Fetch(1, js.FetchContext(ctx))
-	if err == nil {
-		if m := <-batch.Messages(); m != nil {
-			return m
-		}
-		if batch.Error() == nil {
-			return nil
-		}
+// fetch waits a moment for a job's message; nil if there is none.
+func (l *Log) fetch(ctx context.Context) *delivery {
+	m, err := l.pull(ctx)
+	if err == nil || errors.Is(err, errNoJob) {
+		return m
 	}
 	select { // the server is away, or the question could not be asked
 	case <-time.After(tryInterval):
@@ -62,8 +58,8 @@ func (l *Log) fetch(ctx context.Context) js.Msg {
 
 // take makes a job of its message, or returns nil where it is not to be executed by
 // this call.
-func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
-	id := lastToken(m.Subject())
+func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
+	id := lastToken(m.subject)
 	if mine := l.holder(id); mine != nil {
 		mine.keep(m)
 		return nil, nil
@@ -76,7 +72,7 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 		run, err := l.state(ctx, id, last)
 		switch {
 		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && run.last.Terminal():
-			return nil, m.Ack()
+			return nil, m.done(ctx)
 		case err != nil:
 			return nil, err
 		case run.by.kind == released:
@@ -84,8 +80,10 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 			if stays, err := l.stays(ctx, id, run.parking, m); stays || err != nil {
 				return nil, err
 			}
-		case run.by.log != l.name && l.holds(ctx, run.by.log, id, m):
-			return nil, m.NakWithDelay(l.lease/2 + rand.N(l.lease/2)) // whoever holds it may get it then
+		case run.by.log != l.name:
+			if held, err := l.leave(ctx, run.by.log, id, m); held || err != nil {
+				return nil, err
+			}
 		}
 		j, err := l.claim(ctx, id, run, m)
 		if !errors.Is(err, event.ErrFenced) {
@@ -94,6 +92,19 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 		// Its owner wrote meanwhile, unheard; look again.
 	}
 	return nil, event.ErrFenced
+}
+
+// leave puts off the message of a run that another log may hold, and reports whether it
+// does: whoever holds it may get it then. It is put off first: if the run is given up
+// right after the answer, that has the last word.
+func (l *Log) leave(ctx context.Context, holder, id string, m *delivery) (bool, error) {
+	if err := m.putOff(ctx, l.lease/2+rand.N(l.lease/2)); err != nil {
+		return false, err
+	}
+	if l.holds(ctx, holder, id, m) {
+		return true, nil
+	}
+	return false, m.keepAlive()
 }
 
 // state is where a run stands.
@@ -129,12 +140,12 @@ func (l *Log) state(ctx context.Context, id string, last *message) (s state, err
 }
 
 // claim appends at the head of a run, which fences whoever wrote it before.
-func (l *Log) claim(ctx context.Context, id string, s state, m js.Msg) (event.Job, error) {
+func (l *Log) claim(ctx context.Context, id string, s state, m *delivery) (event.Job, error) {
 	request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{log: l, id: id, leases: map[string]js.Msg{m.Subject(): m}}
+	j := &job{log: l, id: id, leases: map[string]*delivery{m.subject: m}}
 	if request != nil {
 		if j.request, err = l.unpack(ctx, *request); err != nil {
 			return nil, err

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
@@ -24,8 +23,8 @@ type job struct {
 	id      string
 	request []byte
 
-	mu     sync.Mutex        // guards leases
-	leases map[string]js.Msg // the messages that were delivered to this log, by subject
+	mu     sync.Mutex           // guards leases
+	leases map[string]*delivery // the messages that were delivered to this log, by subject
 }
 
 // Hold implements event.Jobs.
@@ -40,7 +39,7 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	if err := w.open(); err != nil {
 		return nil, err
 	}
-	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]js.Msg)}
+	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]*delivery)}
 	l.mu.Lock()
 	if l.held[run] != nil {
 		l.mu.Unlock()
@@ -91,14 +90,14 @@ func (l *Log) drop(j *job) {
 
 // keep takes a message of the job: the first time, or again after its lease was
 // forgotten.
-func (j *job) keep(m js.Msg) {
+func (j *job) keep(m *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.leases[m.Subject()] = m
+	j.leases[m.subject] = m
 }
 
 // lease is the job's message of a subject, nil if it was not delivered to this log.
-func (j *job) lease(root string) js.Msg {
+func (j *job) lease(root string) *delivery {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.leases[root+j.id]
@@ -133,17 +132,18 @@ func (j *job) Release(ctx context.Context) error {
 	if errors.Is(err, event.ErrFenced) {
 		return nil // somebody has taken it already
 	}
-	nak := errors.New("it is with somebody else")
+	here := false
 	for _, root := range []string{jobRoot, wakeRoot} {
-		if lease := j.lease(root); lease != nil {
-			nak = lease.Nak()
+		if lease := j.lease(root); lease != nil && lease.giveBack(0) == nil {
+			here = true
 		}
 	}
-	if nak != nil {
-		// Who was told to leave the run alone for a while.
-		err = errors.Join(err, j.log.enqueue(ctx, wakeRoot+j.id))
+	if here {
+		return err
 	}
-	return err
+	// The messages that there are, are with others, who were told to leave the run alone
+	// for a while. A new one is there at once.
+	return errors.Join(err, j.log.forgetJob(ctx, wakeRoot+j.id), j.log.enqueue(ctx, wakeRoot+j.id))
 }
 
 // Park implements event.Job. The message is put off, so that it is never not there; who
@@ -156,7 +156,7 @@ func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 		return nil
 	}
 	if lease := j.lease(jobRoot); lease != nil {
-		err = errors.Join(err, lease.NakWithDelay(p.left()))
+		err = errors.Join(err, lease.giveBack(p.left()))
 	}
 	if err := errors.Join(err, j.acknowledge(ctx, wakeRoot)); err != nil {
 		return err
@@ -180,10 +180,5 @@ func (j *job) acknowledge(ctx context.Context, root string) error {
 	if lease == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	if err := lease.DoubleAck(ctx); err != nil {
-		return unavailable("take a job out of the queue", err)
-	}
-	return nil
+	return lease.done(ctx)
 }

@@ -72,7 +72,6 @@ type Log struct {
 	runsStream  js.Stream
 	indexStream js.Stream
 	jobsStream  js.Stream
-	workers     js.Consumer
 	maxPart     int  // bytes of a payload that need not be cut
 	clustered   bool // streams have replicas, which may lag behind their leader
 

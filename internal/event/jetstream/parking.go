@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 )
 
 // parkedFor is how long a job's message is put off at most; it is looked at then, and put
@@ -47,7 +46,7 @@ func (p parking) left() time.Duration {
 
 // stays reports whether a parked run is left parked by who got a message of its job, and
 // puts that message off, or away.
-func (l *Log) stays(ctx context.Context, id string, p parking, m js.Msg) (bool, error) {
+func (l *Log) stays(ctx context.Context, id string, p parking, m *delivery) (bool, error) {
 	if !p.until.IsZero() && !time.Now().Before(p.until) {
 		return false, nil
 	}
@@ -55,10 +54,10 @@ func (l *Log) stays(ctx context.Context, id string, p parking, m js.Msg) (bool, 
 	if err != nil || len(page) > 0 {
 		return false, err
 	}
-	if m.Subject() != wakeRoot+id {
-		return true, m.NakWithDelay(p.left())
+	if m.subject != wakeRoot+id {
+		return true, m.giveBack(p.left())
 	}
-	if err := m.DoubleAck(ctx); err != nil {
+	if err := m.done(ctx); err != nil {
 		return true, err
 	}
 	return true, l.rouse(ctx, id, p.seen)

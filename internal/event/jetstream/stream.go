@@ -67,8 +67,8 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	err = l.agreed(ctx, func(ctx context.Context) (err error) {
-		l.workers, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
-			Durable: "workers", AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+		_, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
+			Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
 		})
 		return err
 	})
