@@ -10,9 +10,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,14 +29,16 @@ import (
 // and the tools that they use, which outlive them.
 type fleet struct {
 	env    []string
+	own    map[int][]string // what one replica's environment has besides
 	client *http.Client
 	ledger *ledger
+	gate   chan struct{} // the model says no more to questions named held before it is closed
 
 	mu       sync.Mutex // protects what follows
 	all      []*process
 	replicas []*process
 	urls     []string
-	kills    []time.Time
+	kills    []time.Time // and when replicas were told to stop
 }
 
 // ledger is an MCP server that counts what was done.
@@ -65,7 +69,26 @@ func (l *ledger) times(key string) int {
 	return l.made[key]
 }
 
-func newLedger(t *testing.T) (l *ledger, url string) {
+// calls is how many different things were done.
+func (l *ledger) calls() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.made)
+}
+
+// check fails where something was done twice.
+func (l *ledger) check(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, n := range l.made {
+		if n > 1 {
+			t.Errorf("%s was done %d times", key, n)
+		}
+	}
+}
+
+func newLedger(t testing.TB) (l *ledger, url string) {
 	l = &ledger{made: make(map[string]int)}
 	s := sdk.NewServer(&sdk.Implementation{Name: "ledger", Version: "1"}, nil)
 	for _, name := range []string{"work", "careful"} {
@@ -79,7 +102,7 @@ func newLedger(t *testing.T) (l *ledger, url string) {
 // works is a model that does what the question says: as many turns with a call as that
 // has words, of these tools, each on something of its own; and then it answers. It takes
 // its time.
-func works(r llmtest.Request) llmtest.Answer {
+func (f *fleet) works(r llmtest.Request) llmtest.Answer {
 	name, tools, _ := strings.Cut(r.Messages[1].Content, ": ")
 	turn := 0
 	for _, m := range r.Messages {
@@ -93,6 +116,13 @@ func works(r llmtest.Request) llmtest.Answer {
 			llmtest.Stream(w, "", map[string]any{"content": strconv.Itoa(i) + " "})
 			select {
 			case <-time.After(10 * time.Millisecond):
+			case <-req.Context().Done():
+				return
+			}
+		}
+		if strings.HasPrefix(name, "held") {
+			select {
+			case <-f.gate:
 			case <-req.Context().Done():
 				return
 			}
@@ -113,7 +143,15 @@ func newNATS(t testing.TB) string {
 }
 
 // newFleet starts n replicas on a log; "" is a NATS server of their own.
-func newFleet(t *testing.T, n int, eventsURL string, more ...string) *fleet {
+func newFleet(t testing.TB, n int, eventsURL string, more ...string) *fleet {
+	t.Helper()
+	f := planFleet(t, eventsURL, more...)
+	f.start(t, n)
+	return f
+}
+
+// planFleet is a fleet without replicas.
+func planFleet(t testing.TB, eventsURL string, more ...string) *fleet {
 	t.Helper()
 	if eventsURL == "" {
 		eventsURL = newNATS(t)
@@ -123,17 +161,11 @@ func newFleet(t *testing.T, n int, eventsURL string, more ...string) *fleet {
 	if err := os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"ledger":{"type":"http","url":%q,"tools":{"approve":["careful"]}}}}`, url), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{
-		client: web(t), ledger: ledger,
-		env: append([]string{
-			"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + llmtest.New(t, works).URL, "LLM_API_KEY=k", "DEFAULT_MODEL_ID=scripted",
-			"MCP_CONFIG_PATH=" + config, "EVENTS_URL=" + eventsURL,
-		}, more...),
-		replicas: make([]*process, n), urls: make([]string, n),
-	}
-	for i := range n {
-		f.launch(t, i)
-	}
+	f := &fleet{client: web(t), ledger: ledger, own: make(map[int][]string), gate: make(chan struct{})}
+	f.env = append([]string{
+		"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + llmtest.New(t, f.works).URL, "LLM_API_KEY=k", "DEFAULT_MODEL_ID=scripted",
+		"MCP_CONFIG_PATH=" + config, "EVENTS_URL=" + eventsURL,
+	}, more...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			f.complaints(t)
@@ -142,10 +174,18 @@ func newFleet(t *testing.T, n int, eventsURL string, more ...string) *fleet {
 	return f
 }
 
-// launch starts a replica, or starts it again.
-func (f *fleet) launch(t *testing.T, i int) {
+func (f *fleet) start(t testing.TB, n int) {
 	t.Helper()
-	p := spawn(t, f.env)
+	f.replicas, f.urls = make([]*process, n), make([]string, n)
+	for i := range n {
+		f.launch(t, i)
+	}
+}
+
+// launch starts a replica, or starts it again.
+func (f *fleet) launch(t testing.TB, i int) {
+	t.Helper()
+	p := spawn(t, slices.Concat(f.env, f.own[i]))
 	url := p.url(t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +193,7 @@ func (f *fleet) launch(t *testing.T, i int) {
 }
 
 // complaints shows what all replicas, dead ones too, were worried about.
-func (f *fleet) complaints(t *testing.T) {
+func (f *fleet) complaints(t testing.TB) {
 	for _, p := range f.all {
 		for line := range strings.Lines(p.log.String()) {
 			if strings.Contains(line, `"WARN"`) || strings.Contains(line, `"ERROR"`) {
@@ -170,6 +210,18 @@ func (f *fleet) kill(i int) {
 	_ = f.replicas[i].cmd.Process.Kill()
 	f.kills = append(f.kills, time.Now())
 	_ = f.replicas[i].cmd.Wait() // killed
+}
+
+// stop tells a replica to stop, and waits until it has.
+func (f *fleet) stop(t testing.TB, i int) {
+	f.mu.Lock()
+	p := f.replicas[i]
+	f.kills = append(f.kills, time.Now())
+	f.mu.Unlock()
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error("told to stop:", err)
+	}
 }
 
 // url is where a replica listens; -1 is any.
@@ -190,7 +242,8 @@ type journey struct {
 	body   string
 	run    string
 	frames []sse.Frame
-	cuts   int // how many times he leaves of his own accord
+	cuts   int  // how many times he leaves of his own accord
+	stays  bool // with the replica that he asks first
 }
 
 func (f *fleet) journey(name, tools string, cuts int) *journey {
@@ -201,7 +254,7 @@ func (f *fleet) journey(name, tools string, cuts int) *journey {
 // travel reads the run until an event of that type, "" for its end. first is the replica
 // that is asked, -1 for any.
 func (j *journey) travel(ctx context.Context, first int, until string) error {
-	for ; ; first = -1 {
+	for ; ; first = j.next(first) {
 		req, err := j.request(ctx, j.fleet.url(first))
 		if err != nil {
 			return err
@@ -224,6 +277,13 @@ func (j *journey) travel(ctx context.Context, first int, until string) error {
 			return fmt.Errorf("%s stays at %d: %w", j.run, len(j.frames), ctx.Err())
 		}
 	}
+}
+
+func (j *journey) next(replica int) int {
+	if j.stays {
+		return replica
+	}
+	return -1
 }
 
 // request goes on where the reader is. Before he knows the run, the same question under
@@ -312,10 +372,10 @@ func (j *journey) check(ctx context.Context) error {
 	return nil
 }
 
-// unknown is of how many calls nobody knows what became of them.
-func (j *journey) unknown() (n int) {
+// count is how many events are of that type, or errors of that kind.
+func (j *journey) count(what string) (n int) {
 	for _, f := range j.frames {
-		if f.Event == "tool_error" && strings.Contains(string(f.Data), `"kind":"unknown_outcome"`) {
+		if f.Event == what || f.Event == "tool_error" && strings.Contains(string(f.Data), `"kind":"`+what+`"`) {
 			n++
 		}
 	}

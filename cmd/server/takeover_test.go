@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -142,62 +141,52 @@ func TestACancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 	})
 }
 
-// A replica that is told to stop hands its runs over: nobody loses anything.
+// A replica that is told to stop hands its runs over: nobody loses anything, nothing is
+// done again but the step that was cut, and new questions are refused as they should be.
 func TestAReplicaThatIsToldToStopHandsItsRunsOver(t *testing.T) {
 	t.Parallel()
 	f, ctx := newFleet(t, 2, "", "DRAIN_TIMEOUT=0s"), patient(t)
 	const runs = 20
-	begun := make(chan struct{}, runs)
-	go func() {
-		for range runs {
-			<-begun
-		}
-		f.replicas[0].signal(t, syscall.SIGTERM)
-	}()
-	resets := make(chan int, runs)
+	journeys := make([]*journey, runs)
 	each(t, runs, func(i int) error {
-		j := f.journey(fmt.Sprintf("drain%d", i), "work work work", 0)
-		err := j.travel(ctx, 0, "text_delta")
-		begun <- struct{}{}
-		if err == nil {
-			err = j.travel(ctx, 0, "")
+		journeys[i] = f.journey(fmt.Sprintf("held%d", i), "work work work", 0)
+		return journeys[i].travel(ctx, 0, "text_delta")
+	})
+	go func() {
+		f.stop(t, 0)
+		close(f.gate) // so that each of them was in the middle of its step
+	}()
+	each(t, 2*runs, func(i int) error {
+		j := f.journey(fmt.Sprintf("late%d", i), "work", 0)
+		if i < runs {
+			j = journeys[i]
 		}
-		if err != nil {
+		if err := j.travel(ctx, 0, ""); err != nil {
 			return err
 		}
-		n := 0
-		for _, e := range j.frames {
-			if e.Event == "step_reset" {
-				n++
-			}
+		if n := j.count("step_reset"); i < runs && n != 1 {
+			return fmt.Errorf("%d steps were run again", n)
 		}
-		resets <- n
 		if j.last().Event != "final_answer" {
 			return fmt.Errorf("ended with %s", j.last().Data)
 		}
 		return j.check(ctx)
 	})
-	close(resets)
-	moved := 0
-	for n := range resets {
-		moved += n
-	}
-	t.Logf("%d steps of %d runs were run again", moved, runs)
+	f.told(t, "handed over", journeys)
 }
 
-// When a replica is killed, another one goes on with its runs: the time that they stand
-// still is printed.
+// When a replica is killed, another one goes on with its runs.
 func TestAnotherReplicaTakesOver(t *testing.T) {
 	t.Parallel()
 	f, ctx := newFleet(t, 2, ""), patient(t)
 	const runs = 20
 	journeys := make([]*journey, runs)
 	each(t, runs, func(i int) error {
-		journeys[i] = f.journey(fmt.Sprintf("take%d", i), strings.Repeat("work ", 3), 0)
-		return journeys[i].travel(ctx, 0, "tool_call_start")
+		journeys[i] = f.journey(fmt.Sprintf("held%d", i), "work work work", 0)
+		return journeys[i].travel(ctx, 0, "text_delta")
 	})
 	f.kill(0)
-	f.launch(t, 0)
+	close(f.gate)
 	each(t, runs, func(i int) error {
 		if err := journeys[i].travel(ctx, 1, ""); err != nil {
 			return err
@@ -207,42 +196,37 @@ func TestAnotherReplicaTakesOver(t *testing.T) {
 		}
 		return journeys[i].check(ctx)
 	})
+	f.told(t, "taken over", journeys)
+}
+
+// told prints how long runs stood still.
+func (f *fleet) told(t *testing.T, what string, journeys []*journey) {
+	t.Helper()
 	var stood []time.Duration
 	unknown := 0
 	for _, j := range journeys {
-		stood, unknown = append(stood, j.standstills(f.kills)...), unknown+j.unknown()
+		stood, unknown = append(stood, j.standstills(f.killed())...), unknown+j.count("unknown_outcome")
+	}
+	if len(stood) == 0 {
+		t.Logf("%d runs: none stood still; of %d calls nobody knows", len(journeys), unknown)
+		return
 	}
 	slices.Sort(stood)
-	if len(stood) == 0 {
-		t.Fatal("nothing was taken over")
-	}
-	t.Logf("%d runs taken over: median %v, worst %v; of %d calls nobody knows", len(stood), stood[len(stood)/2], stood[len(stood)-1], unknown)
+	t.Logf("%d runs, %d times %s: median %v, worst %v; of %d calls nobody knows", len(journeys), len(stood), what, stood[len(stood)/2], stood[len(stood)-1], unknown)
 }
 
-// kill -9 of replicas at random moments, one after the other. Every run ends, with every event once and in
-// order, and no call is made twice. ANSWERD_TEST_KILLS of them.
+// kill -9 of replicas at random moments, one after the other. Every run ends, with every
+// event once and in order, and no call is made twice. ANSWERD_TEST_KILLS of them, and
+// ANSWERD_TEST_CALLS at least.
 func TestKilledReplicasLoseNoRun(t *testing.T) {
 	t.Parallel()
 	f, ctx := newFleet(t, 3, ""), patient(t)
-	kills, readers := count("ANSWERD_TEST_KILLS", 2), 12
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		for n := range kills {
-			<-time.After(time.Duration(300+rand.IntN(1000)) * time.Millisecond)
-			f.kill(n % 3)
-			f.launch(t, n%3)
-		}
-	}()
-	var mu sync.Mutex // guards the sums
-	ends, unknown, stood := make(map[string]int), 0, []time.Duration(nil)
+	kills, calls, readers := count("ANSWERD_TEST_KILLS", 3), count("ANSWERD_TEST_CALLS", 0), 12
+	over := f.killAtRandom(t, kills)
+	var mu sync.Mutex // guards journeys
+	var journeys []*journey
 	each(t, readers, func(i int) error {
-		for n := 0; ; n++ {
-			select {
-			case <-over:
-				return nil
-			default:
-			}
+		for n := 0; !isClosed(over) || f.ledger.calls() < calls; n++ {
 			j := f.journey(fmt.Sprintf("kill%d-%d", i, n), strings.Repeat("work ", 5), 0)
 			if err := j.travel(ctx, -1, ""); err != nil {
 				return err
@@ -251,28 +235,47 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 				return err
 			}
 			mu.Lock()
-			ends[j.last().Event]++
-			unknown += j.unknown()
-			stood = append(stood, j.standstills(f.killed())...)
+			journeys = append(journeys, j)
 			mu.Unlock()
-			if j.last().Event != "final_answer" {
-				t.Logf("%s", j.last().Data)
-			}
 		}
+		return nil
 	})
-	f.ledger.mu.Lock()
-	calls := len(f.ledger.made)
-	for key, n := range f.ledger.made {
-		if n > 1 {
-			t.Errorf("%s was done %d times", key, n)
+	f.ledger.check(t)
+	f.told(t, "taken over, while kills went on", journeys)
+	t.Logf("%d kills, %d calls, runs that ended: %v", kills, f.ledger.calls(), ends(journeys))
+}
+
+// killAtRandom kills replicas and starts them again, one after the other, so many times.
+func (f *fleet) killAtRandom(t *testing.T, kills int) (over chan struct{}) {
+	over = make(chan struct{})
+	go func() {
+		defer close(over)
+		for n := range kills {
+			<-time.After(time.Duration(100+rand.IntN(500)) * time.Millisecond)
+			f.kill(n % len(f.replicas))
+			f.launch(t, n%len(f.replicas))
 		}
+	}()
+	t.Cleanup(func() { <-over })
+	return over
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
-	f.ledger.mu.Unlock()
-	slices.Sort(stood)
-	if len(stood) > 0 {
-		t.Logf("%d times a run stood still, while kills went on: median %v, worst %v", len(stood), stood[len(stood)/2], stood[len(stood)-1])
+}
+
+// ends are how many journeys ended how.
+func ends(journeys []*journey) map[string]int {
+	sum := make(map[string]int)
+	for _, j := range journeys {
+		sum[j.last().Event]++
 	}
-	t.Logf("%d kills, runs that ended: %v, %d calls, %d unknown", kills, ends, calls, unknown)
+	return sum
 }
 
 func (f *fleet) killed() []time.Time {
@@ -282,28 +285,16 @@ func (f *fleet) killed() []time.Time {
 }
 
 // A single process with its log on disk is killed and started again: no event that
-// anybody has read is lost, and every run ends once. ANSWERD_TEST_KILLS times.
+// anybody has read is lost, and every run ends once. ANSWERD_TEST_DISK_KILLS times.
 func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
 	t.Parallel()
 	f, ctx := newFleet(t, 1, "file:"+t.TempDir()), patient(t)
-	kills, readers := count("ANSWERD_TEST_KILLS", 2), 6
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		for range kills {
-			<-time.After(time.Duration(100+rand.IntN(900)) * time.Millisecond)
-			f.kill(0)
-			f.launch(t, 0)
-		}
-	}()
-	ends := make(chan string, 10000)
+	kills, readers := count("ANSWERD_TEST_DISK_KILLS", 3), 6
+	over := f.killAtRandom(t, kills)
+	var mu sync.Mutex // guards journeys
+	var journeys []*journey
 	each(t, readers, func(i int) error {
-		for n := 0; ; n++ {
-			select {
-			case <-over:
-				return nil
-			default:
-			}
+		for n := 0; !isClosed(over); n++ {
 			j := f.journey(fmt.Sprintf("disk%d-%d", i, n), "work work work", 0)
 			if err := j.travel(ctx, 0, ""); err != nil {
 				return err
@@ -311,13 +302,13 @@ func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
 			if err := j.check(ctx); err != nil {
 				return err
 			}
-			ends <- j.last().Event
+			mu.Lock()
+			journeys = append(journeys, j)
+			mu.Unlock()
 		}
+		return nil
 	})
-	close(ends)
-	sum := make(map[string]int)
-	for e := range ends {
-		sum[e]++
-	}
-	t.Logf("%d kills, runs that ended: %v", kills, sum)
+	f.ledger.check(t)
+	f.told(t, "went on from disk, while kills went on", journeys)
+	t.Logf("%d kills, runs that ended: %v", kills, ends(journeys))
 }

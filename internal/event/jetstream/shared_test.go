@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -131,8 +132,8 @@ func TestWhatOneProcessWritesAnotherReads(t *testing.T) {
 func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
 	t.Parallel()
 	url := cluster(t)
-	gate := startProxy(t, url)
-	a := open(t, jetstream.Options{URL: gate.url(), Lease: lease})
+	gate := eventtest.StartProxy(t, url)
+	a := open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
 	b := open(t, jetstream.Options{URL: url, Lease: lease})
 	claiming(t, a)
 	jobs := claiming(t, b)
@@ -143,7 +144,7 @@ func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
 		held[id] = begin(t, a, id)
 		add(t, a, id, event.StepStart{Step: 1})
 	}
-	gate.stop() // for the others it is dead; and it will find out that it was
+	gate.Stop() // for the others it is dead; and it will find out that it was
 	died := time.Now()
 	taken := make(map[string]event.Job)
 	for len(taken) < runs {
@@ -161,7 +162,7 @@ func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
 	for id := range taken {
 		add(t, b, id, event.StepReset{Step: 1, Reason: "taken over"})
 	}
-	gate.resume()
+	gate.Resume()
 	for id, j := range held {
 		if _, err := a.Append(t.Context(), id, event.StepEnd{Step: 1}); !errors.Is(err, event.ErrFenced) {
 			t.Errorf("the zombie appends to %s: %v", id, err)
@@ -365,22 +366,22 @@ func TestAKeyIsOneAcrossProcesses(t *testing.T) {
 func TestALostAcknowledgementIsNoLostAndNoSecondEvent(t *testing.T) {
 	t.Parallel()
 	url := cluster(t)
-	gate := startProxy(t, url)
-	a, b := open(t, jetstream.Options{URL: gate.url()}), open(t, jetstream.Options{URL: url})
+	gate := eventtest.StartProxy(t, url)
+	a, b := open(t, jetstream.Options{URL: gate.URL()}), open(t, jetstream.Options{URL: url})
 	begin(t, a, "run_a")
 	const events = 60
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range events {
 		switch {
 		case i%20 == 7:
-			gate.cut()
+			gate.Cut()
 		case i%25 == 13:
-			gate.deafen()
-			time.AfterFunc(time.Duration(rnd.IntN(100))*time.Millisecond, func() { gate.resume(); gate.cut() })
+			gate.Deafen()
+			time.AfterFunc(time.Duration(rnd.IntN(100))*time.Millisecond, func() { gate.Resume(); gate.Cut() })
 		}
 		add(t, a, "run_a", event.StepStart{Step: i})
 	}
-	gate.resume()
+	gate.Resume()
 	add(t, a, "run_a", event.FinalAnswer{})
 	all, err := read(t.Context(), b, "run_a", nil)
 	if err != nil || len(all) != events+2 {
@@ -464,13 +465,13 @@ func serve(t testing.TB, o *server.Options) *server.Server {
 func TestARunComesBackToWhomItWasTakenFrom(t *testing.T) {
 	t.Parallel()
 	url := cluster(t)
-	gate := startProxy(t, url)
-	a := open(t, jetstream.Options{URL: gate.url(), Lease: lease})
+	gate := eventtest.StartProxy(t, url)
+	a := open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
 	b := open(t, jetstream.Options{URL: url, Lease: lease})
 	lost := begin(t, a, "run_a")
-	gate.stop()
+	gate.Stop()
 	taken := claim(t, b)
-	gate.resume()
+	gate.Resume()
 	if _, err := a.Append(t.Context(), "run_a", event.StepStart{Step: 1}); !errors.Is(err, event.ErrFenced) {
 		t.Fatalf("the zombie appends: %v", err)
 	}
