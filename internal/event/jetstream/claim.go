@@ -96,12 +96,13 @@ func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
 
 // leave puts off the message of a run that another log may hold, and reports whether it
 // does: whoever holds it may get it then. It is put off first: if the run is given up
-// right after the answer, that has the last word.
+// right after the answer, that has the last word; and if this process dies, somebody
+// else has it the sooner.
 func (l *Log) leave(ctx context.Context, holder, id string, m *delivery) (bool, error) {
 	if err := m.putOff(ctx, l.lease/2+rand.N(l.lease/2)); err != nil {
 		return false, err
 	}
-	if l.holds(ctx, holder, id, m) {
+	if l.holds(ctx, holder, id) {
 		return true, nil
 	}
 	return false, m.keepAlive()

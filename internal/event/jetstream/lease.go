@@ -10,8 +10,8 @@ import (
 // holds asks a log whether it holds a run. A server that restarts forgets leases that
 // were kept alive, and redelivers jobs whose owners are well. Nobody answering can mean
 // a log that is just connecting again, so that is asked for half a lease.
-func (l *Log) holds(ctx context.Context, log, run string, m *delivery) bool {
-	if log == "" {
+func (l *Log) holds(ctx context.Context, log, run string) bool {
+	if log == "" || l.embedded != nil { // whose earlier processes are dead
 		return false
 	}
 	for try := range 3 {
@@ -30,7 +30,6 @@ func (l *Log) holds(ctx context.Context, log, run string, m *delivery) bool {
 		if try == 2 {
 			break
 		}
-		_ = m.keepAlive() // if not, the lease ends and somebody else asks
 		select {
 		case <-time.After(l.lease / 4):
 		case <-ctx.Done():
