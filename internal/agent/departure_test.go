@@ -91,6 +91,30 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	}
 }
 
+// prompt is a log that has the answer to a question before the run that asks can park.
+type prompt struct{ *event.Memory }
+
+func (p prompt) Append(ctx context.Context, run string, b event.Body) (int64, error) {
+	seq, err := p.Memory.Append(ctx, run, b)
+	if s, waits := b.(event.Suspended); waits && err == nil {
+		err = p.Give(ctx, run, s.Interrupts[0].ID, []byte(`{"approved":true}`))
+	}
+	return seq, err
+}
+
+// An answer that comes in the moment in which the run is left is heard by whoever takes
+// it up.
+func TestAnAnswerIsHeardThatComesWhileTheRunParks(t *testing.T) {
+	for range 30 {
+		h := adding(t, durable(prompt{event.NewMemory(event.MemoryOptions{})}), onePlusTwo)
+		events := h.Events(t, h.Begin(t, agent.Request{Interactive: true, Background: true}).ID)
+		agenttest.Last[event.FinalAnswer](t, events)
+		if n := h.Tools.Made()["add"]; n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	}
+}
+
 // The time to answer ends when the event says so, although nobody holds the run.
 func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	h := adding(t, func(o *agent.Options) {

@@ -123,12 +123,13 @@ func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
 func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v))
-	w.forgetLocked(i)
-	w.wakeLocked()
-	if err != nil {
+	if err := w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v)); err != nil {
+		// The run may have been left just now. Then the question stays open, or nobody would
+		// know that there is an answer which is still to be heard.
 		return err
 	}
+	w.forgetLocked(i)
+	w.wakeLocked()
 	return w.suspendLocked()
 }
 
