@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -88,36 +87,6 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if n := a.Tools.Made()["add"]; n != 1 {
-		t.Errorf("%d calls", n)
-	}
-}
-
-// prompt is a log in which a question is answered while the run that asks parks.
-type prompt struct {
-	*event.Memory
-	given *sync.WaitGroup
-}
-
-func (p prompt) Append(ctx context.Context, run string, b event.Body) (int64, error) {
-	seq, err := p.Memory.Append(ctx, run, b)
-	if s, waits := b.(event.Suspended); waits && err == nil {
-		p.given.Go(func() { _ = p.Give(context.WithoutCancel(ctx), run, s.Interrupts[0].ID, []byte(`{"approved":true}`)) })
-	}
-	return seq, err
-}
-
-// An answer that comes in the moment in which the run is left is heard by whoever takes
-// it up.
-func TestAnAnswerIsHeardThatComesWhileTheRunParks(t *testing.T) {
-	var given sync.WaitGroup
-	defer given.Wait()
-	h := adding(t, durable(prompt{event.NewMemory(event.MemoryOptions{}), &given}), onePlusTwo)
-	const runs = 300
-	for range runs {
-		events := h.Events(t, h.Begin(t, agent.Request{Interactive: true, Background: true}).ID)
-		agenttest.Last[event.FinalAnswer](t, events)
-	}
-	if n := h.Tools.Made()["add"]; n != runs {
 		t.Errorf("%d calls", n)
 	}
 }
@@ -252,6 +221,21 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 	}
 }
 
+// An answer may come in the very moment in which its run is parked.
+func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
+	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[len(r.Messages)-1].Role == "tool" {
+			return llmtest.Says("Done.")
+		}
+		return llmtest.Calls(onePlusTwo)
+	}, durable(memory()), guarded("add"))
+	for range 300 {
+		run := h.Begin(t, agent.Request{Interactive: true}).ID
+		answer(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
+		agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+	}
+}
+
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
@@ -272,7 +256,7 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	run := first.Begin(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
 	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
-	for n, a := range origin.acts {
+	for n, a := range origin.history() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)

@@ -205,12 +205,8 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 	run := first.Begin(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
 	whole := generous(t, first, run.ID, once)
 	want := agenttest.Last[event.FinalAnswer](t, whole)
-	for n := range origin.acts { // the last one is the terminal event
-		what := "nothing"
-		if n > 0 {
-			what = origin.acts[n-1].what
-		}
-		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
+	for n, a := range origin.history() {
+		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)

@@ -33,51 +33,56 @@ type act struct {
 	do   func(context.Context, event.Log) error
 }
 
-func (c *chronicle) note(what string, do func(context.Context, event.Log) error) {
+// did does something to the log and remembers it in the same moment: whoever reads of it
+// finds it remembered.
+func (c *chronicle) did(what string, now func() error, do func(context.Context, event.Log) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.acts = append(c.acts, act{what, do})
+	err := now()
+	if err == nil {
+		c.acts = append(c.acts, act{what, do})
+	}
+	return err
+}
+
+// history is what was done so far.
+func (c *chronicle) history() []act {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.acts)
 }
 
 func (c *chronicle) Hold(ctx context.Context, run string, request []byte) (event.Job, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.request = request
 	return c.Memory.Hold(ctx, run, request)
 }
 
-func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (int64, error) {
-	seq, err := c.Memory.Append(ctx, run, b)
-	if err == nil {
-		c.note(string(b.Type()), func(ctx context.Context, log event.Log) error {
-			_, err := log.Append(ctx, run, b)
-			return err
-		})
-	}
+func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
+	err = c.did(string(b.Type()),
+		func() error { seq, err = c.Memory.Append(ctx, run, b); return err },
+		func(ctx context.Context, log event.Log) error { _, err := log.Append(ctx, run, b); return err })
 	return seq, err
 }
 
 func (c *chronicle) Note(ctx context.Context, run string, note []byte) error {
-	err := c.Memory.Note(ctx, run, note)
-	if err == nil {
-		word, _, _ := strings.Cut(string(note), " ")
-		c.note("note "+word, func(ctx context.Context, log event.Log) error { return log.Note(ctx, run, note) })
-	}
-	return err
+	word, _, _ := strings.Cut(string(note), " ")
+	return c.did("note "+word,
+		func() error { return c.Memory.Note(ctx, run, note) },
+		func(ctx context.Context, log event.Log) error { return log.Note(ctx, run, note) })
 }
 
 func (c *chronicle) Give(ctx context.Context, run, id string, data []byte) error {
-	err := c.Memory.Give(ctx, run, id, data)
-	if err == nil {
-		c.note("give", func(ctx context.Context, log event.Log) error { return log.Give(ctx, run, id, data) })
-	}
-	return err
+	return c.did("give",
+		func() error { return c.Memory.Give(ctx, run, id, data) },
+		func(ctx context.Context, log event.Log) error { return log.Give(ctx, run, id, data) })
 }
 
 func (c *chronicle) KeepResult(ctx context.Context, run, call string, result []byte) error {
-	err := c.Memory.KeepResult(ctx, run, call, result)
-	if err == nil {
-		c.note("keep", func(ctx context.Context, log event.Log) error { return log.KeepResult(ctx, run, call, result) })
-	}
-	return err
+	return c.did("keep",
+		func() error { return c.Memory.KeepResult(ctx, run, call, result) },
+		func(ctx context.Context, log event.Log) error { return log.KeepResult(ctx, run, call, result) })
 }
 
 // diedAfter is the log of a process that died after so many acts.
@@ -91,7 +96,7 @@ func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range c.acts[:acts] {
+	for _, a := range c.history()[:acts] {
 		if err := a.do(t.Context(), log); err != nil {
 			t.Fatalf("%s: %v", a.what, err)
 		}
@@ -157,10 +162,11 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	whole := first.Events(t, run.ID)
 	want, wantSaid := agenttest.Last[event.FinalAnswer](t, whole), lastSaid(first)
 
-	for n := range origin.acts { // the last one is the terminal event
+	acts := origin.history()
+	for n := range acts { // the last one is the terminal event
 		what := "nothing"
 		if n > 0 {
-			what = origin.acts[n-1].what
+			what = acts[n-1].what
 		}
 		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
 			t.Parallel()

@@ -119,13 +119,12 @@ func (w *waits) pass(ctx context.Context, i *interrupt, v verdict) error {
 }
 
 // resolve puts the answer in the log, and the run goes on. Whatever became of ctx: what
-// was opened is closed.
+// was opened is closed. What the log does not take is not answered: the run may have been
+// parked in this very moment, and has to hear of its answer when it goes on.
 func (w *waits) resolve(ctx context.Context, i *interrupt, v verdict) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.run.out.Append(context.WithoutCancel(ctx), i.resolution(v)); err != nil {
-		// The run may have been left just now. Then the question stays open, or nobody would
-		// know that there is an answer which is still to be heard.
 		return err
 	}
 	w.forgetLocked(i)

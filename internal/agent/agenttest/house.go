@@ -30,6 +30,9 @@ import (
 	"answerd/internal/mcp"
 )
 
+// patience is how long a test waits for what a run does next, fake time included.
+const patience = 3 * time.Minute
+
 // House is an agent between a scripted model and a real MCP server.
 type House struct {
 	*agent.Agent
@@ -199,6 +202,8 @@ func (h *House) Events(t testing.TB, id string) []event.Event {
 // Until reads a run until an event pleases, or to its end.
 func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	var all []event.Event
 	for {
 		page, err := h.Log.After(t.Context(), id, int64(len(all)))
@@ -217,7 +222,7 @@ func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) [
 		if page.More != nil {
 			select {
 			case <-page.More:
-			case <-t.Context().Done():
+			case <-ctx.Done():
 				t.Fatalf("the run stays at %s", Names(all))
 			}
 		}
