@@ -137,6 +137,8 @@ type config struct {
 
 	// Where events are kept: file:DIR on this disk, which one process uses, or the servers of a NATS cluster with JetStream (nats:// or tls://, comma separated), which any number share. Unset: in memory, until the process ends.
 	EventsURL auth.Secret `env:"EVENTS_URL"`
+	// File to log in to that cluster with: .creds, or the seed of an NKey.
+	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
 	// Bytes of events and results that are kept in all; the runs that ended first go first.
@@ -335,6 +337,7 @@ func (c *config) check(modelSet bool) error {
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
+		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},

@@ -44,6 +44,8 @@ type Options struct {
 	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by
 	// commas. It may hold a password and is not put into any error.
 	URL string
+	// Credentials is a file to log in to a cluster with: .creds, or the seed of an NKey.
+	Credentials string
 	// Retention is how long a run is kept after its last event; 0 means 1 h.
 	Retention time.Duration
 	// MaxBytes bounds the events, inputs and results of all runs; 0 means 256 MiB.
@@ -121,7 +123,11 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 			l.hint()
 		}),
 	}
-	servers := o.URL
+	login, err := credentials(o.Credentials)
+	if err != nil {
+		return l, err
+	}
+	servers, connect := o.URL, append(connect, login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
 		if l.embedded, err = startEmbedded(dir, l.maxBytes, l.logger); err != nil {
 			return l, err
@@ -141,9 +147,6 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	}
 	return l, l.start()
 }
-
-// connectTimeout bounds one attempt to reach one server.
-const connectTimeout = 2 * time.Second
 
 func newLog(o Options) *Log {
 	l := &Log{
@@ -169,25 +172,6 @@ func newLog(o Options) *Log {
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.close = sync.OnceValue(l.end)
 	return l
-}
-
-// dial connects once one of the servers is there, or fails when ctx ends. The
-// client's own errors may quote the URL, and with it a password.
-func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
-	for {
-		c, err := nats.Connect(servers, options...)
-		switch {
-		case err == nil:
-			return c, nil
-		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
-			return nil, fmt.Errorf("connect to the event log: %w", err)
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to the event log: %w", event.ErrUnavailable)
-		}
-	}
 }
 
 // start is everything that goes on until Close.
