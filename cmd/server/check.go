@@ -51,6 +51,14 @@ func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer)
 	if _, err := newPrompt(c); err != nil {
 		return err
 	}
+	if _, err := readRules(c); err != nil {
+		return err
+	}
+	if verifier, err := newVerifier(c, logger); err != nil {
+		return err
+	} else if verifier != nil {
+		verifier.Close()
+	}
 	tools, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
 	if err != nil {
 		return err

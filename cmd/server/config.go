@@ -27,11 +27,14 @@ type config struct {
 	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
 	// Exact origins whose pages may call, comma separated.
 	CORSOrigins []string `env:"CORS_ORIGINS"`
-	// Hosts, without port, that requests may be addressed to. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
+	// Hosts, without port, that requests may be addressed to; that of PUBLIC_URL is one of them. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
 
-	// Address under which browsers reach answerd, without a path: they come back to {PUBLIC_URL}/oauth/callback from the authorization servers of MCP servers. Unset: http:// and ADDR, for a loopback address.
+	// Address under which answerd is reached, without a path: browsers come back to {PUBLIC_URL}/oauth/callback from the authorization servers of MCP servers, and tokens of callers are for it. Unset: http:// and ADDR, for a loopback address.
 	PublicURL string `env:"PUBLIC_URL"`
+
+	// Address of a listener of its own for /metrics, which then wants no token and is nowhere else. Unset: /metrics is at ADDR, and wants a token where callers bring one.
+	MetricsAddr string `env:"METRICS_ADDR"`
 
 	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, else OpenAI's own.
 	LLMBaseURL string `env:"LLM_BASE_URL"`
@@ -119,6 +122,16 @@ type config struct {
 	AuthJWKSURL string `env:"AUTH_JWKS_URL"`
 	// Scope that they must have, if any.
 	AuthScope string `env:"AUTH_SCOPE"`
+	// Algorithms that may sign them, comma separated: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA.
+	AuthAlgorithms []string `env:"AUTH_ALGORITHMS" envDefault:"RS256,ES256"`
+	// Clients, comma separated, whose tokens are taken, by azp or else client_id. Unset: those of any.
+	AuthClients []string `env:"AUTH_CLIENTS"`
+	// Take only tokens of the type at+jwt (RFC 9068), which ID tokens are not.
+	AuthRequireATJWT bool `env:"AUTH_REQUIRE_AT_JWT" envDefault:"false"`
+	// Longest time from iat to exp of a token that is taken. 0: any.
+	AuthMaxLifetime time.Duration `env:"AUTH_MAX_LIFETIME" envDefault:"0s"`
+	// JSON file of rules, which callers may use which servers, tools and models: docs/rules.md. Read again when it changes, and on SIGHUP. Unset: everybody who is let in may use everything.
+	AuthRulesFile string `env:"AUTH_RULES_FILE"`
 	// Serve everybody who reaches ADDR, beyond loopback too.
 	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
 
@@ -167,8 +180,9 @@ type config struct {
 	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
-	models []llm.Profile       // of MODELS_FILE
-	lookup func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
+	models   []llm.Profile       // of MODELS_FILE
+	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" where neither is known
+	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 }
 
 const openAIHost = "api.openai.com"
@@ -330,9 +344,12 @@ func (c *config) check(modelSet bool) error {
 		{"IAM_CLIENT_ID", c.EnableJWTToken && c.IAMClientID == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_CLIENT_SECRET", c.EnableJWTToken && c.IAMClientSecret.IsZero() && c.SecretOCID == "", "or SECRET_OCID must be set when ENABLE_JWT_TOKEN is"},
 		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
-		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != ""), "must be set when another AUTH_ setting is"},
+		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
+		{"AUTH_CLIENTS", slices.Contains(trimmed(c.AuthClients), ""), "has a comma too many"},
+		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
+		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
@@ -363,41 +380,29 @@ func (c *config) check(modelSet bool) error {
 }
 
 func (c *config) checkAddr() error {
-	host, _, err := net.SplitHostPort(c.Addr)
+	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
 		return &configError{"ADDR", "must be host:port"}
 	}
-	if !loopback(host) && c.AuthIssuer == "" && !c.AuthAllowAnonymous {
-		return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+	if !loopback(host) && c.anonymous() {
+		return errOpen
 	}
-	if err := c.checkPublicURL(host); err != nil {
+	if err := c.checkPublicURL(); err != nil {
 		return err
 	}
-	if len(c.AllowedHosts) > 0 {
-		return nil
-	}
-	switch ip := net.ParseIP(host); {
-	case loopback(host):
-		c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1", host}
-	case host != "" && (ip == nil || !ip.IsUnspecified()):
-		c.AllowedHosts = []string{strings.ToLower(host)}
-	}
-	if u, err := url.Parse(c.PublicURL); err == nil && u.Host != "" && len(c.AllowedHosts) > 0 && !slices.Contains(c.AllowedHosts, u.Hostname()) {
-		c.AllowedHosts = append(c.AllowedHosts, strings.ToLower(u.Hostname()))
+	c.allowHosts(host)
+	if c.localURL = c.PublicURL; c.localURL == "" && loopback(host) && port != "0" {
+		c.localURL = "http://" + c.Addr
 	}
 	return nil
 }
 
-// checkPublicURL checks it, or finds what it is where ADDR, of that host, says it.
-func (c *config) checkPublicURL(host string) error {
-	if _, port, _ := net.SplitHostPort(c.Addr); c.PublicURL == "" && loopback(host) && port != "0" {
-		c.PublicURL = "http://" + c.Addr
-	}
+func (c *config) checkPublicURL() error {
 	if c.PublicURL == "" {
 		return nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
 		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
@@ -406,10 +411,10 @@ func (c *config) checkPublicURL(host string) error {
 
 // redirectURL is where browsers come back to; "" where nobody knows.
 func (c *config) redirectURL() string {
-	if c.PublicURL == "" {
+	if c.localURL == "" {
 		return ""
 	}
-	return c.PublicURL + "/oauth/callback"
+	return c.localURL + "/oauth/callback"
 }
 
 func (c *config) atOpenAI() bool {
@@ -436,6 +441,11 @@ func (c *config) pinsPath() string {
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func isHostPort(s string) bool {
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
 }
 
 func isURL(s string) bool {

@@ -54,16 +54,16 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// followed starts follow and returns what ends it. SIGHUP ends no answerd from here
-// on, also where there is no file to read.
-func (t *toolset) followed(ctx context.Context, c config, logger *slog.Logger) (end func()) {
+// followed begins to follow files, by read, and returns what ends it. SIGHUP ends no
+// answerd from here on.
+func followed(ctx context.Context, files *watch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		t.follow(ctx, c, hangup, logger)
+		followFiles(ctx, files, hangup, what, logger, read)
 	}()
 	return func() {
 		signal.Stop(hangup)
@@ -72,10 +72,10 @@ func (t *toolset) followed(ctx context.Context, c config, logger *slog.Logger) (
 	}
 }
 
-// follow reads the configuration of the MCP servers again when its file or that of
-// the accepted definitions changes, and at each hangup, until ctx ends. A
-// configuration that is no good is refused, and the one in use stays (F36).
-func (t *toolset) follow(ctx context.Context, c config, hangup <-chan os.Signal, logger *slog.Logger) {
+// followFiles has a configuration read again when one of its files changes, and at each
+// hangup, until ctx ends. One that is no good is refused by read, and the one in use stays
+// (F36).
+func followFiles(ctx context.Context, files *watch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -85,21 +85,34 @@ func (t *toolset) follow(ctx context.Context, c config, hangup <-chan os.Signal,
 			return
 		case <-hangup:
 			why = "SIGHUP"
-			t.files.changed() // it is read now
+			files.changed() // it is read now
 		case <-tick.C:
-			if !t.files.changed() {
+			if !files.changed() {
 				continue
 			}
 		}
+		size, err := read()
+		if err != nil {
+			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err)
+			continue
+		}
+		logger.Info(what+" read again", "cause", why, size)
+	}
+}
+
+// followed reads the configuration of the MCP servers again when its file or that of the
+// accepted definitions changes, until end is called. It is there without a file too, so
+// that SIGHUP ends no answerd.
+func (t *toolset) followed(ctx context.Context, c config, logger *slog.Logger) (end func()) {
+	return followed(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		servers, err := mcpServers(c)
 		if err == nil {
 			err = t.client.Reload(servers)
 		}
 		if err != nil {
-			logger.Error("MCP configuration refused; the one in use stays", "cause", why, "error", err)
-			continue
+			return slog.Attr{}, err
 		}
 		warnOfNobody(c, servers, logger)
-		logger.Info("MCP configuration read again", "cause", why, "servers", len(servers))
-	}
+		return slog.Int("servers", len(servers)), nil
+	})
 }

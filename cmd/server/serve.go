@@ -54,6 +54,11 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if verifier != nil {
 		defer verifier.Close()
 	}
+	rules, unfollow, err := newRules(ctx, c, logger)
+	if err != nil {
+		return err
+	}
+	defer unfollow()
 	log, closeLog, err := openLog(ctx, c, logger)
 	if err != nil {
 		return err
@@ -86,7 +91,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
-		Hooks: hooks, Budget: c.budget(),
+		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(),
 		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
@@ -94,16 +99,24 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	figures, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
+	if err != nil {
+		return err
+	}
+	defer endMetrics()
 	handler := api.New(api.Options{
 		Agent: runs, Log: log, Verifier: verifier,
-		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts,
+		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval,
-		Metrics: tel.Metrics(), OpenAPI: contract.OpenAPI, Console: console.Handler(),
+		Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return fmt.Errorf("listen on ADDR: %w", err)
+	}
+	if err := c.checkBound(listener.Addr()); err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	server := newServer(tel.Handler(handler, handler.Route))
 	failed := make(chan error, 1)
@@ -175,13 +188,28 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	if c.AuthIssuer == "" {
 		return nil, nil
 	}
+	if err := auth.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
+		return nil, &configError{"AUTH_JWKS_URL", err.Error()}
+	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
-		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Logger: logger,
+		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimmed(c.AuthAlgorithms),
+		Clients: trimmed(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, Logger: logger,
 	})
-	if err != nil {
-		return nil, &configError{"AUTH_ISSUER", err.Error()}
+	switch {
+	case errors.Is(err, auth.ErrAlgorithm):
+		return nil, &configError{"AUTH_ALGORITHMS", err.Error()}
+	case err != nil:
+		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
 	return v, nil
+}
+
+// trimmed are the elements of a list, however it was spaced; nil of none.
+func trimmed(list []string) (out []string) {
+	for _, s := range list {
+		out = append(out, strings.TrimSpace(s))
+	}
+	return out
 }
 
 func newOpenAI(c config, tel *telemetry.Telemetry, logger *slog.Logger) *llm.OpenAI {

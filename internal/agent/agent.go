@@ -51,6 +51,7 @@ type Options struct {
 	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
 	Prompt     *Prompt
 	Hooks      *hook.Client  // nil asks nobody
+	Rules      *auth.Rules   // who may use what; nil lets everybody use everything
 	Budget     Budget        // of every run; requests may ask for less
 	MaxHistory int           // messages of history that are used; 0 means 16
 	MaxTurns   int           // model turns with tools; 0 means 10
@@ -76,6 +77,8 @@ var (
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
+	// ErrForbidden: the rules let the caller use nothing, or not the model that he wants.
+	ErrForbidden = errors.New("the rules do not allow it")
 )
 
 // InvalidError is a request that cannot be run as it stands.
@@ -158,9 +161,10 @@ func New(o Options) (*Agent, error) {
 // that time instead. ctx gives the trace that the run continues, and nothing else:
 // the run outlives it.
 //
-// Errors: *InvalidError, ErrDraining, ErrOverloaded, ErrKeyReused, or the log's.
+// Errors: *InvalidError, ErrForbidden, ErrDraining, ErrOverloaded, ErrKeyReused, or the
+// log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	if err := a.check(&r); err != nil {
+	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err
 	}
 	if err := a.checkForced(ctx, owner, r); err != nil {
@@ -289,10 +293,4 @@ func (a *Agent) handOver() {
 	for _, r := range runs {
 		r.leave(errHandedOver)
 	}
-}
-
-// Refresh lists the tools of a server again, for a caller. ErrUnknownServer, or why it
-// failed.
-func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
-	return a.Tools.RefreshFor(ctx, caller, server)
 }

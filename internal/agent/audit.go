@@ -52,7 +52,7 @@ func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	}
 	attrs := []slog.Attr{
 		slog.String("actor", actor), slog.String("subject", in.caller.Subject), slog.String("issuer", in.caller.Issuer),
-		slog.String("call_id", in.CallID), slog.String("server", in.Server), slog.String("tool", in.Tool),
+		slog.String("call_id", in.CallID), slog.String("server", cmp.Or(in.Server, in.tool.Server)), slog.String("tool", in.Tool),
 		slog.String("tool_version", in.tool.Version()), slog.String("args_sha256", digest(jsonText(in.written()))),
 		slog.String("decision", d.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", in.took.Milliseconds()),
 	}
@@ -64,6 +64,7 @@ func (a *Agent) audit(ctx context.Context, in *invocation, err error) {
 	add("run_id", in.runID)
 	add("decided_by", d.by)
 	add("reason", d.why)
+	add("rule", in.rule)
 	if d.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}

@@ -62,5 +62,5 @@ func (c *catalogueCache) of(all []mcp.Tool, r Request) *catalogue {
 // Usable returns the tools that a request of the caller's may use: its Servers, Tools and
 // ToolChoice are looked at. The caller must not change them.
 func (a *Agent) Usable(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
-	return r.narrow(a.Tools.ToolsFor(ctx, caller))
+	return r.narrow(a.ToolsFor(ctx, caller))
 }

@@ -65,7 +65,7 @@ func (a *Agent) checkForced(ctx context.Context, caller auth.Identity, r Request
 	if r.ForcedTool == "" {
 		return nil
 	}
-	all := a.catalogues.of(a.Tools.ToolsFor(ctx, caller), r)
+	all := a.catalogues.of(a.ToolsFor(ctx, caller), r)
 	_, ours := all.byName[r.ForcedTool]
 	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
 	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {

@@ -12,11 +12,15 @@ import (
 
 // held is what the log keeps of a run for whoever executes it, besides what it keeps for
 // readers. The caller's token is no part of it: it was lent to one process, for as long
-// as it lives.
+// as it lives. What rules ask of him is, where there are rules: without it nothing would be
+// allowed any more.
 type held struct {
 	Version     int     `json:"version"`
 	Request     Request `json:"request"`
 	TraceParent string  `json:"traceparent,omitempty"`
+
+	Scopes []string                   `json:"scopes,omitempty"`
+	Claims map[string]json.RawMessage `json:"claims,omitempty"`
 }
 
 // heldVersion changes when an older process could not go on with what a newer one wrote.
@@ -29,6 +33,9 @@ func (r *run) hold(ctx context.Context) error {
 	}
 	h := held{Version: heldVersion, Request: r.req}
 	h.Request.IdempotencyKey, h.Request.Fingerprint, h.Request.Record = "", [32]byte{}, nil // which the log has
+	if r.agent.Rules != nil {
+		h.Scopes, h.Claims = r.caller.Scopes, r.caller.Claims
+	}
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(r.ctx, carrier)
 	h.TraceParent = carrier["traceparent"]

@@ -39,6 +39,7 @@ type invocation struct {
 	abort    *abortError   // of a hook that ends the run
 	took     time.Duration // of the call itself, without what came before and after
 
+	rule     string   // of auth.Rules by which it may be made; "" where there are none
 	decision decision // whether it might be made
 	approved string   // the version of the tool that a person agreed to; "" if nobody was asked
 }
@@ -106,9 +107,11 @@ func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
 	}
 	for _, step := range []func(context.Context, *invocation) error{
 		a.resolve,
+		a.authorize, // before anybody is told of the call
 		a.announce,
 		a.validate,
 		a.permit,
+		a.authorize, // again: a person may have taken his time
 		a.charge,
 	} {
 		if err := step(ctx, in); err != nil || in.answered != nil {
@@ -134,6 +137,11 @@ func (in *invocation) givenUp(ctx context.Context) error {
 
 // resolve refuses what is no call of a tool that there is.
 func (a *Agent) resolve(_ context.Context, in *invocation) error {
+	// What the model was not offered it may know of all the same.
+	if tool, exists := a.Tools.Tool(in.Tool); !in.known && exists && !a.mayUse(in.caller, tool) {
+		in.tool = tool // for the log; the caller is not told of its server
+		return in.forbid()
+	}
 	switch {
 	case !in.known:
 		return in.fail(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", in.Tool))

@@ -115,7 +115,7 @@ func (l *loop) cut(ctx context.Context, turn int) error {
 // or goes meanwhile does not change the conversation.
 func (l *loop) prepare(ctx context.Context) (err error) {
 	req := l.run.req
-	all := l.agent.catalogues.of(l.agent.Tools.ToolsFor(ctx, l.run.caller), req)
+	all := l.agent.catalogues.of(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.catalogue, l.tools = all, all.byName
 	tools := all.tools
 	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 )
@@ -100,12 +101,15 @@ type Message struct {
 }
 
 // check fills in the defaults of r and refuses what could never run.
-func (a *Agent) check(r *Request) error {
+func (a *Agent) check(owner auth.Identity, r *Request) error {
 	if r.Model == "" {
 		r.Model = a.DefaultModel
 	}
 	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
+	}
+	if access := a.Rules.Of(owner); access.Nothing() || !access.Model(r.Model) {
+		return ErrForbidden
 	}
 	if err := r.checkQuestion(); err != nil {
 		return err
@@ -121,7 +125,7 @@ func (a *Agent) check(r *Request) error {
 	}
 	r.Budget = r.Budget.within(a.Budget)
 	known := make(map[string]bool)
-	for _, s := range a.Tools.Servers() {
+	for _, s := range a.ServersFor(owner) {
 		known[s.Name] = true
 	}
 	for i, name := range r.Servers {

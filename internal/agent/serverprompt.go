@@ -33,6 +33,10 @@ func (e *promptError) end() event.RunError {
 
 // withPrompt puts the messages of a server's prompt right before the question.
 func (l *loop) withPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
+	// As the rules are now: the run may have been taken up long after it was asked for.
+	if !l.agent.Rules.Of(l.run.caller).Server(p.Server) {
+		return nil, &promptError{p, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
+	}
 	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, p.Server, p.Name, p.Arguments)
 	if err != nil {
 		return nil, &promptError{p, err}

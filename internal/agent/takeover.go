@@ -78,7 +78,8 @@ func (a *Agent) takeUp(job event.Job) {
 		}
 		h, err := unhold(job.Request())
 		parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": h.TraceParent})
-		r := a.newRun(parent, rec, auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject}, h.Request)
+		caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: h.Scopes, Claims: h.Claims}
+		r := a.newRun(parent, rec, caller, h.Request)
 		r.job = job
 		a.mu.Lock()
 		draining := a.draining

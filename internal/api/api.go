@@ -48,11 +48,14 @@ type Options struct {
 	// names, without port, that requests may be addressed to; nil allows any.
 	CORSOrigins  []string
 	AllowedHosts []string
+	// PublicURL is under which address callers know us, without a path; "" goes by the
+	// host that they ask for.
+	PublicURL string
 
 	MaxBody   int64         // bytes of a request body; 0 means 1 MiB
 	Heartbeat time.Duration // silence of a stream before a comment; 0 means 15 s
 
-	Metrics http.Handler
+	Metrics http.Handler // behind a token, where callers bring one
 	OpenAPI []byte
 	Console http.Handler
 	Logger  *slog.Logger
@@ -108,8 +111,10 @@ func (h *Handler) routes() http.Handler {
 	look("/openapi.yaml", h.handle(h.openAPI))
 	// Once only, and by a browser that another site sends: no HEAD, no token, any origin.
 	r.Get("/oauth/callback", h.authorized)
+	look(wellKnown, h.handle(h.protectedResource))
+	look(wellKnown+"/mcp", h.handle(h.protectedResource))
 	if h.Metrics != nil {
-		look("/metrics", h.Metrics)
+		look("/metrics", h.authenticate(h.Metrics))
 	}
 	if h.Console != nil {
 		look("/", h.Console)

@@ -36,7 +36,7 @@ func TestNothingButATokenOpensADoor(t *testing.T) {
 			method, path, _ := strings.Cut(door, " ")
 			resp := s.do(t, method, path, question, header...)
 			p := refused(t, resp, 401, "unauthenticated")
-			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd"` {
+			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+s.URL+`/.well-known/oauth-protected-resource"` {
 				t.Errorf("%s, %s: challenge %s", door, name, got)
 			}
 			if said, _ := json.Marshal(p); strings.Contains(string(said), bare) {

@@ -36,23 +36,48 @@ type stream struct {
 type format struct {
 	header http.Header // besides that of every stream
 	append func(buf []byte, e event.Event) []byte
+	// expired tells that the caller's token has ended, and the stream with it: the run
+	// goes on, and whoever comes with another token can go on at pos.
+	expired func(run string, pos int64) []sse.Frame
 	// ended reports whether the format has come to its own end. It is nil for one that
 	// ends with the run, or where that comes to wait for a person.
 	ended func() bool
 }
 
 // nativeFormat is the only one without a state: it can begin anywhere in a run.
-var nativeFormat = format{append: func(buf []byte, e event.Event) []byte { return native.Frame(e).AppendTo(buf) }}
+var nativeFormat = format{
+	append:  func(buf []byte, e event.Event) []byte { return native.Frame(e).AppendTo(buf) },
+	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
+}
+
+// encoder is a face's, with the state of one stream.
+type encoder interface {
+	Encode(event.Event) []sse.Frame
+	// TokenExpired tells that the stream ends here because the caller's token does.
+	TokenExpired() []sse.Frame
+}
 
 // framesOf is the format of a face's encoder. The stream must begin with the run.
-func framesOf(encode func(event.Event) []sse.Frame) format {
-	return format{append: func(buf []byte, e event.Event) []byte {
-		for _, f := range encode(e) {
-			buf = f.AppendTo(buf)
-		}
-		return buf
-	}}
+func framesOf(enc encoder) format {
+	return format{
+		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
+		expired: func(string, int64) []sse.Frame { return enc.TokenExpired() },
+	}
 }
+
+func appendFrames(buf []byte, frames []sse.Frame) []byte {
+	for _, f := range frames {
+		buf = f.AppendTo(buf)
+	}
+	return buf
+}
+
+// atOnce is what a reader waits for who need not wait.
+var atOnce = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // follow writes the events of a run after pos as Server-Sent Events until the run
 // ends, comes to wait for a person, or the reader leaves. It is the only stream loop
@@ -60,7 +85,8 @@ func framesOf(encode func(event.Event) []sse.Frame) format {
 // pos to be kept.
 //
 // A stream that cannot go on is cut, never ended: a reader that saw no terminal
-// event knows that there is more. whole says that this one was not.
+// event knows that there is more. whole says that this one was not. One whose caller's
+// token has ended says that, in the words of its format.
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
@@ -97,22 +123,25 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		if page.Ended || s.over(r.Context(), page) {
 			return true
 		}
-		if len(page.Events) > 0 {
+		more := page.More
+		switch {
+		case len(page.Events) > 0:
 			heartbeat.Reset(h.Heartbeat)
-			continue
-		}
-		if left {
+			more = atOnce // a run that never stops talking must not keep the other ends away
+		case left:
 			panic(http.ErrAbortHandler) // the run goes on elsewhere
 		}
 		select {
-		case <-page.More:
+		case <-more:
 		case <-heartbeat.C:
 			s.buf = sse.AppendComment(s.buf, "ping")
 			if !s.flush() {
 				return false
 			}
 		case <-expiry:
-			panic(http.ErrAbortHandler)
+			s.buf = appendFrames(s.buf, f.expired(run, s.pos))
+			s.flush()
+			return false
 		case <-leaving:
 			leaving, left = nil, true // what came until now is still sent
 		case <-r.Context().Done():
@@ -157,9 +186,10 @@ func (s *stream) flush() bool {
 	return s.rc.Flush() == nil
 }
 
-// tokenEnd fires when the caller's token ends: what it allowed, it allows no longer.
+// tokenEnd fires when the caller's token ends, which is when it would no longer be taken:
+// what it allowed, it allows no longer.
 func tokenEnd(r *http.Request) (<-chan time.Time, func()) {
-	end := identity(r).Expiry
+	end := identity(r).Until()
 	if end.IsZero() {
 		return nil, func() {}
 	}

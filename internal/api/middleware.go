@@ -183,7 +183,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 		}
 		if err != nil {
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
-			h.writeProblem(w, r, authProblem(err))
+			h.writeProblem(w, r, authProblem(err, h.metadataURL(r)))
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
@@ -239,7 +239,7 @@ func notFound(http.ResponseWriter, *http.Request) error {
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
 		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
 			allow = append(allow, m)
 		}

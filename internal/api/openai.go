@@ -54,6 +54,7 @@ func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
 	if len(ids) == 0 {
 		ids = []string{h.Agent.DefaultModel}
 	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.ModelFor(identity(r), id) })
 	slices.Sort(ids)
 	writeJSON(w, http.StatusOK, "application/json", chat.Models(ids, h.started))
 	return nil
@@ -78,7 +79,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	}
 	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, h.Agent.DefaultModel), Created: run.Created}
 	if q.Stream {
-		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage).Encode))
+		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage)))
 		return nil
 	}
 	c := chat.NewCollector(head)

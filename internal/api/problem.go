@@ -146,6 +146,8 @@ func problemOf(err error) (p *problem, known bool) {
 		p.header.Set("Connection", "close")
 	case errors.Is(err, agent.ErrOverloaded):
 		p = newProblem("overloaded", "As many runs as this service allows are going on.").retryAfter()
+	case errors.Is(err, agent.ErrForbidden):
+		p = newProblem("forbidden", "The rules of this service do not let you do this.")
 	case errors.Is(err, agent.ErrKeyReused):
 		p = newProblem("unprocessable", "This Idempotency-Key was used with another body.")
 	case errors.Is(err, agent.ErrUnknownServer):
@@ -191,8 +193,8 @@ func runProblem(run event.Run, e event.RunError) *problem {
 
 // authProblem is the answer to a request that did not authenticate (RFC 6750
 // section 3).
-func authProblem(err error) error {
-	status, challenge := auth.Challenge(err)
+func authProblem(err error, metadata string) error {
+	status, challenge := auth.Challenge(err, metadata)
 	var p *problem
 	switch status {
 	case http.StatusUnauthorized:

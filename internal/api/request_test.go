@@ -206,24 +206,6 @@ func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
 	}
 }
 
-// What a token allowed, it allows no longer than it lives; the stream is cut, not
-// ended, because the run goes on.
-func TestAStreamIsCutWhenItsTokenEnds(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
-	s := serve(t, holds(nil), nil, func(o *api.Options) { o.Verifier = v })
-	// Expired already, and still taken within the skew.
-	resp := s.do(t, "POST", "/answer/stream", question, "Authorization", iam.token(t, "ada", "", -time.Second))
-	b, err := io.ReadAll(resp.Body)
-	if err == nil || strings.Contains(string(b), "event: cancelled") {
-		t.Errorf("the stream ended well: %v\n%s", err, b)
-	}
-}
-
 // F32
 func TestAPanicInAHandlerIsAProblemAndTheServiceLives(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) {

@@ -143,7 +143,7 @@ func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, str
 
 // tell streams a response, whose encoder has seen nothing yet.
 func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) {
-	f := framesOf(enc.Encode)
+	f := framesOf(enc)
 	f.ended = enc.Ended
 	h.follow(w, r, s.run.ID, 0, f)
 }

@@ -48,13 +48,13 @@ func (h *Handler) openAPI(w http.ResponseWriter, r *http.Request) error {
 
 // tools is GET /tools: what the agent can call.
 func (h *Handler) tools(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.Tools.ToolsFor(r.Context(), identity(r))})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
 	return nil
 }
 
 // servers is GET /servers.
 func (h *Handler) servers(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"servers": h.Agent.Tools.Servers()})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"servers": h.Agent.ServersFor(identity(r))})
 	return nil
 }
 
@@ -81,7 +81,7 @@ func (h *Handler) refresh(w http.ResponseWriter, r *http.Request) error {
 // prompts is GET /servers/{name}/prompts: what the server has, asked for now.
 func (h *Handler) prompts(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
-	list, err := h.Agent.Tools.Prompts(r.Context(), identity(r), name)
+	list, err := h.Agent.Prompts(r.Context(), identity(r), name)
 	if errors.Is(err, agent.ErrUnknownServer) {
 		return err
 	}

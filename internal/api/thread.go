@@ -9,7 +9,6 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
-	"answerd/internal/sse"
 )
 
 // owner is whom runs of the caller belong to.
@@ -44,18 +43,19 @@ func (h *Handler) waiting(r *http.Request, thread string, asks func(event.Interr
 
 // untilSuspended is the format of an encoder whose stream ends where the run comes to
 // wait for a person. Where it did and goes on already, the encoder does not see it.
-func (h *Handler) untilSuspended(r *http.Request, encode func(event.Event) []sse.Frame) format {
+func (h *Handler) untilSuspended(r *http.Request, enc encoder) format {
 	over := false
-	f := framesOf(func(e event.Event) []sse.Frame {
+	f := framesOf(enc)
+	f.append = func(buf []byte, e event.Event) []byte {
 		if _, ok := e.Body.(event.Suspended); ok {
 			run, err := h.Log.Run(r.Context(), e.RunID)
 			if err != nil || run.Last.Seq != e.Seq {
-				return nil
+				return buf
 			}
 			over = true
 		}
-		return encode(e)
-	})
+		return appendFrames(buf, enc.Encode(e))
+	}
 	f.ended = func() bool { return over }
 	return f
 }

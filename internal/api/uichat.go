@@ -106,7 +106,7 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 
 // uiStream streams the run of head as its message.
 func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	f := h.untilSuspended(r, aisdk.NewEncoder(head).Encode)
+	f := h.untilSuspended(r, aisdk.NewEncoder(head))
 	f.header = uiHeader
 	h.torn.add(head.RunID)
 	if h.follow(w, r, head.RunID, 0, f) {

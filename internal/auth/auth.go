@@ -1,7 +1,7 @@
 // Package auth knows who is calling, and whose token we send.
 //
 // Inbound, a Verifier turns the bearer JWT of a request (RFC 6750, RFC 9068) into
-// an Identity. Outbound, a TokenSource gives the bearer token that goes to an MCP
+// an Identity, and Rules say what it may use. Outbound, a TokenSource gives the bearer token that goes to an MCP
 // server: ClientCredentials fetches the service's own JWT from the IAM (RFC 6749
 // section 4.4) with a secret given directly or kept in OCI Vault; Exchange trades a
 // caller's token for one that a server takes on his behalf (RFC 8693); Static is a
@@ -18,7 +18,8 @@
 //
 //	token, err := auth.FromRequest(r)            // and inbound, for every request:
 //	id, err := verifier.Verify(ctx, token)
-//	status, header := auth.Challenge(err)        // if either failed
+//	status, header := auth.Challenge(err, metadata)  // if either failed
+//	access := rules.Of(id)                       // what id may use
 //
 // However many callers wait, one request for a token is under way; each caller waits
 // under its own context. Everything here may be used concurrently. No token and no
@@ -27,6 +28,7 @@ package auth
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -48,10 +50,21 @@ type Identity struct {
 	Issuer  string
 	Subject string
 	Scopes  []string
-	Expiry  time.Time // when the token ends; zero for the anonymous caller
+	Expiry  time.Time // the token's exp; zero for the anonymous caller
+	// Claims are all claims of the token, as it has them, for Rules.
+	Claims map[string]json.RawMessage
 	// Token is what the caller brought. It is the subject_token of an Exchange and
 	// nothing else: passing it on is what the MCP specification forbids.
 	Token Secret
+}
+
+// Until is when the token ends here: its exp and the clock skew that Verify allows. It is
+// the zero time for the anonymous caller.
+func (id Identity) Until() time.Time {
+	if id.Expiry.IsZero() {
+		return time.Time{}
+	}
+	return id.Expiry.Add(clockSkew)
 }
 
 // Owns reports whether a run of owner belongs to id.

@@ -73,19 +73,21 @@ func isB64Token(s string) bool {
 
 // Challenge turns an error of FromRequest or Verify into the HTTP status and the
 // WWW-Authenticate header, "" for none, as RFC 6750 section 3 wants them. It is the one
-// place that does. An error that it doesn't know is 500: never a door left open.
-func Challenge(err error) (status int, wwwAuthenticate string) {
-	const realm = `Bearer realm="answerd"`
+// place that does. metadata is the address of the Metadata (RFC 9728 section 5.1), which
+// must be fit for a quoted string. An error that it doesn't know is 500: never a door
+// left open.
+func Challenge(err error, metadata string) (status int, wwwAuthenticate string) {
+	realm, more := `Bearer realm="answerd"`, `, resource_metadata="`+metadata+`"`
 	var scope *ScopeError
 	switch {
 	case errors.As(err, &scope):
-		return http.StatusForbidden, fmt.Sprintf(`%s, error="insufficient_scope", scope="%s"`, realm, scope.Required)
+		return http.StatusForbidden, fmt.Sprintf(`%s, error="insufficient_scope", scope="%s"%s`, realm, scope.Required, more)
 	case errors.Is(err, ErrNoToken):
-		return http.StatusUnauthorized, realm // no error code: section 3.1
+		return http.StatusUnauthorized, realm + more // no error code: section 3.1
 	case errors.Is(err, ErrInvalidToken):
-		return http.StatusUnauthorized, realm + `, error="invalid_token"`
+		return http.StatusUnauthorized, realm + `, error="invalid_token"` + more
 	case errors.Is(err, ErrMalformed):
-		return http.StatusBadRequest, realm + `, error="invalid_request"`
+		return http.StatusBadRequest, realm + `, error="invalid_request"` + more
 	case errors.Is(err, ErrKeysUnavailable):
 		return http.StatusServiceUnavailable, ""
 	}

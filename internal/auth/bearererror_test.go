@@ -68,7 +68,7 @@ func TestChallengeAnswersEveryError(t *testing.T) {
 		{errors.New("a bug"), 500, ""},
 		{nil, 500, ""},
 	} {
-		if status, header := Challenge(test.err); status != test.status || header != test.header {
+		if status, header := Challenge(test.err, metadataURL); status != test.status || header != test.header {
 			t.Errorf("%v: %d %s", test.err, status, header)
 		}
 	}

@@ -14,7 +14,9 @@ import (
 // names in any case, take the last of two, and turn exp 1e300 into whatever
 // converting that to an int64 gives on the processor at hand.
 type claims struct {
+	all                       object
 	issuer, subject, clientID string
+	party                     string // azp: the client that the token was issued to
 	audience                  []string
 	scopes                    []string
 	expires                   *jwt.NumericDate
@@ -29,7 +31,8 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 	if err != nil {
 		return err
 	}
-	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID} {
+	c.all = o
+	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.party} {
 		if *to, err = o.text(name); err != nil {
 			return err
 		}
@@ -79,7 +82,7 @@ func (o object) scopes() ([]string, error) {
 // got for itself may have no sub (RFC 9068 section 2.2 asks for one, many issuers
 // don't write it): then the client is the subject.
 func (c *claims) identity() (id Identity, ok bool) {
-	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes}
+	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes, Claims: c.all}
 	if id.Subject == "" {
 		id.Subject = c.clientID
 	}

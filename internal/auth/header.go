@@ -3,7 +3,6 @@ package auth
 import (
 	"encoding/base64"
 	"errors"
-	"slices"
 	"strings"
 )
 
@@ -13,8 +12,8 @@ var errHeader = errors.New("header")
 // look for, and by what algorithm. jku, jwk, x5u and x5c say where to get a key from;
 // nobody here reads them, because nothing in a token decides how it is checked.
 type header struct {
-	alg, kid string
-	haveKid  bool
+	alg, kid, typ string
+	haveKid       bool
 }
 
 // parseHeader reads the first part of token. golang-jwt reads it again, but takes the
@@ -35,21 +34,24 @@ func parseHeader(token string) (header, error) {
 		return header{}, errHeader
 	}
 	h := header{haveKid: o.has("kid")}
-	var typ string
-	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &typ} {
+	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &h.typ} {
 		if *to, err = o.text(name); err != nil {
 			return header{}, errHeader
 		}
 	}
-	if len(h.kid) > maxKeyID || o.has("typ") && !isAccessType(typ) {
+	if len(h.kid) > maxKeyID || o.has("typ") && !isTokenType(h.typ) {
 		return header{}, errHeader
 	}
 	return h, nil
 }
 
-// isAccessType tells access tokens from other JWTs of the same issuer, a logout token
-// for one (RFC 8725 section 3.11). Media types compare in any case (RFC 7515 section
-// 4.1.9), and "application/" may be left out.
+// isTokenType tells access tokens from other JWTs of the same issuer, a logout token
+// for one (RFC 8725 section 3.11). An ID token may be a "JWT" too: it is for another
+// audience.
+func isTokenType(typ string) bool { return strings.EqualFold(typ, "jwt") || isAccessType(typ) }
+
+// isAccessType reports whether typ is that of RFC 9068 section 2.1. Media types compare in
+// any case (RFC 7515 section 4.1.9), and "application/" may be left out.
 func isAccessType(typ string) bool {
-	return slices.Contains([]string{"jwt", "at+jwt", "application/at+jwt"}, strings.ToLower(typ))
+	return strings.EqualFold(typ, "at+jwt") || strings.EqualFold(typ, "application/at+jwt")
 }

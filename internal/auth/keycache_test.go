@@ -80,7 +80,7 @@ func TestWithoutKeysItIs503AndNot401(t *testing.T) {
 		f.down()
 		for range 10 {
 			_, err := v.Verify(t.Context(), good("k1"))
-			if status, _ := Challenge(err); status != http.StatusServiceUnavailable {
+			if status, _ := Challenge(err, metadataURL); status != http.StatusServiceUnavailable {
 				t.Fatalf("got %v", err)
 			}
 		}

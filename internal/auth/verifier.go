@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,9 @@ import (
 
 // clockSkew is by how much the issuer's clock and ours may differ.
 const clockSkew = 60 * time.Second
+
+// ErrAlgorithm: the configuration names an algorithm by which nobody may sign.
+var ErrAlgorithm = errors.New("is not a signature algorithm that can be used")
 
 // VerifierConfig says whose tokens are good here.
 type VerifierConfig struct {
@@ -32,6 +36,14 @@ type VerifierConfig struct {
 	Scope string
 	// Algorithms may sign; nil means RS256 and ES256. Only asymmetric ones are taken.
 	Algorithms []string
+	// Clients are the only ones whose tokens are taken, by the token's azp, else its
+	// client_id (RFC 9068 section 2.2); nil takes those of any.
+	Clients []string
+	// OnlyAccessTokens takes no token whose typ is not at+jwt (RFC 9068 section 4).
+	OnlyAccessTokens bool
+	// MaxLifetime is how long a token may be good in all, from its iat to its exp; 0
+	// is no bound. A token without iat has no lifetime that could be judged.
+	MaxLifetime time.Duration
 	// HTTPClient is used with its redirects off; nil means one of our own.
 	HTTPClient *http.Client
 	// Logger gets a debug line per fetch of the keys and a warning per failure; nil
@@ -67,7 +79,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	}
 	for _, alg := range cfg.Algorithms {
 		if !slices.Contains(strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"), alg) {
-			return nil, fmt.Errorf("%q is not a signature algorithm that can be used", alg)
+			return nil, fmt.Errorf("%q %w", alg, ErrAlgorithm)
 		}
 	}
 	if cfg.Logger == nil {
@@ -102,6 +114,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if !slices.Contains(v.cfg.Algorithms, h.alg) {
 		return Identity{}, fmt.Errorf("%w: algorithm", ErrInvalidToken)
 	}
+	if v.cfg.OnlyAccessTokens && !isAccessType(h.typ) {
+		return Identity{}, fmt.Errorf("%w: type", ErrInvalidToken)
+	}
 	keys, err := v.keys.get(ctx)
 	if err != nil {
 		return Identity{}, err
@@ -117,6 +132,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, invalid(err)
 	}
+	if reason := v.refuses(c); reason != "" {
+		return Identity{}, fmt.Errorf("%w: %s", ErrInvalidToken, reason)
+	}
 	id, ok := c.identity()
 	if !ok {
 		return Identity{}, fmt.Errorf("%w: subject", ErrInvalidToken)
@@ -127,6 +145,18 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 		}
 	}
 	return id, nil
+}
+
+// refuses is why the operator does not want a token that is in order otherwise; "" if he
+// does.
+func (v *Verifier) refuses(c *claims) (reason string) {
+	if client := cmp.Or(c.party, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
+		return "client"
+	}
+	if v.cfg.MaxLifetime > 0 && (c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime) {
+		return "lifetime"
+	}
+	return ""
 }
 
 // check verifies the signature by keys, then the claims, in that order: what a forged

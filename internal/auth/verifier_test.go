@@ -1,7 +1,9 @@
 package auth
 
 import (
+	"crypto/ed25519"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
@@ -41,15 +43,18 @@ func judge(t testing.TB, v *Verifier, r *http.Request) (id Identity, status int,
 		return id, http.StatusOK, ""
 	}
 	checkQuiet(t, err.Error())
-	status, challenge = Challenge(err)
+	status, challenge = Challenge(err, metadataURL)
 	return id, status, challenge
 }
 
 const (
-	anonymous    = `Bearer realm="answerd"`
-	invalidToken = anonymous + `, error="invalid_token"`
-	badRequest   = anonymous + `, error="invalid_request"`
-	scopeMissing = anonymous + `, error="insufficient_scope", scope="ask"`
+	metadataURL  = "https://answerd.example/.well-known/oauth-protected-resource"
+	realm        = `Bearer realm="answerd"`
+	more         = `, resource_metadata="` + metadataURL + `"`
+	anonymous    = realm + more
+	invalidToken = realm + `, error="invalid_token"` + more
+	badRequest   = realm + `, error="invalid_request"` + more
+	scopeMissing = realm + `, error="insufficient_scope", scope="ask"` + more
 )
 
 // matrixRow is one case of the matrix of authentication.
@@ -252,12 +257,57 @@ func TestIdentityIsWhatTheTokenSays(t *testing.T) {
 	v, _ := i.verifier(t, func(cfg *VerifierConfig) { cfg.Scope = "" })
 	exp := time.Now().Add(time.Minute).Truncate(time.Second)
 	id, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(fields{"exp": exp.Unix()})))
-	if err != nil || id.Issuer != i.URL || id.Subject != "ann" || strings.Join(id.Scopes, ",") != "ask,read" || !id.Expiry.Equal(exp) {
+	if err != nil || id.Issuer != i.URL || id.Subject != "ann" || strings.Join(id.Scopes, ",") != "ask,read" || !id.Expiry.Equal(exp) ||
+		!id.Until().Equal(exp.Add(clockSkew)) || string(id.Claims["sub"]) != `"ann"` || !(Identity{}).Until().IsZero() {
 		t.Errorf("got %+v, %v", id, err)
 	}
 	svc, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(fields{"sub": nil, "client_id": "svc"})))
 	if err != nil || svc.Subject != "svc" || svc.Owns(id) || !id.Owns(id) {
 		t.Errorf("got %+v, %v", svc, err)
+	}
+}
+
+// What an operator may want of tokens beyond that they are in order.
+func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
+	i := newIAM(t)
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.publish(rsaJWK("k1", &rsaKey().PublicKey), fields{"kty": "OKP", "crv": "Ed25519", "kid": "o1", "x": b64(edKey.Public().(ed25519.PublicKey))})
+	text := b64([]byte(goodHeader(fields{"alg": "EdDSA", "kid": "o1"}))) + "." + b64([]byte(i.goodClaims(nil)))
+	signed := func(header, claims fields) string {
+		return signRS256(rsaKey(), goodHeader(header), i.goodClaims(claims))
+	}
+	ed := text + "." + b64(ed25519.Sign(edKey, []byte(text)))
+	now := time.Now().Unix()
+	for _, c := range []struct {
+		name   string
+		change func(*VerifierConfig)
+		token  string
+		good   bool
+	}{
+		{"EdDSA by default", nil, ed, false},
+		{"EdDSA", func(c *VerifierConfig) { c.Algorithms = []string{"EdDSA"} }, ed, true},
+		{"RS256 where only EdDSA may sign", func(c *VerifierConfig) { c.Algorithms = []string{"EdDSA"} }, signed(nil, nil), false},
+		{"at+jwt only", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(nil, nil), true},
+		{"at+jwt only, as media type", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": "application/at+jwt"}, nil), true},
+		{"at+jwt only, an ID token", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": "JWT"}, nil), false},
+		{"at+jwt only, no typ", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": nil}, nil), false},
+		{"client by azp", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "web"}), true},
+		{"client by client_id", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"client_id": "web"}), true},
+		{"another client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "other", "client_id": "web"}), false},
+		{"no client, and a stray comma", func(c *VerifierConfig) { c.Clients = []string{"web", ""} }, signed(nil, nil), false},
+		{"no client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, nil), false},
+		{"azp a number", nil, signed(nil, fields{"azp": 1}), false},
+		{"short life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, nil), true},
+		{"long life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, fields{"exp": now + 3700}), false},
+		{"life without iat", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, fields{"iat": nil}), false},
+	} {
+		v, _ := i.verifier(t, c.change)
+		if _, err := v.Verify(t.Context(), c.token); (err == nil) != c.good || err != nil && !errors.Is(err, ErrInvalidToken) {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }
 
@@ -322,7 +372,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add("....")
 	f.Fuzz(func(t *testing.T, token string) {
 		id, err := v.Verify(t.Context(), token)
-		if status, _ := Challenge(err); err != nil && (status < 400 || status > 401) {
+		if status, _ := Challenge(err, metadataURL); err != nil && (status < 400 || status > 401) {
 			t.Errorf("%d for %v", status, err)
 		}
 		// Only the issuer can make one.

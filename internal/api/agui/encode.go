@@ -116,6 +116,14 @@ func (enc *Encoder) encode(body event.Body) {
 	}
 }
 
+// TokenExpired returns the events of a stream that ends before its run, because its
+// caller's token has: an error, since the protocol has no other end for it.
+func (enc *Encoder) TokenExpired() []sse.Frame {
+	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
+	enc.emit("RUN_ERROR", fields{"message": "The access token has expired. The run goes on.", "code": "token_expired"})
+	return enc.frames
+}
+
 func (enc *Encoder) finish(b event.FinalAnswer) {
 	f := enc.run(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
 	outcome := fields{"type": "success"}

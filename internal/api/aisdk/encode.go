@@ -116,6 +116,16 @@ func (enc *Encoder) end(body event.Body) {
 	}
 }
 
+// TokenExpired returns the chunks of a stream that ends before its message, because its
+// caller's token has. The chunk for errors has room for a text only; the one before it
+// tells pages what to do, and stays in no message.
+func (enc *Encoder) TokenExpired() []sse.Frame {
+	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
+	enc.emit(chunk{"type": "data-token-expired", "transient": true, "data": chunk{"runId": enc.head.RunID}})
+	enc.emit(chunk{"type": "error", "errorText": "The access token has expired. The answer goes on."})
+	return append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
+}
+
 // endStep closes the step that is open. It is not closed at step_end, because the
 // results of the step's calls belong to it.
 func (enc *Encoder) endStep() {

@@ -71,6 +71,10 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return nil
 }
 
+// TokenExpired returns the frames of a stream that ends before its run, because its
+// caller's token has. There is no [DONE]: it is not done.
+func (enc *Encoder) TokenExpired() []sse.Frame { return []sse.Frame{frame(errorBody{tokenExpired()})} }
+
 // text is a piece of the answer. The text of a later step is set off from what was
 // said before the tools ran.
 func (enc *Encoder) text(s string) []sse.Frame {

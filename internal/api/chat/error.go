@@ -38,6 +38,11 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
+// tokenExpired is a stream whose caller's token has ended.
+func tokenExpired() Error {
+	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
+}
+
 // failure is a run that failed when its stream had begun.
 func failure(b event.RunError) Error {
 	return Error{Message: b.Message, Type: "server_error", Code: b.Code}

@@ -102,6 +102,17 @@ func (enc *Encoder) begin() {
 	}
 }
 
+// TokenExpired returns the frames of a stream that ends before its response, because its
+// caller's token has. The event has the number of the one before it: whoever goes on after
+// it (starting_after) misses nothing.
+func (enc *Encoder) TokenExpired() []sse.Frame {
+	data, _ := json.Marshal(fields{ // nothing in it can fail
+		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.", "param": nil,
+		"sequence_number": max(enc.seq, enc.head.Skip) - 1,
+	})
+	return []sse.Frame{{Event: "error", Data: data}}
+}
+
 func (enc *Encoder) encode(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.TextStart:

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"answerd/internal/auth"
+	"answerd/internal/demo"
+)
+
+// inbound are the settings by which callers bring tokens of the world's IAM.
+func (w *world) inbound(more ...string) []string {
+	return append([]string{"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.DefaultAudience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath}, more...)
+}
+
+// bearer is a token of the world's IAM for its one client.
+func (w *world) bearer(t *testing.T) string {
+	t.Helper()
+	src, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{
+		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: auth.Fixed(auth.NewSecret(clientSecret)), Scope: demo.DefaultScope,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	token, err := src.Token(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "Bearer " + token.Reveal()
+}
+
+// look is the status and the body of a GET, with headers in pairs.
+func look(t *testing.T, c *http.Client, url string, header ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// Whatever ADDR is written like: what others can reach is not served to everybody unless
+// somebody says that it shall be.
+func TestNoDoorIsOpenToTheNetworkByMistake(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
+	for addr, open := range map[string]bool{
+		":0": true, "0.0.0.0:0": true, "[::]:0": true, "[::ffff:0.0.0.0]:0": true, "0:0": true, "*:0": true, "10.0.0.1:0": true, "[fe80::1%lo]:0": true, "agent.example:0": true,
+		"localhost.evil.example:0": true, "127.0.0.1.nip.io:0": true, "localhost.:0": true, "127.1:0": true,
+		"127.0.0.1:0": false, "127.8.8.8:0": false, "[::1]:0": false, "[::ffff:127.0.0.1]:0": false, "localhost:0": false,
+	} {
+		_, err := loadConfig(from(append(here, "ADDR", addr)...))
+		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || exitCode(err, io.Discard) != 2) {
+			t.Errorf("%s: %v", addr, err)
+		}
+		if _, err := loadConfig(from(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
+			t.Errorf("%s, and everybody may: %v", addr, err)
+		}
+	}
+	// The name localhost may be anything; what counts is what was bound.
+	c, err := loadConfig(from(append(here, "ADDR", "localhost:0")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ip, open := range map[string]bool{"127.0.0.1": false, "::1": false, "10.0.0.1": true, "::": true, "0.0.0.0": true} {
+		if err := c.checkBound(&net.TCPAddr{IP: net.ParseIP(ip)}); (err != nil) != open {
+			t.Errorf("bound to %s: %v", ip, err)
+		}
+	}
+}
+
+func TestTheHostOfThePublicURLIsAllowed(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true", "PUBLIC_URL", "https://Ask.example.com:8443"}
+	for settings, want := range map[[4]string]string{
+		{"ADDR", "10.0.0.1:1", "ALLOWED_HOSTS", "inner.example"}: "[inner.example ask.example.com]", {"ADDR", "10.0.0.1:1"}: "[10.0.0.1 ask.example.com]", {"ADDR", ":1"}: "[]",
+	} {
+		c, err := loadConfig(from(append(here, settings[:]...)...))
+		if got := fmt.Sprint(c.AllowedHosts); err != nil || got != want {
+			t.Errorf("%s: %s, %v", settings, got, err)
+		}
+	}
+}
+
+func TestBadInboundSettingsAreNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.json")
+	write(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
+	on := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example/jwks"}
+	for settings, want := range map[[2]string]string{
+		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a signature algorithm that can be used`,
+		{"AUTH_JWKS_URL", "http://iam.example/jwks"}: "AUTH_JWKS_URL: the URL must be https, or http on the loopback address",
+		{"AUTH_SCOPE", `a"b`}:                        "AUTH_SCOPE: the scope has characters that no scope may have",
+		{"AUTH_CLIENTS", "web, "}:                    "AUTH_CLIENTS: has a comma too many",
+		{"AUTH_MAX_LIFETIME", "-1s"}:                 "AUTH_MAX_LIFETIME: must not be negative",
+		{"AUTH_RULES_FILE", path}:                    "AUTH_RULES_FILE: /rules/1/tool: unknown field",
+		{"AUTH_RULES_FILE", path + "x"}:              "AUTH_RULES_FILE: cannot be read: no such file or directory",
+		{"METRICS_ADDR", "9090"}:                     "METRICS_ADDR: must be host:port",
+	} {
+		for _, command := range [][]string{nil, {"check"}} {
+			err := run(t.Context(), command, from(append(on, settings[:]...)...), io.Discard, io.Discard)
+			if exitCode(err, io.Discard) != 2 || err.Error() != want {
+				t.Errorf("%v: %v, want %s", command, err, want)
+			}
+		}
+	}
+	_, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
+	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_ISSUER" {
+		t.Errorf("rules without callers: %v", err)
+	}
+}
+
+// RFC 9728, RFC 6750, and the matrix's line on metrics, over the whole service.
+func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
+	w := newWorld(t, twoTools())
+	s := start(t, w.settings(w.inbound("AUTH_SCOPE", demo.DefaultScope, "METRICS_ADDR", "127.0.0.1:0")...))
+	c := web(t)
+	for path, resource := range map[string]string{"": "", "/mcp": "/mcp"} {
+		status, body := look(t, c, s.url+"/.well-known/oauth-protected-resource"+path)
+		want := fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q],"scopes_supported":[%q],"bearer_methods_supported":["header"],"resource_name":"answerd"}`, s.url+resource, w.iam.url, demo.DefaultScope)
+		if status != 200 || body != want {
+			t.Errorf("%s: %d %s, want %s", path, status, body, want)
+		}
+	}
+	if status, _ := look(t, c, s.url+"/tools"); status != 401 {
+		t.Errorf("without a token: %d", status)
+	}
+	if status, body := look(t, c, s.url+"/tools", "Authorization", w.bearer(t)); status != 200 {
+		t.Errorf("with one: %d %s", status, body)
+	}
+	if status, _ := look(t, c, s.url+"/metrics", "Authorization", w.bearer(t)); status != 404 {
+		t.Errorf("metrics at ADDR: %d", status)
+	}
+	_, line, _ := strings.Cut(s.log.String(), `"serving metrics","addr":"`)
+	addr, _, _ := strings.Cut(line, `"`)
+	if status, body := look(t, c, "http://"+addr+"/metrics"); status != 200 || !strings.Contains(body, "go_goroutines") {
+		t.Errorf("metrics at METRICS_ADDR: %d %.100s", status, body)
+	}
+	if status, _ := look(t, c, "http://"+addr+"/tools"); status != 404 {
+		t.Errorf("the rest at METRICS_ADDR: %d", status)
+	}
+}
+
+// F36: rules are read again on SIGHUP; those that are no good are refused, and those in
+// force stay.
+func TestRulesAreReadAgain(t *testing.T) {
+	w := newWorld(t, twoTools())
+	path := filepath.Join(t.TempDir(), "rules.json")
+	write(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)
+	env := w.environ()
+	for more := w.inbound("AUTH_RULES_FILE", path); len(more) > 0; more = more[2:] {
+		env = append(env, more[0]+"="+more[1])
+	}
+	p := spawn(t, env)
+	url, c, bearer := p.url(t), web(t), w.bearer(t)
+	tools := func() (names []string) {
+		_, body := look(t, c, url+"/tools", "Authorization", bearer)
+		for _, part := range strings.Split(body, `"name":"`)[1:] {
+			name, _, _ := strings.Cut(part, `"`)
+			names = append(names, name)
+		}
+		return names
+	}
+	if got := fmt.Sprint(tools()); got != "[calculate]" {
+		t.Error(got)
+	}
+	write(t, path, `{"rules": [{"subjets": ["*"]}]}`)
+	p.signal(t, syscall.SIGHUP)
+	if line := p.until(t, "access rules refused"); !strings.Contains(line, "/rules/0/subjets: unknown field") {
+		t.Error(line)
+	}
+	if got := fmt.Sprint(tools()); got != "[calculate]" {
+		t.Error(got)
+	}
+	write(t, path, `{"rules": [{"subjects": ["somebody"]}]}`)
+	p.signal(t, syscall.SIGHUP)
+	p.until(t, "access rules read again")
+	if got := tools(); len(got) != 0 {
+		t.Error(got)
+	}
+	resp := post(t, c, url+"/answer", `{"question":"?"}`, "Authorization", bearer)
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a question: %s", resp.Status)
+	}
+}

@@ -1,0 +1,191 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+// rules are in force, and can be replaced.
+func rules(t *testing.T, file string) *auth.Rules {
+	t.Helper()
+	parsed, err := auth.ParseRules([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth.NewRules(parsed)
+}
+
+// clerk is a caller whom rules know by a claim.
+var clerk = auth.Identity{Issuer: "https://iam.example", Subject: "cleo", Claims: map[string]json.RawMessage{"groups": []byte(`["clerks"]`)}}
+
+const clerksAdd = `{"rules": [{"name": "clerks", "claims": {"groups": ["clerks"]}, "tools": ["add", "gi*"], "models": ["scripted"]}]}`
+
+// OWASP AISVS 9.5.3: it is never the model that decides what may be used. It is offered
+// what its caller may use; what it calls besides is denied, reaches nobody, and both stand
+// in the log.
+func TestAModelUsesWhatItsCallerMayUse(t *testing.T) {
+	log := &logged{}
+	h := agenttest.Build(t, llmtest.Turns(
+		llmtest.Calls(onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"x"}`}, llmtest.Call{Name: "made_up"}), llmtest.Says("Done."),
+	), func(o *agent.Options) {
+		o.Rules, o.Logger = rules(t, clerksAdd), slog.New(slog.NewJSONHandler(log, nil))
+	})
+	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := h.Events(t, run.ID)
+	agenttest.Last[event.FinalAnswer](t, events)
+	var kinds []string
+	for _, e := range agenttest.Find[event.ToolError](events) {
+		kinds = append(kinds, e.Tool+" "+e.Kind)
+	}
+	if got := strings.Join(kinds, ", "); got != "meet denied, made_up unknown_tool" && got != "made_up unknown_tool, meet denied" {
+		t.Error(got)
+	}
+	if n := len(agenttest.Find[event.ToolResult](events)); n != 1 || len(h.Tools.Entered) != 0 {
+		t.Errorf("%d results, %d calls of meet", n, len(h.Tools.Entered))
+	}
+	for _, r := range h.Model.Requests() {
+		var offered []string
+		for _, tool := range r.Tools {
+			offered = append(offered, tool.Function.Name)
+		}
+		if got := strings.Join(offered, " "); got != "add give" {
+			t.Errorf("offered %s", got)
+		}
+	}
+	said := make(map[string]string)
+	for _, line := range log.calls(t) {
+		said[fmt.Sprint(line["tool"])] = fmt.Sprint(line["decision"], " ", line["rule"], " ", line["reason"], " ", line["server"], " ", line["subject"])
+	}
+	if said["add"] != "allowed clerks <nil> default cleo" || said["meet"] != "denied <nil> rules default cleo" {
+		t.Errorf("the log: %v", said)
+	}
+}
+
+func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+	stranger := auth.Identity{Issuer: "https://iam.example", Subject: "eve"}
+	for name, c := range map[string]struct {
+		who auth.Identity
+		r   agent.Request
+	}{
+		"a stranger": {stranger, agent.Request{}}, "without tools": {stranger, agent.Request{ToolChoice: agent.ToolNone}}, "nobody": {auth.Identity{}, agent.Request{}},
+		"another model": {clerk, agent.Request{Model: "better"}},
+	} {
+		c.r.Question = "?"
+		if _, err := h.Start(t.Context(), c.who, c.r); !errors.Is(err, agent.ErrForbidden) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(h.Model.Requests()) != 0 || len(h.ToolsFor(t.Context(), stranger)) != 0 || len(h.ServersFor(stranger)) != 0 {
+		t.Error("somebody uses something")
+	}
+	if err := h.Refresh(t.Context(), stranger, "default"); !errors.Is(err, agent.ErrUnknownServer) {
+		t.Errorf("refresh: %v", err)
+	}
+	if _, err := h.Prompts(t.Context(), stranger, "default"); !errors.Is(err, agent.ErrUnknownServer) {
+		t.Errorf("prompts: %v", err)
+	}
+	_, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo"})
+	if failed, ok := errors.AsType[*agent.ToolCallError](err); !ok || failed.Kind != "denied" {
+		t.Errorf("a direct call: %v", err)
+	}
+}
+
+// A server that the caller may not use is one that there is not.
+func TestAServerThatIsForbiddenCannotBeNamed(t *testing.T) {
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Rules = rules(t, `{"rules": [{"servers": ["other"]}]}`)
+	})
+	for _, r := range []agent.Request{
+		{Question: "?", Servers: []string{"default"}}, {Question: "?", Prompt: &agent.ServerPrompt{Server: "default", Name: "greet"}},
+	} {
+		_, err := h.Start(t.Context(), clerk, r)
+		if bad, ok := errors.AsType[*agent.InvalidError](err); !ok || bad.Detail != "no MCP server has this name" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// The rules that count are those of the moment in which the call would be made, however
+// long ago the run began, and even if a person has agreed to it.
+func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
+	r := rules(t, clerksAdd)
+	h := adding(t, func(o *agent.Options) { o.Rules = r }, onePlusTwo)
+	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?", Interactive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := suspended(t, h, run.ID, 1)
+	r.Replace([]auth.Rule{{Tools: []string{"echo"}}})
+	if err := h.Answer(t.Context(), clerk, run.ID, agent.Input{ID: waits[0].ID, Approved: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	failed := agenttest.Find[event.ToolError](h.Events(t, run.ID))
+	if len(failed) != 1 || failed[0].Kind != "denied" || h.Tools.Made()["add"] != 0 {
+		t.Errorf("%+v", failed)
+	}
+}
+
+// Whoever takes a run up has no token of its caller's, and still knows what rules ask.
+func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
+	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
+	with := func(log event.Log) func(*agent.Options) {
+		return func(o *agent.Options) {
+			durable(log)(o)
+			o.Rules = rules(t, clerksAdd)
+		}
+	}
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	first := agenttest.Build(t, script, with(origin))
+	token := clerk
+	token.Token = auth.NewSecret("canary")
+	run, err := first.Start(t.Context(), token, agent.Request{Question: "?", Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Events(t, run.ID)
+	if strings.Contains(string(origin.request), "canary") {
+		t.Error("the token is kept")
+	}
+	second := agenttest.Build(t, script, with(origin.diedAfter(t, run, 1)))
+	events := second.Events(t, run.ID)
+	agenttest.Last[event.FinalAnswer](t, events)
+	if len(agenttest.Find[event.ToolResult](events)) != 1 || second.Tools.Made()["add"] != 1 {
+		t.Errorf("%s", agenttest.Names(events))
+	}
+}
+
+// What is forbidden is not even told to the service that hooks ask, which could answer in
+// the tool's place.
+func TestAHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
+	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
+		func(hooktest.Question) string { return `{"content":"from the hook"}` },
+		func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := agenttest.Names(h.Events(t, run.ID)); strings.Contains(got, "tool_result") {
+		t.Error(got)
+	}
+	if _, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo", Args: []byte(`{"text":"x"}`)}); err == nil {
+		t.Error("the direct call was answered")
+	}
+	if n := len(service.Questions()); n != 0 {
+		t.Errorf("the hook was asked %d times", n)
+	}
+}

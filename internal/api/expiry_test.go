@@ -1,0 +1,258 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+	"answerd/internal/sse"
+)
+
+// slow is a model that says a word and takes its time for the rest.
+type slow struct{ takes time.Duration }
+
+func (m slow) Stream(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
+	return func(yield func(llm.Part, error) bool) {
+		if !yield(llm.Text{Delta: "Wait"}, nil) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			yield(nil, ctx.Err())
+			return
+		case <-time.After(m.takes):
+		}
+		if yield(llm.Text{Delta: "ed."}, nil) {
+			yield(llm.Finish{Reason: "stop"}, nil)
+		}
+	}
+}
+
+// published is the key set as an HTTP transport, without sockets.
+type published string
+
+func (p published) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(p)))}, nil
+}
+
+// inTime runs test in a bubble with a service whose callers bring tokens of m, without
+// sockets; the model takes an hour. through, unless it is nil, is what readers read.
+func inTime(t *testing.T, m *mint, through func(*event.Memory) event.Log, test func(t *testing.T, dial func() net.Conn)) {
+	t.Helper()
+	keys := published(text(fields{"keys": []fields{rsaJWK("r", m.rsa)}}))
+	synctest.Test(t, func(t *testing.T) {
+		v := m.verifier(t, func(c *auth.VerifierConfig) {
+			c.JWKSURL, c.HTTPClient = "https://iam.example/jwks", &http.Client{Transport: keys}
+		})
+		tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory := event.NewMemory(event.MemoryOptions{Retention: 24 * time.Hour})
+		log := event.Log(memory)
+		if through != nil {
+			log = through(memory)
+		}
+		a, err := agent.New(agent.Options{Model: slow{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", Grace: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		server := &http.Server{Handler: api.New(api.Options{Agent: a, Log: log, Verifier: v, PublicURL: "https://answerd.example"})}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(l)
+		}()
+		t.Cleanup(func() {
+			server.Close()
+			<-served
+			over, stop := context.WithCancel(context.Background())
+			stop()
+			a.Drain(over)
+			tools.Close()
+		})
+		test(t, func() net.Conn {
+			client, conn := net.Pipe()
+			l.conns <- conn
+			return client
+		})
+	})
+}
+
+// askOver sends one request over a connection of its own.
+func askOver(t *testing.T, dial func() net.Conn, method, path, body string, header ...string) *http.Response {
+	t.Helper()
+	conn := dial()
+	t.Cleanup(func() { conn.Close() })
+	var head strings.Builder
+	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: answerd.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", method, path, len(body))
+	for i := 0; i < len(header); i += 2 {
+		fmt.Fprintf(&head, "%s: %s\r\n", header[i], header[i+1])
+	}
+	go func() { _, _ = io.WriteString(conn, head.String()+"\r\n"+body) }()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// readAll reads a stream to its end.
+func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
+	t.Helper()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("no stream: %s", resp.Status)
+	}
+	for r := sse.NewReader(resp.Body, 1<<20); ; {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return frames
+		}
+		if err != nil {
+			t.Fatalf("the stream is cut: %v, after %s", err, events(frames))
+		}
+		f.Data = append([]byte(nil), f.Data...)
+		frames = append(frames, f)
+	}
+}
+
+// A9: what a token allowed, it allows no longer than it is taken. The stream says so and
+// ends when a new request with that token would be refused, not earlier; the run goes on,
+// and with another token so does its reader, who sees nothing twice.
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	m := newMint(t)
+	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+		began := time.Now()
+		// 10 s are left of it, and it is taken for 60 s more.
+		first := m.good(nil, fields{"exp": began.Unix() + 10})
+		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+first))
+		if took := time.Since(began); took != 70*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if events(got) != "start step_start text_start text_delta token_expired" {
+			t.Fatal(events(got))
+		}
+		last, run := got[3].ID, ""
+		if end := got[4]; end.ID != "" {
+			t.Errorf("the end has an id: %s", end.ID)
+		} else if _, err := fmt.Sscanf(strings.ReplaceAll(string(end.Data), `"`, " "), "{ type : token_expired , run_id : %s , seq :4, ts :", &run); err != nil || run+":4" != last {
+			t.Errorf("%s, %v", end.Data, err)
+		}
+		if resp := askOver(t, dial, "GET", "/runs/"+run, "", "Authorization", "Bearer "+first); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("the token is still taken: %s", resp.Status)
+		}
+		second := m.good(nil, fields{"exp": time.Now().Unix() + 3590})
+		got = readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+second, "Last-Event-ID", last))
+		if events(got) != "text_delta text_end step_end final_answer" {
+			t.Error(events(got))
+		}
+	})
+}
+
+// POST /answer was admitted, and is answered whole.
+func TestAnAnswerThatTakesLongerThanItsTokenIsWhole(t *testing.T) {
+	m := newMint(t)
+	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+		a := decode[answer](t, askOver(t, dial, "POST", "/answer", question, "Authorization", "Bearer "+m.good(nil, nil)), 200)
+		if a.Answer != "Waited." {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// Each face says it in the words of its format, and goes on where its format can.
+func TestEachFaceTellsThatItsTokenHasEnded(t *testing.T) {
+	m := newMint(t)
+	fresh := func(header ...string) []string {
+		return append(header, "Authorization", "Bearer "+m.good(nil, fields{"exp": time.Now().Unix() + 10000, "iat": nil}))
+	}
+	for name, c := range map[string]struct {
+		path, body string
+		tail       string // of what the stream says
+		goOn       func(t *testing.T, dial func() net.Conn, said []sse.Frame)
+	}{
+		"Chat Completions": {"/v1/chat/completions", `{"stream":true,"messages":[{"role":"user","content":"x"}]}`,
+			`{"error":{"message":"The access token has expired. The run goes on.","type":"authentication_error","param":null,"code":"token_expired"}}`, nil},
+		"Responses": {"/v1/responses", `{"stream":true,"input":"x"}`,
+			`{"code":"token_expired","message":"The access token has expired. The response goes on.","param":null,"sequence_number":4,"type":"error"}`,
+			func(t *testing.T, dial func() net.Conn, said []sse.Frame) {
+				_, id, _ := strings.Cut(string(said[0].Data), `"id":"`)
+				id, _, _ = strings.Cut(id, `"`)
+				rest := readAll(t, askOver(t, dial, "GET", "/v1/responses/"+id+"?stream=true&starting_after=4", "", fresh()...))
+				if got := events(rest); !strings.HasPrefix(got, "response.output_text.delta response.output_text.done") || !strings.Contains(string(rest[0].Data), `"sequence_number":5,`) {
+					t.Errorf("%s, %s", got, rest[0].Data)
+				}
+			}},
+		"AI SDK": {"/api/chat", `{"id":"c","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}]}`,
+			`{"errorText":"The access token has expired. The answer goes on.","type":"error"} [DONE]`,
+			func(t *testing.T, dial func() net.Conn, _ []sse.Frame) {
+				rest := readAll(t, askOver(t, dial, "GET", "/api/chat/c/stream", "", fresh()...))
+				if got := datas(rest); !strings.HasPrefix(got, `{"messageId":`) || !strings.Contains(got, `"delta":"Wait"`) || !strings.Contains(got, `"finishReason":"stop"`) || strings.Contains(got, "expired") {
+					t.Error(got)
+				}
+			}},
+		"AG-UI": {"/agui", `{"threadId":"t","runId":"r","state":{},"messages":[{"id":"m","role":"user","content":"x"}],"tools":[],"context":[],"forwardedProps":{}}`,
+			`"type":"RUN_ERROR"}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+				said := readAll(t, askOver(t, dial, "POST", c.path, c.body, "Authorization", "Bearer "+m.good(nil, nil)))
+				if got := datas(said); !strings.HasSuffix(got, c.tail) || !strings.Contains(got, "Wait") || strings.Count(got, "expired.") != 1 {
+					t.Errorf("%s", got)
+				}
+				if c.goOn != nil {
+					c.goOn(t, dial, said)
+				}
+			})
+		})
+	}
+}
+
+func datas(frames []sse.Frame) string {
+	var out []string
+	for _, f := range frames {
+		out = append(out, string(f.Data))
+	}
+	return strings.Join(out, " ")
+}
+
+// talkative is a log in which there is always more to read.
+type talkative struct{ *event.Memory }
+
+func (l talkative) After(ctx context.Context, run string, pos int64) (event.Page, error) {
+	<-time.After(time.Second)
+	if _, err := l.Append(ctx, run, event.TextDelta{PartID: "p", Delta: "and"}); err != nil {
+		return event.Page{}, err
+	}
+	return l.Memory.After(ctx, run, pos)
+}
+
+// The end of a token is not put off by a run that never stops talking.
+func TestATokenEndsABusyStreamToo(t *testing.T) {
+	m := newMint(t)
+	inTime(t, m, func(log *event.Memory) event.Log { return talkative{log} }, func(t *testing.T, dial func() net.Conn) {
+		began := time.Now()
+		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.good(nil, nil)))
+		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {
+			t.Errorf("%v, %s", took, got[len(got)-1].Event)
+		}
+	})
+}

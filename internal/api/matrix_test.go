@@ -1,0 +1,381 @@
+package api_test
+
+import (
+	"bufio"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/agent"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+)
+
+// mint is an IAM with keys of every kind, and an attacker whose address tokens name.
+type mint struct {
+	rsa, small, rogue *rsa.PrivateKey
+	ec                *ecdsa.PrivateKey
+	ed                ed25519.PrivateKey
+	url               string // of the key set
+	attacker          *httptest.Server
+	attacked          atomic.Int64 // requests that the attacker got
+	fetched           atomic.Int64 // of the keys
+}
+
+type fields = map[string]any
+
+func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+func rsaJWK(kid string, key *rsa.PrivateKey) fields {
+	return fields{"kty": "RSA", "kid": kid, "n": b64(key.N.Bytes()), "e": b64(big.NewInt(int64(key.E)).Bytes())}
+}
+
+func newMint(t *testing.T) *mint {
+	t.Helper()
+	m := &mint{}
+	var err error
+	for to, bits := range map[**rsa.PrivateKey]int{&m.rsa: 2048, &m.rogue: 2048, &m.small: 1024} {
+		if *to, err = rsa.GenerateKey(rand.Reader, bits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	if _, m.ed, err = ed25519.GenerateKey(rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	point, err := m.ec.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := json.Marshal(fields{"keys": []fields{
+		rsaJWK("r", m.rsa), rsaJWK("small", m.small), merge(rsaJWK("ps", m.rsa), fields{"alg": "PS256"}), {"kty": "EC", "crv": "P-256", "kid": "e", "x": b64(point[1:33]), "y": b64(point[33:])},
+		{"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": b64(m.ed.Public().(ed25519.PublicKey))},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	iam := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		m.fetched.Add(1)
+		_, _ = w.Write(keys)
+	}))
+	t.Cleanup(iam.Close)
+	rogue, err := json.Marshal(fields{"keys": []fields{rsaJWK("r", m.rogue)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.attacker = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		m.attacked.Add(1)
+		_, _ = w.Write(rogue)
+	}))
+	t.Cleanup(m.attacker.Close)
+	m.url = iam.URL
+	return m
+}
+
+// sign makes a token of these changes of a good header and good claims; nil drops one.
+func (m *mint) sign(method jwt.SigningMethod, key crypto.PrivateKey, header, claims fields) string {
+	now := time.Now().Unix()
+	h := fields{"alg": method.Alg(), "kid": "r", "typ": "at+jwt"}
+	c := fields{"iss": "https://iam.example", "aud": []string{"other", "answerd"}, "sub": "ada", "scope": "ask read", "iat": now, "nbf": now, "exp": now + 300}
+	for base, change := range map[*fields]fields{&h: header, &c: claims} {
+		maps.Copy(*base, change)
+		maps.DeleteFunc(*base, func(_ string, v any) bool { return v == nil })
+	}
+	return m.raw(method, key, text(h), text(c))
+}
+
+func text(f fields) string {
+	b, err := json.Marshal(f)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func (m *mint) raw(method jwt.SigningMethod, key crypto.PrivateKey, header, claims string) string {
+	signed := b64([]byte(header)) + "." + b64([]byte(claims))
+	signature, err := method.Sign(signed, key)
+	if err != nil {
+		panic(err)
+	}
+	return signed + "." + b64(signature)
+}
+
+// good is a good token but for the changes.
+func (m *mint) good(header, claims fields) string {
+	return m.sign(jwt.SigningMethodRS256, m.rsa, header, claims)
+}
+
+// verifier takes the tokens of m, with scope "ask".
+func (m *mint) verifier(t *testing.T, change func(*auth.VerifierConfig)) *auth.Verifier {
+	t.Helper()
+	c := auth.VerifierConfig{
+		Issuer: "https://iam.example", Audience: "answerd", JWKSURL: m.url, Scope: "ask", Algorithms: []string{"RS256", "ES256", "EdDSA"},
+	}
+	if change != nil {
+		change(&c)
+	}
+	v, err := auth.NewVerifier(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	return v
+}
+
+// The matrix of authentication (facts/reliability.md §4.4): each kind of token and
+// header over real HTTP, through the whole handler, with the keys of a real endpoint. What
+// is refused learns one of four fixed things and no more.
+func TestTheAuthenticationMatrix(t *testing.T) {
+	m := newMint(t)
+	s := serve(t, adds(), nil, func(o *api.Options) {
+		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
+	})
+	good := func(header, claims fields) string {
+		if _, given := claims["azp"]; !given {
+			claims = merge(fields{"azp": "web"}, claims)
+		}
+		return m.good(header, claims)
+	}
+	signed := func(method jwt.SigningMethod, key crypto.PrivateKey, header fields) string {
+		return m.sign(method, key, header, fields{"azp": "web"})
+	}
+	now := time.Now().Unix()
+	whole := good(nil, nil)
+	parts := strings.Split(whole, ".")
+	der, err := x509.MarshalPKIXPublicKey(&m.rsa.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil := m.attacker.URL
+	rows := []struct {
+		name  string
+		token string // behind "Bearer ", or the whole header where it begins with "="
+		want  int
+	}{
+		{"RS256", whole, 200}, {"ES256", signed(jwt.SigningMethodES256, m.ec, fields{"kid": "e"}), 200}, {"EdDSA", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o"}), 200},
+		{"the scheme in another case", "=bEARER " + whole, 200},
+
+		{"Basic", "=Basic YTpi", 401}, {"an empty bearer", "=Bearer ", 401}, {"the scheme alone", "=Bearer", 401},
+		{"two tokens", "=Bearer a b", 400}, {"8 KiB and more", strings.Repeat("a", 8<<10+1), 400}, {"no scheme", "=" + whole, 401}, {"a comma", "=Bearer " + whole + ", Bearer " + whole, 400},
+
+		{"two parts", parts[0] + "." + parts[1], 401}, {"a JWE's five parts", whole + ".x.y", 401}, {"only dots", strings.Repeat(".", 8000), 401}, {"padding", whole + "==", 401},
+		{"bad base64", parts[0] + "." + parts[1] + "." + parts[2] + "~", 401}, {"bad JSON", b64([]byte("{")) + ".e30.AA", 401}, {"no JSON object", b64([]byte("[]")) + ".e30.AA", 401},
+		{"a header member twice", m.raw(jwt.SigningMethodRS256, m.rsa, `{"alg":"none","alg":"RS256","kid":"r"}`, `{}`), 401},
+
+		{"alg none", b64([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401}, {"alg NoNe", b64([]byte(`{"alg":"NoNe","kid":"r"}`)) + "." + parts[1] + ".AA", 401}, {"no alg", good(fields{"alg": nil}, nil), 401},
+		{"HS256 with the public key's DER", signed(jwt.SigningMethodHS256, der, nil), 401}, {"HS256 with the modulus", signed(jwt.SigningMethodHS256, m.rsa.N.Bytes(), nil), 401},
+		{"HS256 with the PEM", signed(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil), 401},
+		{"an algorithm that is not allowed", signed(jwt.SigningMethodRS512, m.rsa, nil), 401}, {"an algorithm of another kind of key", signed(jwt.SigningMethodES256, m.ec, fields{"kid": "r"}), 401},
+		{"a key that is for another algorithm", good(fields{"kid": "ps"}, nil), 401}, {"RS256 named, EdDSA signed", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o", "alg": "RS256"}), 401},
+		{"ES256 of zeroes", b64([]byte(`{"alg":"ES256","kid":"e"}`)) + "." + parts[1] + "." + b64(make([]byte, 64)), 401}, {"RSA below 2048 bits", signed(jwt.SigningMethodRS256, m.small, fields{"kid": "small"}), 401},
+
+		{"an unknown kid", good(fields{"kid": "x"}, nil), 401}, {"a path for a kid", good(fields{"kid": "../../dev/null"}, nil), 401}, {"SQL for a kid", good(fields{"kid": "x' OR '1'='1"}, nil), 401},
+		{"an address for a kid", good(fields{"kid": evil}, nil), 401}, {"1 KiB of kid", good(fields{"kid": strings.Repeat("k", 1024)}, nil), 401}, {"no kid among many", good(fields{"kid": nil}, nil), 401},
+		{"the right kid, the wrong key", signed(jwt.SigningMethodRS256, m.rogue, nil), 401}, {"a jwk of its own", signed(jwt.SigningMethodRS256, m.rogue, fields{"jwk": rsaJWK("r", m.rogue)}), 401},
+		{"a jku of its own", signed(jwt.SigningMethodRS256, m.rogue, fields{"jku": evil, "x5u": evil, "x5c": []string{"MIIB"}}), 401}, {"a jku that nobody asks", good(fields{"jku": evil, "x5u": evil}, nil), 200},
+		{"crit", good(fields{"crit": []string{"exp"}}, nil), 401}, {"b64 false", good(fields{"b64": false}, nil), 401},
+		{"a logout token", good(fields{"typ": "logout+jwt"}, nil), 401},
+
+		{"another issuer", good(nil, fields{"iss": "https://evil.example"}), 401}, {"an issuer with a slash", good(nil, fields{"iss": "https://iam.example/"}), 401},
+		{"another tenant", good(nil, fields{"iss": "https://iam.example/b"}), 401}, {"no issuer", good(nil, fields{"iss": nil}), 401},
+		{"another audience", good(nil, fields{"aud": "other"}), 401}, {"no audience", good(nil, fields{"aud": nil}), 401}, {"no audience in a list", good(nil, fields{"aud": []string{}}), 401},
+		{"a longer audience", good(nil, fields{"aud": "answerd2"}), 401}, {"another client", good(nil, fields{"azp": "evil"}), 401},
+
+		{"no exp", good(nil, fields{"exp": nil}), 401}, {"expired for more than a minute", good(nil, fields{"exp": now - 61}), 401}, {"exp a string", good(nil, fields{"exp": "9999999999"}), 401},
+		{"exp 1e300", good(nil, fields{"exp": 1e300}), 401}, {"exp negative", good(nil, fields{"exp": -1}), 401}, {"exp NaN", m.raw(jwt.SigningMethodRS256, m.rsa, `{"alg":"RS256","kid":"r"}`, `{"exp":NaN}`), 401},
+		{"nbf beyond a minute", good(nil, fields{"nbf": now + 120}), 401}, {"iat beyond a minute", good(nil, fields{"iat": now + 120}), 401}, {"a life beyond the longest", good(nil, fields{"exp": now + 3700}), 401},
+		{"expired within a minute", good(nil, fields{"exp": now - 30}), 200}, {"nbf within a minute", good(nil, fields{"nbf": now + 30}), 200},
+
+		{"neither sub nor client_id", good(nil, fields{"sub": nil}), 401}, {"sub an object", good(nil, fields{"sub": fields{}}), 401}, {"client_id for sub", good(nil, fields{"sub": nil, "client_id": "web"}), 200},
+		{"no scope", good(nil, fields{"scope": nil}), 403}, {"a longer scope", good(nil, fields{"scope": "asking"}), 403}, {"no scope, and expired", good(nil, fields{"scope": nil, "exp": now - 90}), 401},
+
+		// CVE-2026-35030: the same beginning and end as a good one.
+		{"other claims under a good signature", parts[0] + "." + b64([]byte(text(fields{"sub": "root", "exp": now + 300}))) + "." + parts[2], 401},
+	}
+	begin := time.Now()
+	said := make(map[int]string)
+	challenge := func(attributes string) string {
+		return `Bearer realm="answerd"` + attributes + `, resource_metadata="` + s.URL + `/.well-known/oauth-protected-resource"`
+	}
+	for _, row := range rows {
+		header, isHeader := strings.CutPrefix(row.token, "=")
+		if !isHeader {
+			header = "Bearer " + row.token
+		}
+		resp := s.do(t, "GET", "/tools", "", "Authorization", header)
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[int]string{
+			400: challenge(`, error="invalid_request"`), 401: challenge(`, error="invalid_token"`), 403: challenge(`, error="insufficient_scope", scope="ask"`),
+		}[row.want]
+		if isHeader && row.want == 401 {
+			want = challenge("") // nothing that could be wrong: RFC 6750 section 3.1
+		}
+		if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != row.want || got != want {
+			t.Errorf("%s: %d %s, want %d %s", row.name, resp.StatusCode, got, row.want, want)
+			continue
+		}
+		if row.want == 200 {
+			continue
+		}
+		if kind := resp.Header.Get("Content-Type"); kind != "application/problem+json" || said[row.want] != "" && said[row.want] != string(body) {
+			t.Errorf("%s: %s\n%s is not\n%s", row.name, kind, body, said[row.want])
+		}
+		said[row.want] = string(body)
+	}
+	if n := m.attacked.Load(); n != 0 {
+		t.Errorf("%d requests to an address in a token", n)
+	}
+	// F28: all those keys that there are not, within 30 s of the first fetch.
+	if n := m.fetched.Load(); n > 1+int64(time.Since(begin)/(30*time.Second)) {
+		t.Errorf("%d fetches of the keys", n)
+	}
+}
+
+func merge(base, change fields) fields {
+	maps.Copy(base, change)
+	return base
+}
+
+// What the client of net/http cannot send: two headers, control characters, and more
+// header than there may be.
+func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
+	m := newMint(t)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
+	web := httptest.NewUnstartedServer(s.handler)
+	web.Config.MaxHeaderBytes = api.MaxHeaderBytes
+	web.Start()
+	defer web.Close()
+	bearer := "Authorization: Bearer " + m.good(nil, nil) + "\r\n"
+	for name, c := range map[string]struct {
+		headers string
+		want    int
+	}{
+		"one": {bearer, 200}, "two": {bearer + bearer, 400}, "a good one behind an empty one": {"Authorization: \r\n" + bearer, 400}, "another scheme beside it": {bearer + "Authorization: Basic YTpi\r\n", 400},
+		"a control character": {strings.Replace(bearer, "Bearer ", "Bearer \x01", 1), 400},
+		"32 KiB":              {"Authorization: Bearer " + strings.Repeat("a", 32<<10) + "\r\n", 431},
+	} {
+		conn, err := net.Dial("tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		go func() {
+			_, _ = fmt.Fprintf(conn, "GET /tools HTTP/1.1\r\nHost: 127.0.0.1\r\n%sConnection: close\r\n\r\n", c.headers)
+		}()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		resp.Body.Close()
+		conn.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("%s: %d, want %d", name, resp.StatusCode, c.want)
+		}
+	}
+}
+
+// F28: without keys nobody can be judged, which is 503 and no verdict; and who was let in
+// by keys that are there goes on.
+func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
+	m := newMint(t)
+	down := httptest.NewServer(http.NotFoundHandler())
+	down.Close()
+	s := serve(t, adds(), nil, func(o *api.Options) {
+		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.JWKSURL = down.URL })
+	})
+	resp := s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+m.good(nil, nil))
+	refused(t, resp, 503, "overloaded")
+	if resp.Header.Get("Retry-After") == "" || resp.Header.Get("WWW-Authenticate") != "" {
+		t.Errorf("%v", resp.Header)
+	}
+}
+
+// What is refused for another reason than its token, and what needs none.
+func TestTheRestOfTheMatrix(t *testing.T) {
+	m := newMint(t)
+	parsed, err := auth.ParseRules([]byte(`{"rules": [{"subjects": ["ada"], "tools": ["add"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, adds(), func(o *agent.Options) { o.Rules = auth.NewRules(parsed) }, func(o *api.Options) {
+		o.Verifier = m.verifier(t, nil)
+		o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	})
+	ada, eve := "Bearer "+m.good(nil, nil), "Bearer "+m.good(nil, fields{"sub": "eve"})
+	for _, c := range []struct {
+		name, method, path, body string
+		header                   []string
+		want                     int
+	}{
+		{"health", "GET", "/healthz", "", nil, 200}, {"metrics", "GET", "/metrics", "", nil, 401}, {"metrics with a token", "GET", "/metrics", "", []string{"Authorization", ada}, 200},
+		{"a path of a public one", "GET", "/healthz/../tools", "", nil, 404}, {"a path behind a semicolon", "GET", "/tools;/healthz", "", nil, 404}, {"two slashes", "GET", "//tools", "", nil, 404},
+		{"an escaped slash", "GET", "/healthz%2f..%2ftools", "", nil, 404}, {"a question mark", "GET", "/tools?/healthz", "", nil, 401}, {"a trailing slash", "GET", "/tools/", "", nil, 404},
+		{"text", "POST", "/answer", question, []string{"Authorization", ada, "Content-Type", "text/plain"}, 415},
+		{"a form", "POST", "/answer", "question=x", []string{"Authorization", ada, "Content-Type", "application/x-www-form-urlencoded"}, 415},
+		{"a method that there is not", "GET", "/answer", "", []string{"Authorization", ada}, 405},
+		{"a tool that is allowed", "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, []string{"Authorization", ada}, 200},
+		{"a tool that is not", "POST", "/tools/echo/call", `{"args":{"text":"x"}}`, []string{"Authorization", ada}, 403},
+		{"a stranger's question", "POST", "/answer", question, []string{"Authorization", eve}, 403},
+		{"a stranger's tool", "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, []string{"Authorization", eve}, 403},
+		{"a stranger's refresh", "POST", "/servers/default/refresh", "", []string{"Authorization", eve}, 404},
+		{"readiness, now that all servers were tried", "GET", "/readyz", "", nil, 200},
+		{"another host", "GET", "/tools", "", []string{"Authorization", ada, "Host", "evil.example"}, 421},
+	} {
+		resp := s.do(t, c.method, c.path, c.body, c.header...)
+		if resp.StatusCode != c.want || c.want == 405 && resp.Header.Get("Allow") != "POST" {
+			t.Errorf("%s: %d, want %d %v", c.name, resp.StatusCode, c.want, resp.Header)
+		}
+	}
+	list := func(who string) string {
+		var names []string
+		for _, tool := range decode[struct{ Tools []struct{ Name string } }](t, s.do(t, "GET", "/tools", "", "Authorization", who), 200).Tools {
+			names = append(names, tool.Name)
+		}
+		for _, server := range decode[struct{ Servers []struct{ Name string } }](t, s.do(t, "GET", "/servers", "", "Authorization", who), 200).Servers {
+			names = append(names, server.Name)
+		}
+		for _, model := range decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", "", "Authorization", who), 200).Data {
+			names = append(names, model.ID)
+		}
+		return strings.Join(names, " ")
+	}
+	if got := list(ada); !strings.HasPrefix(got, "add default scripted") {
+		t.Errorf("the caller of the rule sees %s", got)
+	}
+	if got := list(eve); got != "" {
+		t.Errorf("the stranger sees %s", got)
+	}
+	// What the caller brought goes to nobody.
+	decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
+	for _, r := range s.Model.Requests() {
+		if sent := fmt.Sprint(r.Header, string(r.Body)); strings.Contains(sent, strings.TrimPrefix(ada, "Bearer ")) {
+			t.Error("the model's endpoint got the caller's token")
+		}
+	}
+}

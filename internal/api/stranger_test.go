@@ -1,0 +1,141 @@
+package api_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-chi/chi/v5"
+
+	"answerd/internal/api"
+)
+
+// routesOf are all routes of a service, as "METHOD /path/{id}".
+func routesOf(t *testing.T, s *service) (all []string) {
+	t.Helper()
+	err := chi.Walk(s.handler.Handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		if method != http.MethodHead {
+			all = append(all, method+" "+route)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// CVE-2026-45349, CVE-2026-52870: whoever knows the id of what is another's is told what he
+// is told of an id that nobody has, and changes nothing. Owner is the issuer and the
+// subject: the same subject of another issuer has no token here at all.
+func TestWhatIsAnothersDoesNotExist(t *testing.T) {
+	m := newMint(t)
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) }, guarded)
+	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
+
+	path, position, waits := waitsIn(t, s.do(t, "POST", "/answer/stream", question, append(ada, "Idempotency-Key", "k")...))
+	run, _, _ := strings.Cut(position, ":")
+	response := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), ada...), 200).ID
+	frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), ada...), "")
+	frames(t, s.do(t, "POST", "/agui", aguiInput("r", ""), ada...), "")
+	approval := `{"id":"` + waits.ID + `","approved":true}`
+
+	// What of the path, the header or the body is the id, by route; none stands for it.
+	doors := map[string][]struct{ path, body, header, id, none string }{
+		"GET /runs/{run_id}":                      {{"/runs/ID", "", "", run, "run_none"}},
+		"DELETE /runs/{run_id}":                   {{"/runs/ID", "", "", run, "run_none"}},
+		"GET /runs/{run_id}/events":               {{"/runs/ID/events", "", "", run, "run_none"}, {"/runs/ID/events?after=99", "", "", run, "run_none"}, {"/runs/ID/events", "", "ID:1", run, "run_none"}},
+		"GET /runs/{run_id}/results/{call_id}":    {{"/runs/ID/results/" + waits.CallID, "", "", run, "run_none"}},
+		"POST /runs/{run_id}/input":               {{"/runs/ID/input", approval, "", run, "run_none"}},
+		"POST /runs/{run_id}/cancel":              {{"/runs/ID/cancel", "", "", run, "run_none"}},
+		"POST /answer/stream":                     {{"/answer/stream", question, "ID:1", run, "run_none"}},
+		"GET /answer/stream":                      {{"/answer/stream", "", "ID:1", run, "run_none"}},
+		"GET /runs":                               {{"/runs?thread_id=ID", "", "", "c", "none"}, {"/runs?status=suspended", "", "", "", ""}},
+		"GET /v1/responses/{response_id}":         {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}},
+		"POST /v1/responses/{response_id}/cancel": {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}},
+		"POST /v1/responses":                      {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
+		"GET /api/chat/{id}/stream":               {{"/api/chat/ID/stream", "", "", "c", "none"}},
+		"POST /api/chat/{id}/stop":                {{"/api/chat/ID/stop", "", "", "c", "none"}},
+		"POST /agui":                              {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
+	}
+	// Their ids name nothing that belongs to somebody.
+	shared := []string{"{name}", "/console/*"}
+	for _, route := range routesOf(t, s) {
+		named := strings.Contains(route, "{") || strings.Contains(route, "*")
+		for _, id := range shared {
+			named = named && !strings.Contains(route, id)
+		}
+		if named && doors[route] == nil {
+			t.Errorf("%s is not in the table", route)
+		}
+	}
+	for route, ways := range doors {
+		method, _, _ := strings.Cut(route, " ")
+		for _, way := range ways {
+			told := func(id string) (int, string) {
+				header := eve
+				if way.header != "" {
+					header = append([]string{"Last-Event-ID", strings.ReplaceAll(way.header, "ID", id)}, eve...)
+				}
+				resp := s.do(t, method, strings.ReplaceAll(way.path, "ID", id), strings.ReplaceAll(way.body, "ID", id), header...)
+				body, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := string(body)
+				if len(id) > 1 {
+					text = strings.ReplaceAll(text, id, "ID")
+				}
+				return resp.StatusCode, text
+			}
+			status, body := told(way.id)
+			noStatus, noBody := told(way.none)
+			if status != noStatus || body != noBody {
+				t.Errorf("%s: another's is %d %s, none is %d %s", route, status, body, noStatus, noBody)
+			}
+			if strings.Contains(route, "_id}") && status != http.StatusNotFound || strings.Contains(body, "1 + 2") {
+				t.Errorf("%s: %d %s", route, status, body)
+			}
+		}
+	}
+	// The same key of another caller is another run.
+	mine, other := decode[answer](t, s.do(t, "GET", path, "", ada...), 200), frames(t, s.do(t, "POST", "/answer/stream", question, append(eve, "Idempotency-Key", "k")...), "")
+	if mine.Status != "suspended" || strings.HasPrefix(other[0].ID, run) {
+		t.Errorf("the run is %s; the stranger's stream begins with %s", mine.Status, other[0].ID)
+	}
+	frames(t, s.do(t, "POST", path+"/input", approval, append(ada, "Accept", "text/event-stream")...), "final_answer")
+}
+
+// llama.cpp#25790: what a page of another site makes a browser send reaches nothing, whether
+// callers bring tokens or not, GET included: a question asked by an image's address would
+// run tools too. Pages look at what is public, and browsers come back with a state.
+func TestAnotherSitesPageReachesNothing(t *testing.T) {
+	s := serve(t, adds(), nil, func(o *api.Options) {
+		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
+	})
+	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/oauth/callback", "/", "/console/*", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
+	open := make(map[string]bool)
+	for _, path := range public {
+		open["GET "+path] = true
+	}
+	for _, route := range routesOf(t, s) {
+		method, path, _ := strings.Cut(route, " ")
+		for name, header := range map[string][]string{
+			"a page of another site": {"Sec-Fetch-Site", "cross-site"}, "a sibling": {"Sec-Fetch-Site", "same-site"}, "an older browser": {"Origin", "https://evil.example"},
+			"a sandboxed frame": {"Origin", "null"}, "one that lies": {"Origin", s.URL, "Sec-Fetch-Site", "cross-site"}, "another port": {"Origin", "http://127.0.0.1:1"},
+		} {
+			body := ""
+			if method == http.MethodPost {
+				body = question
+			}
+			resp := s.do(t, method, strings.Replace(path, "{", "x{", 1)+"?question=a", body, header...)
+			if refused := resp.StatusCode == http.StatusForbidden; refused == open[route] {
+				t.Errorf("%s, %s: %d", route, name, resp.StatusCode)
+			}
+		}
+	}
+	if len(s.Model.Requests()) != 0 {
+		t.Error("a question was asked")
+	}
+}

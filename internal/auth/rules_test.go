@@ -1,0 +1,137 @@
+package auth
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// claimed is one with these claims, a JSON object.
+func claimed(t testing.TB, subject, scope, claims string) Identity {
+	t.Helper()
+	id := Identity{Issuer: "https://iam.example", Subject: subject, Scopes: strings.Fields(scope)}
+	if err := json.Unmarshal([]byte(claims), &id.Claims); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func rulesOf(t testing.TB, file string) *Rules {
+	t.Helper()
+	rules, err := ParseRules([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewRules(rules)
+}
+
+func TestACallerMayUseWhatAnyRuleAboutHimAllows(t *testing.T) {
+	r := rulesOf(t, `{"rules": [
+		{"name": "ops", "claims": {"groups": ["ops", "root*"]}},
+		{"subjects": ["svc/*"], "scopes": ["crm", "read"], "servers": ["crm"], "tools": ["crm_get_*", "crm_list"], "models": ["openai/*"]},
+		{"subjects": ["svc/a/1"], "servers": ["crm"], "tools": ["crm_put"]},
+		{"claims": {"/realm_access/roles": ["clerk"], "level": ["3"], "staff": ["true"]}, "tools": ["a~b_*"]},
+		{"claims": {"https://x.example/role": ["clerk"]}, "servers": ["wiki"]}
+	]}`)
+	for _, c := range []struct {
+		name    string
+		id      Identity
+		server  string
+		tool    string
+		rule    string // "" where it is not allowed
+		unknown bool   // the server
+	}{
+		{"nobody's rule", claimed(t, "eve", "crm read", `{}`), "crm", "crm_get_a", "", true},
+		{"the anonymous caller", Identity{}, "crm", "crm_get_a", "", true},
+		{"everything, by a list", claimed(t, "ada", "", `{"groups": ["x", "ops"]}`), "any", "thing", "ops", false},
+		{"everything, by a string and a glob", claimed(t, "ada", "", `{"groups": "rootless"}`), "any", "thing", "ops", false},
+		{"a part of a value", claimed(t, "ada", "", `{"groups": "devops"}`), "any", "thing", "", true},
+		{"a claim in another case", claimed(t, "ada", "", `{"Groups": "ops"}`), "any", "thing", "", true},
+		{"a glob over a slash", claimed(t, "svc/a/1", "crm read", `{}`), "crm", "crm_get_a", "2", false},
+		{"another rule for the same", claimed(t, "svc/a/1", "", `{}`), "crm", "crm_put", "3", false},
+		{"neither rule", claimed(t, "svc/a/1", "crm read", `{}`), "crm", "crm_drop", "", false},
+		{"the tool's name on another server", claimed(t, "svc/a/1", "crm read", `{}`), "evil", "crm_get_a", "", true},
+		{"one scope of two", claimed(t, "svc/b", "crm", `{}`), "crm", "crm_get_a", "", true},
+		{"another subject", claimed(t, "user/svc/b", "crm read", `{}`), "crm", "crm_get_a", "", true},
+		{"claims within claims", claimed(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3, "staff": true}`), "s", "a~b_c", "4", false},
+		{"one claim of three", claimed(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3}`), "s", "a~b_c", "", true},
+		{"null claims", claimed(t, "u", "", `{"realm_access": null, "level": null, "staff": null}`), "s", "a~b_c", "", true},
+		{"an object for a value", claimed(t, "u", "", `{"groups": {"ops": "ops"}}`), "s", "t", "", true},
+		{"a claim whose name is an address", claimed(t, "u", "", `{"https://x.example/role": "clerk"}`), "wiki", "t", "5", false},
+	} {
+		access := r.Of(c.id)
+		rule, ok := access.Tool(c.server, c.tool)
+		if rule != c.rule || ok != (c.rule != "") || access.Server(c.server) == c.unknown {
+			t.Errorf("%s: %t by %q, the server %t", c.name, ok, rule, access.Server(c.server))
+		}
+	}
+	models := r.Of(claimed(t, "svc/b", "crm read", `{}`))
+	if !models.Model("openai/gpt/x") || models.Model("xai.grok-4") || models.Nothing() || models.Unlimited() {
+		t.Errorf("%+v", models)
+	}
+	if access := r.Of(Identity{}); !access.Nothing() || access.Model("a") || access.Unlimited() {
+		t.Errorf("the anonymous caller: %+v", access)
+	}
+}
+
+func TestWithoutRulesEverythingIsAllowed(t *testing.T) {
+	access := (*Rules)(nil).Of(Identity{})
+	if _, ok := access.Tool("s", "t"); !ok || !access.Server("s") || !access.Model("m") || access.Nothing() || !access.Unlimited() {
+		t.Error("something is not")
+	}
+	// A file without rules is not no file.
+	if access := rulesOf(t, `{"rules": []}`).Of(claimed(t, "ada", "", `{}`)); !access.Nothing() {
+		t.Error("an empty list allows something")
+	}
+}
+
+// A rule that is misspelt must not be one that everybody meets.
+func TestAFileOfRulesIsReadStrictly(t *testing.T) {
+	for file, want := range map[string]string{
+		``: "is not JSON (line 1)", "{\n\"rules\": [\n}": "is not JSON (line 3)", `{"rules": []} {}`: "is not JSON (line 1)",
+		`[]`: "must be an object whose names are unique, in UTF-8", `{}`: "/rules: must be a list", `{"rules": {}}`: "/rules: must be a list", `{"rules": null}`: "/rules: must be a list",
+		`{"rules": [], "rules": []}`:                          "must be an object whose names are unique, in UTF-8",
+		`{"rules": [], "Rules": []}`:                          "/Rules: unknown field",
+		`{"rules": [1]}`:                                      "/rules/0: must be an object whose names are unique, in UTF-8",
+		`{"rules": [{}, {"subjets": ["a"]}]}`:                 "/rules/1/subjets: unknown field",
+		`{"rules": [{"a/b~": 1}]}`:                            "/rules/0/a~1b~0: unknown field",
+		`{"rules": [{"subjects": []}]}`:                       "/rules/0/subjects: must be a list of strings, with one at least",
+		`{"rules": [{"subjects": "a"}]}`:                      "/rules/0/subjects: must be a list of strings, with one at least",
+		`{"rules": [{"subjects": ["a"], "subjects": ["b"]}]}`: "/rules/0: must be an object whose names are unique, in UTF-8",
+		`{"rules": [{"tools": ["a", null]}]}`:                 "/rules/0/tools: must be a list of strings, with one at least",
+		`{"rules": [{"tools": ["a", "["]}]}`:                  "/rules/0/tools/1: is not a valid pattern",
+		`{"rules": [{"scopes": [""]}]}`:                       "/rules/0/scopes/0: must not be empty",
+		`{"rules": [{"claims": []}]}`:                         "/rules/0/claims: must be an object whose names are unique, in UTF-8",
+		`{"rules": [{"claims": {"g/h": [1]}}]}`:               "/rules/0/claims/g~1h: must be a list of strings, with one at least",
+		`{"rules": [{"name": 1}]}`:                            "/rules/0/name: must be a string of at most 64 bytes",
+		`{"rules": [` + strings.Repeat("{},", 1000) + `{}]}`:  "/rules: has more than 1000 rules",
+		strings.Repeat(" ", maxRulesFile+1):                   "is larger than 1048576 bytes",
+	} {
+		_, err := ParseRules([]byte(file))
+		if e, ok := errors.AsType[*RulesError](err); !ok || e.Error() != want {
+			t.Errorf("%.60q: %v, want %s", file, err, want)
+		}
+	}
+}
+
+func FuzzParseRules(f *testing.F) {
+	f.Add([]byte(`{"rules": [{"name": "a", "subjects": ["*"], "scopes": ["s"], "claims": {"/a/b": ["c"]}, "servers": ["s"], "tools": ["t"], "models": ["m"]}]}`))
+	f.Add([]byte(`{"rules": [{"claims": {"": ["["]}}]}`))
+	f.Add([]byte("{\"rules\": [\xff]}"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		rules, err := ParseRules(file)
+		if (err != nil) == (rules != nil) {
+			t.Fatalf("%v with %v", rules, err)
+		}
+		if e, ok := errors.AsType[*RulesError](err); err != nil && (!ok || e.Detail == "") {
+			t.Errorf("%v", err)
+		}
+		if err == nil {
+			access := NewRules(rules).Of(Identity{Subject: "s", Claims: map[string]json.RawMessage{"a": []byte(`{"b":["c"]}`)}})
+			if _, ok := access.Tool("s", "t"); ok && access.Nothing() {
+				t.Error("a tool of nothing")
+			}
+		}
+	})
+}
