@@ -167,7 +167,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
 			t.Errorf("%+v after %s", i, time.Since(began))
 		}
-		time.Sleep(time.Minute) // of a clock that is not real
+		<-time.After(time.Minute) // of a clock that is not real
 		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
 		if i = suspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
 			t.Errorf("%+v", i)
