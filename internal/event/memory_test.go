@@ -23,6 +23,10 @@ func TestMemory(t *testing.T) {
 	eventtest.Run(t, func(*testing.T) event.Log { return event.NewMemory(event.MemoryOptions{}) })
 }
 
+func TestTheMemoryLogIsAsItsModel(t *testing.T) {
+	eventtest.Model(t, event.NewMemory(event.MemoryOptions{}), nil)
+}
+
 func newRun(t *testing.T, log event.Log, id string, bodies ...event.Body) {
 	t.Helper()
 	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}}); err != nil {
