@@ -54,6 +54,11 @@ fuzz: ## every fuzz target for FUZZTIME
 		done || exit 1; \
 	done
 
+.PHONY: load
+load: ## overload, stalled readers and the limits, at full size; prints the figures
+	LOAD=1 go test -count=1 -v -timeout 10m -run 'TestThreeTimesTheLoad|TestReadersThatStall|TestConnections|TestFilesThat|TestMemoryThatRuns' ./cmd/server ./internal/api
+	go test -count=1 -v -run Noisy ./internal/agent/admission
+
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat
 	go test -run '^$$' -bench . -benchmem -count $(COUNT) ./... | tee bench.txt
@@ -67,6 +72,10 @@ golden: ## renew the golden files and the documents made from the code
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
+
+.PHONY: schemathesis
+schemathesis: ## requests made up from api/openapi.yaml against the demo (needs Python; skips without)
+	api/schemathesis/run.sh
 
 .PHONY: clients
 clients: ## the npm clients of every face against a whole service (needs Node; skips without)

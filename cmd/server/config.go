@@ -162,8 +162,20 @@ type config struct {
 	// What the webhooks are signed with.
 	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
 
-	// Runs at a time; more are refused with 503.
+	// Runs at a time. More wait for at most a second, the callers in turn, and are refused with 503.
 	MaxConcurrentRuns int `env:"MAX_CONCURRENT_RUNS" envDefault:"512"`
+	// Runs of one caller at a time; more are refused with 429. Without AUTH_ISSUER a caller is an address, and behind a proxy all callers are one. Unset: as many as there may be.
+	MaxRunsPerPrincipal int `env:"MAX_RUNS_PER_PRINCIPAL"`
+	// Runs that one caller may start, such as 10/s, 60/m or 1000/h, all of which may come at once; faster ones are refused with 429. Unset: as many as he likes.
+	RateLimit rateLimit `env:"RATE_LIMIT"`
+	// Requests that are open at a time, streams above all; more are refused with 503.
+	MaxStreams int `env:"MAX_STREAMS" envDefault:"10000"`
+	// Those of one caller; more are refused with 429. Unset: as many as there may be.
+	MaxStreamsPerPrincipal int `env:"MAX_STREAMS_PER_PRINCIPAL"`
+	// Connections at a time; on more of them only probes are answered, and others with 503. Unset: a third of the files that the process may open, and no more than MAX_STREAMS and a tenth.
+	MaxConnections int `env:"MAX_CONNECTIONS"`
+	// How long the reader of a stream may take nothing before it is let go.
+	WriteTimeout time.Duration `env:"WRITE_TIMEOUT" envDefault:"10s"`
 	// Bytes of a request body.
 	MaxBodyBytes byteSize `env:"MAX_BODY_BYTES" envDefault:"1MiB"`
 	// Silence of a stream before a comment keeps it open.
@@ -299,6 +311,8 @@ func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
 		return "duration like 30s"
+	case reflect.TypeFor[rateLimit]():
+		return "rate like 10/s"
 	case reflect.TypeFor[byteSize]():
 		return "size like 1MiB"
 	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
@@ -358,6 +372,11 @@ func (c *config) check(modelSet bool) error {
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
+		{"MAX_RUNS_PER_PRINCIPAL", c.MaxRunsPerPrincipal < 0, "must not be negative"},
+		{"MAX_STREAMS", c.MaxStreams < 1, "must be at least 1"},
+		{"MAX_STREAMS_PER_PRINCIPAL", c.MaxStreamsPerPrincipal < 0, "must not be negative"},
+		{"MAX_CONNECTIONS", c.MaxConnections < 0, "must not be negative"},
+		{"WRITE_TIMEOUT", c.WriteTimeout <= 0, "must be above 0"},
 		{"MAX_BODY_BYTES", c.MaxBodyBytes < 1<<10, "must be at least 1KiB"},
 		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval <= 0, "must be above 0"},
 		{"DISCONNECT_GRACE", c.DisconnectGrace < 0, "must not be negative"},

@@ -20,7 +20,13 @@ type process struct {
 // spawn starts this binary as answerd, with this environment and no other.
 func spawn(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], args...), log: &buffer{}, lines: make(chan string, 4096)}
+	return spawnCommand(t, exec.Command(os.Args[0], args...), env)
+}
+
+// spawnCommand starts a command that becomes this binary.
+func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
+	t.Helper()
+	p := &process{cmd: cmd, log: &buffer{}, lines: make(chan string, 4096)}
 	p.cmd.Env = append(env, "TEST_AS_ANSWERD=1")
 	read, write := io.Pipe()
 	both := io.MultiWriter(write, p.log)

@@ -18,6 +18,7 @@ import (
 
 	contract "answerd/api"
 	"answerd/internal/agent"
+	"answerd/internal/agent/admission"
 	"answerd/internal/agent/hook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
@@ -86,6 +87,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	var memory admission.Memory
 	runs, err := agent.New(agent.Options{
 		Model: llm.NewServed(native, llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
@@ -93,6 +95,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(),
+		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memory.Short,
 		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
@@ -107,7 +110,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	handler := api.New(api.Options{
 		Agent: runs, Log: log, Verifier: verifier,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
-		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval,
+		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
+		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
 		Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
@@ -120,7 +124,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	server := newServer(tel.Handler(handler, handler.Route))
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(limited(listener, c.maxConnections())) }()
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
 	listening(listener.Addr().String())
 
@@ -174,13 +178,7 @@ func newServer(h http.Handler) *http.Server {
 		ReadTimeout:       api.ReadTimeout,
 		IdleTimeout:       api.IdleTimeout,
 		MaxHeaderBytes:    api.MaxHeaderBytes,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if tcp, ok := c.(*net.TCPConn); ok {
-				// Not fatal: the kernel then keeps more for a reader that stalls.
-				_ = tcp.SetWriteBuffer(api.WriteBuffer)
-			}
-			return ctx
-		},
+		ConnContext:       markSurplus,
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/agent/hook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -64,6 +65,12 @@ type Options struct {
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
 
+	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means as many as there may
+	// be. MemoryShort, unless nil, keeps new ones out while it is true.
+	MaxRunsPerCaller int
+	Rate             admission.Rate
+	MemoryShort      func() bool
+
 	Logger *slog.Logger
 	Tracer trace.Tracer
 	Meter  metric.Meter
@@ -71,8 +78,7 @@ type Options struct {
 
 // Why a request does not become a run.
 var (
-	ErrDraining   = errors.New("the service is shutting down")
-	ErrOverloaded = errors.New("too many runs at a time")
+	ErrDraining = errors.New("the service is shutting down")
 	// ErrKeyReused: the idempotency key was used with another request.
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
@@ -101,14 +107,14 @@ type Agent struct {
 
 	stopClaims context.CancelFunc
 	claiming   sync.WaitGroup
-	freed      chan struct{} // of capacity 1: a run has made room
 	leave      sync.Once
 	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
+
+	gate *admission.Gate
 
 	mu       sync.Mutex // guards the fields below and the timer of every run
 	active   map[string]*run
 	watchers map[string]int // how many read a run here, by its id
-	direct   int            // calls without a run that are under way
 	draining bool
 }
 
@@ -148,7 +154,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.freed, a.leaving = make(chan struct{}, 1), make(chan struct{})
+	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, Short: o.MemoryShort})
+	a.leaving = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
 		a.claiming.Go(func() { a.claims(ctx) })
@@ -161,8 +168,9 @@ func New(o Options) (*Agent, error) {
 // that time instead. ctx gives the trace that the run continues, and nothing else:
 // the run outlives it.
 //
-// Errors: *InvalidError, ErrForbidden, ErrDraining, ErrOverloaded, ErrKeyReused, or the
-// log's.
+// Where too many runs go on, it waits for a place, for at most a second.
+//
+// Errors: *InvalidError, ErrForbidden, ErrDraining, *Refusal, ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err
@@ -181,7 +189,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	if err := a.admit(ru); err != nil {
+	if err := a.admit(ctx, ru, owner); err != nil {
 		ru.cancel(err)
 		return event.Run{}, err
 	}
@@ -212,22 +220,6 @@ func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (even
 		return event.Run{}, ErrKeyReused
 	}
 	return run, err
-}
-
-// admit counts a run in, before the log is asked for anything: the log may be slow, and
-// whoever finds the run there must find it here.
-func (a *Agent) admit(ru *run) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.draining:
-		return ErrDraining
-	case len(a.active)+a.direct >= a.MaxRuns:
-		return ErrOverloaded
-	}
-	a.active[ru.ID] = ru
-	a.runs.Add(1)
-	return nil
 }
 
 // begin puts a run and its first event into the log.
@@ -271,6 +263,7 @@ func (a *Agent) Drain(ctx context.Context) {
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
+	a.gate.Close()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
 	select {

@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel/codes"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -39,6 +40,7 @@ type run struct {
 	inbox  inbox
 	job    event.Job // nil where no other process could go on
 	past   *past     // nil unless one did before
+	place  *admission.Place
 
 	// The agent's mutex guards the rest.
 	timer *time.Timer // ends the run that nobody watches; nil while somebody does
@@ -110,6 +112,8 @@ func (a *Agent) execute(r *run, lost error) {
 		if err != nil {
 			end = a.failure(ctx, r, l, err)
 		}
+		// Whoever reads the end may ask the next question at once, and has a place for it.
+		r.place.Leave()
 		// The terminal event is written whatever became of the run's context.
 		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
@@ -162,7 +166,7 @@ func (a *Agent) retire(r *run) {
 		r.timer.Stop()
 	}
 	r.cancel(nil)
-	a.hasRoom()
+	r.place.Leave()
 }
 
 // panicError is a panic in a goroutine of a run. It ends that run and no other.

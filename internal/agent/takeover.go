@@ -43,25 +43,14 @@ func (a *Agent) claims(ctx context.Context) {
 // first.
 func (a *Agent) awaitRoom(ctx context.Context) bool {
 	for {
-		a.mu.Lock()
-		room := len(a.active)+a.direct < a.MaxRuns
-		a.mu.Unlock()
-		if room {
+		if a.gate.Room() {
 			return ctx.Err() == nil
 		}
 		select {
-		case <-a.freed:
+		case <-a.gate.Freed():
 		case <-ctx.Done():
 			return false
 		}
-	}
-}
-
-// hasRoom says that there may be room for one more run.
-func (a *Agent) hasRoom() {
-	select {
-	case a.freed <- struct{}{}:
-	default:
 	}
 }
 
@@ -85,6 +74,7 @@ func (a *Agent) takeUp(job event.Job) {
 		draining := a.draining
 		if !draining {
 			a.active[r.ID] = r
+			r.place = a.gate.Take(r.caller.Key())
 		}
 		a.mu.Unlock()
 		if draining {

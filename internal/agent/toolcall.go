@@ -31,12 +31,14 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 // (auto_register_tools: false) can be called (S4.8). The call ends with ctx.
 //
 // It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
-// Errors: *ToolCallError, ErrDraining, ErrOverloaded.
+// Errors: *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	if err := a.enter(); err != nil {
+	place, err := a.enter(ctx, caller, nil)
+	if err != nil {
 		return event.ToolResult{}, err
 	}
-	defer a.exit()
+	defer a.runs.Done()
+	defer place.Leave()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
@@ -58,27 +60,4 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 		return event.ToolResult{}, &ToolCallError{*end.failed}
 	}
 	return *end.worked, nil
-}
-
-// enter counts a direct call in, and exit out.
-func (a *Agent) enter() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.draining:
-		return ErrDraining
-	case len(a.active)+a.direct >= a.MaxRuns:
-		return ErrOverloaded
-	}
-	a.direct++
-	a.runs.Add(1)
-	return nil
-}
-
-func (a *Agent) exit() {
-	a.mu.Lock()
-	a.direct--
-	a.mu.Unlock()
-	a.hasRoom()
-	a.runs.Done()
 }

@@ -52,8 +52,12 @@ type Options struct {
 	// host that they ask for.
 	PublicURL string
 
-	MaxBody   int64         // bytes of a request body; 0 means 1 MiB
-	Heartbeat time.Duration // silence of a stream before a comment; 0 means 15 s
+	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
+	Heartbeat    time.Duration // silence of a stream before a comment; 0 means 15 s
+	WriteTimeout time.Duration // how long a reader of a stream may take nothing; 0 means 10 s
+	// MaxStreams is how many requests may be open, 0 means 10,000, and MaxStreamsPerCaller
+	// how many of one caller, 0 means any number.
+	MaxStreams, MaxStreamsPerCaller int
 
 	Metrics http.Handler // behind a token, where callers bring one
 	OpenAPI []byte
@@ -69,6 +73,7 @@ type Handler struct {
 	unready atomic.Bool
 	started time.Time
 	torn    torn
+	crowd   *crowd
 }
 
 // New returns the API with its routes.
@@ -79,13 +84,19 @@ func New(o Options) *Handler {
 	if o.Heartbeat <= 0 {
 		o.Heartbeat = 15 * time.Second
 	}
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = 10 * time.Second
+	}
+	if o.MaxStreams <= 0 {
+		o.MaxStreams = 10_000
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
 	}
-	h := &Handler{Options: o, started: time.Now()}
+	h := &Handler{Options: o, started: time.Now(), crowd: newCrowd()}
 	h.Handler = h.routes()
 	return h
 }
@@ -96,7 +107,7 @@ func (h *Handler) Unready() { h.unready.Store(true) }
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(h.contain, h.checkHost, h.onceEach, h.crossOrigin)
+	r.Use(h.contain, h.refuseSurplus, h.checkHost, h.onceEach, h.crossOrigin)
 	r.NotFound(h.handle(notFound))
 	r.MethodNotAllowed(h.handle(methodNotAllowed))
 
@@ -121,7 +132,7 @@ func (h *Handler) routes() http.Handler {
 		look("/console/*", h.Console)
 	}
 	r.Group(func(r chi.Router) {
-		r.Use(h.sameOrigin, h.authenticate)
+		r.Use(h.sameOrigin, h.readableQuery, h.authenticate, h.bounded)
 		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
 		r.Get("/v1/models", h.handle(h.models))
 		r.Post("/v1/responses", h.handle(h.createResponse))

@@ -11,14 +11,9 @@ import (
 	"answerd/internal/sse"
 )
 
-const (
-	// writeTimeout bounds one write to a reader. One that takes nothing for that
-	// long is let go; it can come back to its position.
-	writeTimeout = 10 * time.Second
-	// maxWrite is how many bytes are gathered before they are written, so that a
-	// late reader of a long run does not cost a copy of it.
-	maxWrite = 64 << 10
-)
+// maxWrite is how many bytes are gathered before they are written, so that a late reader
+// of a long run does not cost a copy of it.
+const maxWrite = 64 << 10
 
 // stream is one reader of a run: a position, and the connection that it feeds.
 type stream struct {
@@ -88,6 +83,12 @@ var atOnce = func() <-chan struct{} {
 // event knows that there is more. whole says that this one was not. One whose caller's
 // token has ended says that, in the words of its format.
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
+	leave, full := h.crowd.read(run)
+	if full != nil {
+		h.writeProblem(w, r, full)
+		return false
+	}
+	defer leave()
 	watch := h.Agent.Watch(run)
 	defer watch.Release()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
@@ -172,11 +173,12 @@ func (s *stream) atSuspension(ctx context.Context, p event.Page) bool {
 	return err == nil && run.Last.Seq == s.pos
 }
 
-// flush writes what was gathered. false means that the reader is gone.
+// flush writes what was gathered. false means that the reader is gone: one that takes
+// nothing for too long is let go, and can come back to its position.
 func (s *stream) flush() bool {
 	// Errors of the deadline are those of a connection that has no deadlines, in a
 	// test; the write says what matters.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.WriteTimeout))
 	if len(s.buf) > 0 {
 		if _, err := s.w.Write(s.buf); err != nil {
 			return false

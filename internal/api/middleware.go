@@ -88,8 +88,7 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
-		if h.AllowedHosts != nil && !probe && !slices.Contains(h.AllowedHosts, host) {
+		if h.AllowedHosts != nil && !probe(r) && !slices.Contains(h.AllowedHosts, host) {
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not answer for this host."))
 			return
 		}
@@ -190,9 +189,12 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity is who calls; the anonymous caller without authentication.
+// identity is who calls; without authentication, the anonymous caller of an address.
 func identity(r *http.Request) auth.Identity {
-	id, _ := r.Context().Value(identityKey{}).(auth.Identity)
+	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
+	if !ok {
+		id.Address = addressOf(r)
+	}
 	return id
 }
 

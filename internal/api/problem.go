@@ -105,6 +105,7 @@ func problemOf(err error) (p *problem, known bool) {
 		refused  *agent.InvalidError
 		misfit   *agent.ContentError
 		call     *agent.ToolCallError
+		noPlace  *agent.Refusal
 		tooLarge *http.MaxBytesError
 	)
 	switch {
@@ -144,8 +145,8 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.Is(err, agent.ErrDraining):
 		p = newProblem("draining", "The service is shutting down.").retryAfter()
 		p.header.Set("Connection", "close")
-	case errors.Is(err, agent.ErrOverloaded):
-		p = newProblem("overloaded", "As many runs as this service allows are going on.").retryAfter()
+	case errors.As(err, &noPlace):
+		p = placeProblem(noPlace)
 	case errors.Is(err, agent.ErrForbidden):
 		p = newProblem("forbidden", "The rules of this service do not let you do this.")
 	case errors.Is(err, agent.ErrKeyReused):

@@ -56,6 +56,19 @@ type Identity struct {
 	// Token is what the caller brought. It is the subject_token of an Exchange and
 	// nothing else: passing it on is what the MCP specification forbids.
 	Token Secret
+	// Address is where the anonymous caller of a connection comes from, by which he is
+	// told from others where callers are counted, and for nothing else. Nobody is let in
+	// by it.
+	Address string
+}
+
+// Key is what a caller is counted by: who he is, or, for one without a name, the address
+// that he calls from.
+func (id Identity) Key() string {
+	if id.Subject == "" {
+		return id.Address
+	}
+	return id.Issuer + "\x00" + id.Subject
 }
 
 // Until is when the token ends here: its exp and the clock skew that Verify allows. It is

@@ -26,8 +26,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp":             {ours: []string{"auth", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
 	"answerd/internal/mcp/schema":      {outside: []string{"github.com/google/jsonschema-go"}},
 	"answerd/internal/mcp/conformance": {ours: []string{"auth", "mcp"}},
-	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/hook", "agent/search"}, outside: otelAPI},
+	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
+	"answerd/internal/agent/admission": {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api/clients":     {},
@@ -42,7 +43,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

@@ -1,0 +1,38 @@
+#!/bin/sh
+# api/openapi.yaml against the service that it describes: schemathesis makes up requests,
+# good and bad, for every operation, and checks every answer. It skips, with the reason,
+# where Python or its package cannot be had. EXAMPLES is how many requests an operation
+# gets of each kind.
+set -eu
+cd "$(dirname "$0")"
+version=4.32.5
+if ! python3 -m venv --help >/dev/null 2>&1; then
+	echo "skipped: Python is missing"
+	exit 0
+fi
+if ! [ -e ".venv/$version" ]; then
+	rm -rf .venv
+	if ! { python3 -m venv .venv && .venv/bin/python -m pip install -q "schemathesis==$version"; } >/dev/null 2>&1; then
+		rm -rf .venv
+		echo "skipped: pip could not install schemathesis $version"
+		exit 0
+	fi
+	touch ".venv/$version"
+fi
+work=$(mktemp -d)
+demo=
+trap 'kill $demo 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+go build -o "$work/answerd" ../../cmd/server
+ADDR=127.0.0.1:0 LOG_LEVEL=info "$work/answerd" demo >"$work/log" 2>&1 &
+demo=$!
+tries=0
+while ! grep -q '"msg":"listening"' "$work/log"; do
+	tries=$((tries + 1))
+	[ $tries -le 100 ] && kill -0 $demo || { cat "$work/log"; exit 1; }
+	sleep 0.1
+done
+addr=$(sed -n 's/.*"msg":"listening","addr":"\([^"]*\)".*/\1/p' "$work/log" | head -n 1)
+.venv/bin/schemathesis --config-file schemathesis.toml run ../openapi.yaml -u "http://$addr" -n "${EXAMPLES:-8}"
+# A fault of ours would be here, whatever was answered.
+! grep -e '"level":"ERROR"' -e panic "$work/log"

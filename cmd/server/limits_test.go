@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+)
+
+func TestARateIsReadAsItIsWritten(t *testing.T) {
+	for text, want := range map[string]rateLimit{"10/s": {10, time.Second}, "60/m": {60, time.Minute}, "1000/h": {1000, time.Hour}} {
+		var r rateLimit
+		if err := r.UnmarshalText([]byte(text)); err != nil || r != want {
+			t.Errorf("%s: %v %v", text, r, err)
+		}
+	}
+	for _, text := range []string{"", "10", "/s", "0/s", "-1/s", "10/d", "1.5/s", "10/s/s", "9999999/s", " 1/s"} {
+		_, err := loadConfig(from("RATE_LIMIT", text, "LLM_BASE_URL", "http://127.0.0.1:1"))
+		if text == "" {
+			continue // not set
+		}
+		if err == nil || err.Error() != "RATE_LIMIT: not a rate like 10/s: not a rate" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// raw is one connection, and what a request on it is answered.
+type raw struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func dialRaw(t *testing.T, url string) raw {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	return raw{c, bufio.NewReader(c)}
+}
+
+func (c raw) get(path string) (status int, closes bool, _ error) {
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
+		return 0, false, err
+	}
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		return 0, false, err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Close, err
+}
+
+// Beyond its connections the service answers probes, refuses the rest, and is there again
+// when somebody has left.
+func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
+	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := start(t, w.settings("MAX_CONNECTIONS", "3"))
+	var held []raw
+	for range 3 {
+		c := dialRaw(t, s.url)
+		if status, closes, err := c.get("/tools"); status != 200 || closes || err != nil {
+			t.Fatal(status, closes, err)
+		}
+		held = append(held, c)
+	}
+	for path, want := range map[string]int{"/tools": 503, "/": 503, "/healthz": 200, "/metrics": 200, "/nothing": 503} {
+		if status, closes, err := dialRaw(t, s.url).get(path); status != want || !closes || err != nil {
+			t.Errorf("%s: %d %v %v", path, status, closes, err)
+		}
+	}
+	// The others are served as before.
+	for _, c := range held {
+		if status, _, err := c.get("/tools"); status != 200 || err != nil {
+			t.Error(status, err)
+		}
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	patiently(t, web(t), s.url)
+}
+
+// patiently asks a question, as often as it is told to come back, for a minute.
+func patiently(t *testing.T, c *http.Client, url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		resp := post(t, c, url+"/answer", `{"question":"?"}`)
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK && err == nil {
+			return
+		}
+		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if resp.StatusCode != http.StatusServiceUnavailable || err != nil || seconds < 1 || seconds > 60 {
+			t.Fatalf("%s, Retry-After %s: %s", resp.Status, resp.Header.Get("Retry-After"), b)
+		}
+		select {
+		case <-time.After(time.Duration(seconds) * time.Second):
+		case <-ctx.Done():
+			t.Fatalf("refused for a minute: %s", b)
+		}
+	}
+}
+
+// withFiles starts answerd as a process that may open so many files.
+func withFiles(t *testing.T, files int, env []string) *process {
+	t.Helper()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("no shell to set a limit with")
+	}
+	return spawnCommand(t, exec.Command(shell, "-c", fmt.Sprintf(`ulimit -n %d && exec "$0"`, files), os.Args[0]), env)
+}
+
+// F34: more connections than the process may open are refused and not suffered, and a run
+// that goes on meanwhile is not disturbed.
+func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, waits(release))
+	p := withFiles(t, 256, w.environ())
+	url, c := p.url(t), web(t)
+	stream := post(t, c, url+"/answer/stream", `{"question":"?"}`)
+	var conns []raw
+	taken, refused := 0, 0
+	for range 400 {
+		conn := dialRaw(t, url)
+		conns = append(conns, conn)
+		switch status, _, err := conn.get("/tools"); {
+		case err != nil:
+			t.Fatal(err)
+		case status == 200:
+			taken++
+		case status == 503:
+			refused++
+		}
+	}
+	t.Logf("%d connections taken, %d refused", taken, refused)
+	if taken < 50 || refused < 250 || taken+refused != 400 {
+		t.Error("not a third of the files is for connections")
+	}
+	close(release)
+	if seen := readStream(t, stream); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
+		t.Errorf("the stream ended with %d events", len(seen))
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+	patiently(t, c, url)
+}
+
+// F34, where the limits were set wrong: there are no more files. Nothing crashes, and all
+// is well again when there are some.
+func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
+	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	p := withFiles(t, 64, append(w.environ(), "MAX_CONNECTIONS=1000"))
+	url, c := p.url(t), web(t)
+	patiently(t, c, url)
+	c.CloseIdleConnections()
+	var conns []raw
+	for range 100 { // the kernel takes those that answerd cannot
+		conns = append(conns, dialRaw(t, url))
+	}
+	last := conns[len(conns)-1]
+	p.until(t, "too many open files")
+	for _, conn := range conns[:90] {
+		conn.Close()
+	}
+	if status, _, err := last.get("/healthz"); status != 200 || err != nil {
+		t.Errorf("the last in the line: %d %v", status, err)
+	}
+	patiently(t, c, url)
+}
+
+// F37: near GOMEMLIMIT new runs are refused, those that go on do, and when they have
+// ended all is as before.
+func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, waits(release))
+	p := spawn(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=32MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
+	url, c := p.url(t), web(t)
+	question := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 220_000))
+	var streams []*http.Response
+	for len(streams) < 300 {
+		resp := post(t, c, url+"/answer/stream", question)
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			b, err := io.ReadAll(resp.Body)
+			if err != nil || !strings.Contains(string(b), "no memory to spare") || resp.Header.Get("Retry-After") == "" {
+				t.Errorf("%s %v", b, err)
+			}
+			break
+		}
+		if resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status)
+		}
+		streams = append(streams, resp)
+	}
+	t.Logf("memory was short with %d runs", len(streams))
+	if n := len(streams); n < 5 || n == 300 {
+		t.Errorf("%d runs", n)
+	}
+	close(release)
+	for _, resp := range streams {
+		if seen := readStream(t, resp); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
+			t.Error("a run did not end well")
+		}
+	}
+	patiently(t, c, url)
+}

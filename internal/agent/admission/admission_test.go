@@ -1,0 +1,333 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/agent/admission"
+)
+
+// refused checks that err is a refusal for that reason, and returns when to come back.
+func refused(t *testing.T, err, reason error) time.Duration {
+	t.Helper()
+	r, ok := errors.AsType[*admission.Refusal](err)
+	if !ok || !errors.Is(err, reason) {
+		t.Fatalf("%v, want a refusal: %v", err, reason)
+	}
+	if r.RetryAfter < time.Second || r.RetryAfter > time.Minute || r.RetryAfter%time.Second != 0 {
+		t.Errorf("retry after %s", r.RetryAfter)
+	}
+	return r.RetryAfter
+}
+
+// enter lets a caller in who must not be refused.
+func enter(t *testing.T, g *admission.Gate, name string) *admission.Place {
+	t.Helper()
+	p, err := g.Enter(t.Context(), name)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return p
+}
+
+func TestWhoFindsAllPlacesTakenWaitsASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		first, began := enter(t, g, "a"), time.Now()
+		_, err := g.Enter(t.Context(), "b")
+		refused(t, err, admission.ErrFull)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("waited %s", took)
+		}
+		// By now it is known that places don't become free so fast.
+		began = time.Now()
+		_, err = g.Enter(t.Context(), "b")
+		refused(t, err, admission.ErrFull)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("waited %s in vain", took)
+		}
+		first.Leave()
+		first.Leave() // once is enough, and twice is not two
+		enter(t, g, "b")
+	})
+}
+
+func TestWhoWaitsComesInWhenSomebodyLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		first := enter(t, g, "a")
+		var all sync.WaitGroup
+		all.Go(func() { enter(t, g, "b").Leave() })
+		synctest.Wait()
+		first.Leave()
+		all.Wait()
+	})
+}
+
+func TestACallerWhoLeavesLeavesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		first := enter(t, g, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := g.Enter(ctx, "b")
+			refused(t, err, admission.ErrFull)
+		})
+		synctest.Wait()
+		cancel()
+		all.Wait()
+		first.Leave()
+		enter(t, g, "c")
+	})
+}
+
+// One caller with many requests waits for himself, and not in front of the others.
+func TestThoseWhoWaitAreServedInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		place := enter(t, g, "noisy")
+		var all sync.WaitGroup
+		in := make(chan string)
+		left := make(chan struct{})
+		for _, name := range []string{"noisy", "noisy", "noisy", "ada", "bob", "ada"} {
+			all.Go(func() {
+				p := enter(t, g, name)
+				in <- name
+				<-left
+				p.Leave()
+			})
+			synctest.Wait()
+		}
+		place.Leave()
+		var order []string
+		for range 6 {
+			order = append(order, <-in)
+			left <- struct{}{}
+		}
+		all.Wait()
+		if got := fmt.Sprint(order); got != "[noisy ada bob noisy ada noisy]" {
+			t.Error(got)
+		}
+	})
+}
+
+// A full queue takes the first of a caller all the same, for the last of him who has most.
+func TestAFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		place := enter(t, g, "noisy")
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		results := make(chan error, 101)
+		for range 101 {
+			all.Go(func() {
+				p, err := g.Enter(ctx, "noisy")
+				if err == nil {
+					p.Leave()
+				}
+				results <- err
+			})
+		}
+		synctest.Wait()
+		refused(t, <-results, admission.ErrFull) // the queue has 100 places
+		all.Go(func() {
+			enter(t, g, "ada").Leave()
+		})
+		synctest.Wait()
+		refused(t, <-results, admission.ErrFull) // and gave one of them up
+		if len(results) != 0 {
+			t.Errorf("%d more left the queue", len(results))
+		}
+		place.Leave()
+		all.Wait()
+		cancel()
+	})
+}
+
+func TestOneCallerHasSoManyPlacesAndNoMore(t *testing.T) {
+	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
+	a := enter(t, g, "a")
+	enter(t, g, "a")
+	_, err := g.Enter(t.Context(), "a")
+	refused(t, err, admission.ErrTooMany)
+	enter(t, g, "b")
+	a.Leave()
+	enter(t, g, "a")
+}
+
+func TestTheRateIsABucketThatFillsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
+		begin := func(name string) error {
+			p, err := g.Enter(t.Context(), name)
+			if err == nil {
+				p.Leave() // and is not forgotten
+			}
+			return err
+		}
+		for range 2 {
+			if err := begin("a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after := refused(t, begin("a"), admission.ErrTooFast); after != 2*time.Second {
+			t.Errorf("the next is due after %s", after)
+		}
+		if err := begin("b"); err != nil {
+			t.Error(err)
+		}
+		<-time.After(2 * time.Second) // of the bubble's clock
+		if err := begin("a"); err != nil {
+			t.Error(err)
+		}
+		refused(t, begin("a"), admission.ErrTooFast)
+	})
+}
+
+// Callers are remembered while there is something to remember, and never without bound.
+func TestManyCallersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})
+		begin := func(i int) error {
+			p, err := g.Enter(t.Context(), fmt.Sprint(i))
+			if err == nil {
+				p.Leave()
+			}
+			return err
+		}
+		for i := range 1 << 16 {
+			if err := begin(i); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		refused(t, begin(1<<16), admission.ErrFull)
+		<-time.After(time.Second) // of the bubble's clock
+		if err := begin(1 << 16); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is taken comes in whatever the limits say, counts, and does not stand in the queue.
+func TestWhatIsTakenCountsAndDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, Short: func() bool { return false }})
+		if !g.Room() {
+			t.Fatal("no room in an empty house")
+		}
+		first := g.Take("a")
+		if g.Room() {
+			t.Error("room in a full house")
+		}
+		var all sync.WaitGroup
+		all.Go(func() { enter(t, g, "b").Leave() })
+		synctest.Wait()
+		if !g.Room() {
+			t.Error("those who wait stand in front of what is taken")
+		}
+		second := g.Take("a")
+		if g.Room() {
+			t.Error("room for more than one above the limit")
+		}
+		first.Leave()
+		synctest.Wait()
+		<-g.Freed()
+		second.Leave()
+		all.Wait()
+	})
+}
+
+func TestAClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 1})
+		place := enter(t, g, "a")
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, err := g.Enter(t.Context(), "b"); !errors.Is(err, admission.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		g.Close()
+		all.Wait()
+		if _, err := g.Enter(t.Context(), "c"); !errors.Is(err, admission.ErrClosed) {
+			t.Error(err)
+		}
+		place.Leave()
+	})
+}
+
+func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
+	short := true
+	g := admission.New(admission.Limits{Max: 1, Short: func() bool { return short }})
+	_, err := g.Enter(t.Context(), "a")
+	refused(t, err, admission.ErrMemory)
+	short = false
+	enter(t, g, "a")
+}
+
+// Three times as much as fits for five minutes: who is let in waited a second at most, next to
+// nobody waited in vain, and who asks for his fair part gets it, whatever the other does.
+// facts/reliability.md L3.
+func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const places, seconds = 20, 300
+		random := rand.New(rand.NewPCG(1, 2))
+		g := admission.New(admission.Limits{Max: places})
+		type tally struct{ in, out, vain int }
+		var mu sync.Mutex
+		tallies := map[string]*tally{"noisy": {}, "quiet": {}}
+		var all sync.WaitGroup
+		ask := func(name string, took time.Duration) {
+			began := time.Now()
+			p, err := g.Enter(t.Context(), name)
+			mu.Lock()
+			switch c := tallies[name]; {
+			case err == nil:
+				c.in++
+			case time.Since(began) > 50*time.Millisecond:
+				c.vain++
+				fallthrough
+			default:
+				c.out++
+			}
+			mu.Unlock()
+			if err == nil {
+				<-time.After(took) // of the bubble's clock
+				p.Leave()
+			}
+		}
+		// A run takes 2 s on average, so that ten places a second become free. Thirty are
+		// asked for.
+		for range seconds * 3 {
+			for i := range 10 {
+				name := "noisy"
+				if i == 5 {
+					name = "quiet"
+				}
+				took := time.Duration(random.Int64N(int64(4 * time.Second)))
+				all.Go(func() { ask(name, took) })
+				<-time.After(time.Second / 30)
+			}
+		}
+		all.Wait()
+		noisy, quiet := tallies["noisy"], tallies["quiet"]
+		t.Logf("noisy %+v, quiet %+v", *noisy, *quiet)
+		if quiet.out*100 > quiet.in+quiet.out {
+			t.Errorf("%d of %d of the quiet caller were refused", quiet.out, quiet.in+quiet.out)
+		}
+		if refusals := noisy.out + quiet.out; (noisy.vain+quiet.vain)*100 > refusals {
+			t.Errorf("%d of %d refusals came late", noisy.vain+quiet.vain, refusals)
+		}
+		if got := noisy.in + quiet.in; got < seconds*places/2*9/10 {
+			t.Errorf("%d came in; there was room for %d", got, seconds*places/2)
+		}
+	})
+}

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"answerd/internal/agent/admission"
+	"answerd/internal/auth"
+)
+
+// Refusal is a caller who has to come back later: its Reason is one of the errors below.
+type Refusal = admission.Refusal
+
+// Why there is no place for a run or a direct call.
+var (
+	ErrOverloaded  = admission.ErrFull
+	ErrMemoryShort = admission.ErrMemory
+	ErrTooMany     = admission.ErrTooMany // of this caller
+	ErrTooFast     = admission.ErrTooFast
+)
+
+// admit counts a run in, before the log is asked for anything: the log may be slow, and
+// whoever finds the run there must find it here.
+func (a *Agent) admit(ctx context.Context, ru *run, owner auth.Identity) error {
+	_, err := a.enter(ctx, owner, func(p *admission.Place) { ru.place, a.active[ru.ID] = p, ru })
+	return err
+}
+
+// enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then,
+// unless nil, is called with the agent's mutex held.
+func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Place)) (*admission.Place, error) {
+	place, err := a.gate.Enter(ctx, caller.Key())
+	if err == nil && !a.register(place, then) {
+		place.Leave()
+		err = admission.ErrClosed
+	}
+	switch {
+	case errors.Is(err, admission.ErrClosed):
+		return nil, ErrDraining
+	case err != nil:
+		a.metrics.refuse(ctx, err)
+		return nil, err
+	}
+	return place, nil
+}
+
+// register adds to a.runs, unless Drain waits for them already.
+func (a *Agent) register(place *admission.Place, then func(*admission.Place)) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining {
+		return false
+	}
+	a.runs.Add(1)
+	if then != nil {
+		then(place)
+	}
+	return true
+}

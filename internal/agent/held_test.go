@@ -1,0 +1,15 @@
+package agent
+
+import "testing"
+
+// What one process held, another one reads, of another version perhaps.
+func FuzzHeld(f *testing.F) {
+	for _, s := range []string{`{"version":1,"request":{"Question":"?"}}`, `{"version":2}`, `{"version":1,"request":null}`, `{"version":1,"traceparent":"00-x"}`, `[]`, "\xff"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, request []byte) {
+		if h, err := unhold(request); err == nil && h.Version != heldVersion {
+			t.Errorf("%q is taken for version %d", request, h.Version)
+		}
+	})
+}

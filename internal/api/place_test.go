@@ -1,0 +1,145 @@
+package api_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/admission"
+	"answerd/internal/api"
+	"answerd/internal/auth"
+)
+
+// comeBack checks when a refused caller is told to.
+func comeBack(t *testing.T, resp *http.Response) {
+	t.Helper()
+	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || n < 1 || n > 60 {
+		t.Errorf("Retry-After: %s", resp.Header.Get("Retry-After"))
+	}
+}
+
+// reading starts a run as a stream and reads it to where the model waits.
+func (s *service) reading(t *testing.T, header ...string) (run string) {
+	t.Helper()
+	resp := s.do(t, "POST", "/answer/stream", question, header...)
+	seen := frames(t, resp, "text_delta")
+	run, _, _ = strings.Cut(seen[0].ID, ":")
+	return run
+}
+
+// withTokens makes the service ask for tokens, and returns those of callers.
+func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject string) string) {
+	iam := newIssuer(t)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.Close)
+	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.token(t, subject, "", time.Hour) }
+}
+
+func TestOneCallersRunsAreBoundedAndNotTheOthers(t *testing.T) {
+	open := make(chan struct{})
+	set, bearer := withTokens(t)
+	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, set)
+	ada, bob := bearer("ada"), bearer("bob")
+	s.reading(t, "Authorization", ada)
+	for _, path := range []string{"/answer", "/answer/stream", "/tools/add/call"} {
+		body := question
+		if path == "/tools/add/call" {
+			body = `{"args":{"a":1,"b":2}}`
+		}
+		resp := s.do(t, "POST", path, body, "Authorization", ada)
+		refused(t, resp, 429, "rate_limited")
+		comeBack(t, resp)
+	}
+	s.reading(t, "Authorization", bob)
+	close(open)
+}
+
+// A face has its own shape for it, and the same status.
+func TestTheOpenAIFacesSayThatACallerIsTooFast(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
+	body := `{"model":"m","messages":[{"role":"user","content":"?"}]}`
+	if resp := s.do(t, "POST", "/v1/chat/completions", body); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	resp := s.do(t, "POST", "/v1/chat/completions", body)
+	comeBack(t, resp)
+	e := decode[struct {
+		Error struct{ Code, Message string }
+	}](t, resp, 429)
+	if e.Error.Code != "rate_limited" || e.Error.Message == "" {
+		t.Errorf("%+v", e)
+	}
+	refused(t, s.do(t, "POST", "/answer", question), 429, "rate_limited")
+}
+
+// Who repeats a request by its key is no new load, and the one who is refused has not
+// used his key up.
+func TestARepeatedKeyNeedsNoPlace(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
+	run := s.reading(t, "Idempotency-Key", "k")
+	if again := s.reading(t, "Idempotency-Key", "k"); again != run {
+		t.Errorf("%s beside %s", again, run)
+	}
+	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 429, "rate_limited")
+	close(open)
+	if resp := s.do(t, "GET", "/runs/"+run+"/events", ""); resp.StatusCode == http.StatusOK {
+		frames(t, resp, "")
+	}
+	// Whoever reads the end may come back at once.
+	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 200)
+}
+
+func TestMemoryThatIsShortIsTold(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
+	resp := s.do(t, "POST", "/answer", question)
+	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service has no memory to spare at the moment." {
+		t.Errorf("%+v", p)
+	}
+	comeBack(t, resp)
+	if resp := s.do(t, "GET", "/healthz", ""); resp.StatusCode != 200 {
+		t.Error(resp.Status)
+	}
+}
+
+func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
+	open := make(chan struct{})
+	defer close(open)
+	s := serve(t, holds(open), nil, func(o *api.Options) {
+		o.MaxStreams = 2
+		o.Metrics = http.NotFoundHandler()
+	})
+	run := s.reading(t)
+	again := s.do(t, "GET", "/runs/"+run+"/events", "")
+	frames(t, again, "text_delta")
+	for _, path := range []string{"/runs/" + run + "/events", "/tools", "/runs"} {
+		resp := s.do(t, "GET", path, "")
+		refused(t, resp, 503, "overloaded")
+		comeBack(t, resp)
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml"} {
+		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+func TestOpenRequestsOfOneCallerAreBounded(t *testing.T) {
+	open := make(chan struct{})
+	defer close(open)
+	set, bearer := withTokens(t)
+	s := serve(t, holds(open), nil, func(o *api.Options) {
+		set(o)
+		o.MaxStreamsPerCaller = 1
+	})
+	ada, bob := bearer("ada"), bearer("bob")
+	s.reading(t, "Authorization", ada)
+	refused(t, s.do(t, "GET", "/tools", "", "Authorization", ada), 429, "rate_limited")
+	s.reading(t, "Authorization", bob)
+}

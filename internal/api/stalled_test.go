@@ -1,0 +1,144 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/sse"
+)
+
+// talks is a model that says so many pieces of n bytes, one in each interval, once open is
+// closed.
+func talks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.Script {
+	piece := map[string]any{"content": strings.Repeat("x", n)}
+	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+		llmtest.Stream(w, "", map[string]any{"content": "Well"})
+		select {
+		case <-open:
+		case <-r.Context().Done():
+		}
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for range pieces {
+			llmtest.Stream(w, "", piece)
+			select {
+			case <-tick.C:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		llmtest.Stream(w, "stop", map[string]any{"content": "."})
+	})
+}
+
+// Readers that take nothing are let go when the time for one write is over, and those who
+// read get everything as it comes. facts/reliability.md L4; with LOAD=1 as many as there.
+func TestReadersThatStallAreLetGo(t *testing.T) {
+	live, stalled, interval, timeout := 50, 50, 30*time.Millisecond, time.Second
+	if os.Getenv("LOAD") != "" {
+		live, stalled, interval, timeout = 2000, 1000, time.Second, 5*time.Second
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
+	defer cancel()
+	open := make(chan struct{})
+	house := agenttest.Build(t, talks(open, 60, 8<<10, interval), nil)
+	gone := &connections{target: stalled, done: make(chan struct{})}
+	var atBegin sync.Map // connections that are not the readers'
+	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(api.WriteBuffer)
+		return ctx
+	}
+	server.Config.ConnState = func(c net.Conn, s http.ConnState) {
+		if _, ok := atBegin.Load(c.RemoteAddr().String()); ok {
+			gone.state(c, s)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	s := &service{House: house, Server: server}
+	run := s.reading(t)
+
+	connect := func() *bufio.Reader {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
+		_, err = fmt.Fprintf(c, "GET /runs/%s/events HTTP/1.1\r\nHost: localhost\r\n\r\n", run)
+		r := bufio.NewReaderSize(c, 512)
+		for line := ""; err == nil && !strings.HasPrefix(line, "event: text_delta"); {
+			line, err = r.ReadString('\n')
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		atBegin.Store(c.LocalAddr().String(), true)
+		return r
+	}
+	for range stalled {
+		connect()
+	}
+	late := make([]time.Duration, live)
+	var broken sync.Once // one says enough
+	var began time.Time
+	ready := make(chan struct{}) // began is set
+	var all sync.WaitGroup
+	for i := range live {
+		resp := s.doContext(ctx, t, "GET", "/runs/"+run+"/events", "")
+		all.Go(func() {
+			<-ready
+			events := 0
+			for r := sse.NewReader(bufio.NewReader(resp.Body), 1<<20); ; events++ {
+				f, err := r.Next()
+				if err != nil {
+					broken.Do(func() { t.Errorf("a reader got %d events and then %v", events, err) })
+					return
+				}
+				if at := sentAt(f.Data); at.After(began) {
+					late[i] = max(late[i], time.Since(at))
+				}
+				if f.Event == "final_answer" {
+					return
+				}
+			}
+		})
+	}
+	began = time.Now()
+	close(ready)
+	close(open)
+	select {
+	case <-gone.done:
+		t.Logf("the last of %d stalled readers was let go %s after the first byte", stalled, time.Since(began).Round(10*time.Millisecond))
+	case <-ctx.Done():
+		t.Error("stalled readers are still there")
+	}
+	all.Wait()
+	slices.Sort(late)
+	t.Logf("the latest event of each of %d live readers came p50 %s, p99 %s, at most %s after it was kept", live, late[live/2], late[live*99/100], late[live-1])
+}
+
+// sentAt is when an event was kept.
+func sentAt(data []byte) time.Time {
+	_, rest, _ := strings.Cut(string(data[:min(len(data), 200)]), `"ts":`)
+	ms, err := strconv.ParseInt(rest[:strings.IndexByte(rest, ',')], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return time.UnixMilli(ms)
+}
