@@ -209,11 +209,14 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
+	delete(fields, "ask_at_limit") // on_limit of the budget
 	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)
-	sameKeys(t, "Question/budget", fieldsOf(reflect.TypeFor[agent.Budget]()), d.flat(component("Limits"))["properties"].(object))
+	limits := fieldsOf(reflect.TypeFor[agent.Budget]())
+	limits["on_limit"] = limits["seconds"] // of the request: the operator has none
+	sameKeys(t, "Question/budget", limits, d.flat(component("Limits"))["properties"].(object))
 	sameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flat(component("ServerPrompt"))["properties"].(object))
 	message := fieldsOf(reflect.TypeFor[agent.Message]())
 	for _, name := range []string{"media", "calls", "call_id"} {
