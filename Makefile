@@ -5,6 +5,8 @@ REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6
+SOAK        ?= 90s
+REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -59,6 +61,14 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 	LOAD=1 go test -count=1 -v -timeout 10m -run 'TestThreeTimesTheLoad|TestReadersThatStall|TestConnections|TestFilesThat|TestMemoryThatRuns' ./cmd/server ./internal/api
 	go test -count=1 -v -run Noisy ./internal/agent/admission
 
+.PHONY: faults
+faults: ## faults F1 to F38, drains and leaks against the built binary, and their table
+	go test -count=1 -v ./internal/faults | grep -v '^=== '
+
+.PHONY: soak
+soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
+	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
+
 .PHONY: bench
 bench: ## every benchmark COUNT times, summed up by benchstat
 	go test -run '^$$' -bench . -benchmem -count $(COUNT) ./... | tee bench.txt
@@ -67,7 +77,7 @@ bench: ## every benchmark COUNT times, summed up by benchstat
 .PHONY: golden
 golden: ## renew the golden files and the documents made from the code
 	go test ./cmd/server ./internal/demo -update
-	go test ./internal/api/chat ./internal/api/responses ./internal/api/aisdk ./internal/api/agui -update
+	go test ./internal/api/chat ./internal/api/responses ./internal/api/aisdk ./internal/api/agui ./internal/api/mcptool -update
 
 .PHONY: browser-test
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)

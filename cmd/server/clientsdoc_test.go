@@ -17,6 +17,7 @@ var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 	"sh":     runShell,
 	"go":     runGo,
 	"js":     runNode,
+	"mjs":    runRuntime,
 	"jsx":    runPage,
 	"ts":     runTypeScript,
 	"python": runPython,
@@ -57,6 +58,26 @@ func TestTheExamplesOfClientsRun(t *testing.T) {
 	}
 	if ran < 7 {
 		t.Errorf("only %d examples were found", ran)
+	}
+}
+
+// The settings for MCP hosts are true: the host that reads them here is answerd itself.
+func TestTheSettingsOfMCPHostsConnect(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := regexp.MustCompile("(?s)## MCP hosts.*?```json\n(.*?)```").FindStringSubmatch(string(doc))
+	if settings == nil {
+		t.Fatal("there are none")
+	}
+	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	config := file(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
+	env := map[string]string{"MCP_CONFIG_PATH": config, "DEFAULT_MODEL_ID": "m"}
+	var out strings.Builder
+	if err := run(t.Context(), []string{"check"}, func(name string) string { return env[name] }, &out, &out); err != nil || !strings.Contains(out.String(), "answerd") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
 
@@ -105,18 +126,26 @@ func runGo(t *testing.T, code string) *exec.Cmd {
 
 // runNode runs code as a program.
 func runNode(t *testing.T, code string) *exec.Cmd {
-	return command(t, "node", installed(t, "example.mjs", code))
+	return command(t, "node", installed(t, clients, "example.mjs", code))
+}
+
+// runRuntime runs a runtime of CopilotKit's, and asks by CopilotKit's client.
+func runRuntime(t *testing.T, code string) *exec.Cmd {
+	return command(t, "node", clients+"/copilotkit/drive.js", installed(t, clients+"/copilotkit", "example.mjs", code), "What is 12.5 * 8?")
 }
 
 // runPage runs a component in a page, and asks by its form.
 func runPage(t *testing.T, code string) *exec.Cmd {
-	return command(t, "node", "../../internal/api/clients/page.js", installed(t, "example.jsx", code), "What is 12.5 * 8?", "= 100")
+	return command(t, "node", clients+"/page.js", installed(t, clients, "example.jsx", code), "What is 12.5 * 8?", "= 100")
 }
 
-// installed is code among the packages that internal/api/clients/run.sh has installed.
-func installed(t *testing.T, name, code string) string {
+// clients is where the packages are that run.sh there has installed.
+const clients = "../../internal/api/clients"
+
+// installed is code in a file among the packages of dir.
+func installed(t *testing.T, dir, name, code string) string {
 	t.Helper()
-	modules, err := filepath.Abs("../../internal/api/clients/node_modules")
+	modules, err := filepath.Abs(dir + "/node_modules")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,12 +157,12 @@ func installed(t *testing.T, name, code string) string {
 	if got, _ := os.ReadFile(filepath.Join(modules, ".installed")); string(got) != string(wanted) {
 		t.Skip("the packages are not installed: make clients does that")
 	}
-	dir, err := os.MkdirTemp(modules, ".example-")
+	own, err := os.MkdirTemp(modules, ".example-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return file(t, dir, name, code)
+	t.Cleanup(func() { os.RemoveAll(own) })
+	return file(t, own, name, code)
 }
 
 // runTypeScript strips the types that this document uses: Node 20 does not.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 
 	"answerd/internal/demo"
 	"answerd/internal/telemetry"
@@ -85,9 +86,15 @@ func iamPart(issuer, secret string, logger *slog.Logger) builder {
 	}
 }
 
+// mcpPart sends people to a page of its own only where the listener is sure to be on
+// their machine.
 func mcpPart(issuer string, logger *slog.Logger) builder {
-	return func(string) (http.Handler, func(), error) {
-		h, err := demo.NewMCPServer(demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger})
+	return func(url string) (http.Handler, func(), error) {
+		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
+		if strings.HasPrefix(url, "http://127.0.0.1:") {
+			c.URL = url
+		}
+		h, err := demo.NewMCPServer(c)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -114,7 +114,7 @@ func TestTheConfigurationIsReadAgain(t *testing.T) {
 		resp.Body.Close()
 	}
 	list()
-	if got := serversOf(t, c, url); got != "one connected 0, two connected 8" {
+	if got := serversOf(t, c, url); got != "one connected 0, two connected 10" {
 		t.Error(got)
 	}
 
@@ -123,7 +123,7 @@ func TestTheConfigurationIsReadAgain(t *testing.T) {
 	if line := p.until(t, "refused"); !strings.Contains(line, `server \"two\", pni: unknown field (line 3)`) {
 		t.Error(line)
 	}
-	if got := serversOf(t, c, url); got != "one connected 0, two connected 8" {
+	if got := serversOf(t, c, url); got != "one connected 0, two connected 10" {
 		t.Error(got)
 	}
 
@@ -159,8 +159,8 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	settings := w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path)
 	out := &buffer{}
 	err := run(t.Context(), []string{"check"}, settings, out, io.Discard)
-	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"calculate\" of server crm\n  + endpoint: http://127.0.0.1") ||
-		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 8") {
+	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"book_table\" of server crm\n  + endpoint: http://127.0.0.1") ||
+		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 10") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, args := range [][]string{{"check", "-accept"}, {"check"}} {

@@ -9,10 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 	_ "time/tzdata" // the image has no zone database
 
@@ -28,16 +25,12 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// closeTimeout bounds what is left to do once every run has ended.
-const closeTimeout = 5 * time.Second
-
-// serve puts the parts together, bottom up, and serves until ctx ends or the second
-// signal comes. listening is told the address once it is there.
+// serve puts the parts together, bottom up, serves until ctx ends, and drains.
+// listening is told the address once it is there.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
 	// From the start, so that no signal falls between the first and the drain.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
+	haste, stop := newHaste(ctx)
+	defer stop()
 	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
@@ -46,7 +39,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	defer closing(logger, "telemetry", tel.Shutdown)
+	defer haste.closing(logger, "telemetry", tel.Shutdown)
 
 	verifier, err := newVerifier(c, logger)
 	if err != nil {
@@ -112,7 +105,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(),
+		Version: version, Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -128,47 +121,13 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
 	listening(listener.Addr().String())
 
+	delay := c.ShutdownDelay
 	select {
 	case err = <-failed: // only Shutdown ends a server well
+		delay = 0 // nobody can be told any more
 	case <-ctx.Done():
 	}
-	logger.Info("draining", "timeout", c.DrainTimeout.String())
-	handler.Unready()
-	drain(runs, c.DrainTimeout, signals)
-	return errors.Join(err, shutdown(server))
-}
-
-// drain lets the runs end within the time given, or until the second of signals, and
-// then ends them. Requests for new runs are answered meanwhile, with a refusal.
-func drain(runs *agent.Agent, timeout time.Duration, signals <-chan os.Signal) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	over := make(chan struct{})
-	defer close(over)
-	listening.Go(func() {
-		for range 2 {
-			select {
-			case <-signals:
-			case <-over:
-				return
-			}
-		}
-		cancel()
-	})
-	runs.Drain(ctx)
-}
-
-// shutdown closes the listener and waits for the last responses. Followers have seen
-// their runs end; whoever still holds a connection is cut.
-func shutdown(server *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	if err := server.Shutdown(ctx); err != nil {
-		return server.Close()
-	}
-	return nil
+	return errors.Join(err, drain(haste, handler, runs, server, delay, c.DrainTimeout, logger))
 }
 
 func newServer(h http.Handler) *http.Server {
@@ -269,13 +228,4 @@ func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetr
 		return nil, &configError{"ENABLE_TRACING", err.Error()}
 	}
 	return tel, nil
-}
-
-// closing runs one last step, bounded, and logs what it could not do.
-func closing(logger *slog.Logger, what string, f func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	if err := f(ctx); err != nil {
-		logger.Warn("closing failed", "what", what, "error", err)
-	}
 }

@@ -26,8 +26,8 @@ func (a *Agent) admit(ctx context.Context, ru *run, owner auth.Identity) error {
 	return err
 }
 
-// enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then,
-// unless nil, is called with the agent's mutex held.
+// enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then
+// is called with the agent's mutex held.
 func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Place)) (*admission.Place, error) {
 	place, err := a.gate.Enter(ctx, caller.Key())
 	if err == nil && !a.register(place, then) {
@@ -52,8 +52,6 @@ func (a *Agent) register(place *admission.Place, then func(*admission.Place)) bo
 		return false
 	}
 	a.runs.Add(1)
-	if then != nil {
-		then(place)
-	}
+	then(place)
 	return true
 }

@@ -107,6 +107,7 @@ type Agent struct {
 
 	stopClaims context.CancelFunc
 	claiming   sync.WaitGroup
+	settled    chan struct{} // of capacity 1: a run has left, or waits for a person
 	leave      sync.Once
 	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
 
@@ -114,6 +115,7 @@ type Agent struct {
 
 	mu       sync.Mutex // guards the fields below and the timer of every run
 	active   map[string]*run
+	direct   int            // calls without a run that go on
 	watchers map[string]int // how many read a run here, by its id
 	draining bool
 }
@@ -155,7 +157,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, Short: o.MemoryShort})
-	a.leaving = make(chan struct{})
+	a.settled, a.leaving = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
 		a.claiming.Go(func() { a.claims(ctx) })
@@ -170,7 +172,8 @@ func New(o Options) (*Agent, error) {
 //
 // Where too many runs go on, it waits for a place, for at most a second.
 //
-// Errors: *InvalidError, ErrForbidden, ErrDraining, *Refusal, ErrKeyReused, or the log's.
+// Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
+// ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.check(owner, &r); err != nil {
 		return event.Run{}, err
@@ -254,9 +257,11 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 // with, or has nothing to wait for: whoever reads a run here can read it there.
 func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
 
-// Drain refuses new runs and waits until the others have ended. When ctx is done first,
-// it hands them over where the log outlives this process, and ends them where it doesn't,
-// each with a terminal event of its own; it returns once that is done.
+// Drain refuses new runs and waits until the others have ended, or do nothing but wait
+// for a person, who may take longer than any process has. When ctx is done first, it
+// does not wait for them either. What is left then it hands over where the log outlives
+// this process, and ends where it doesn't, each with a terminal event of its own; it
+// returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
@@ -266,15 +271,39 @@ func (a *Agent) Drain(ctx context.Context) {
 	a.gate.Close()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	for !a.idle() {
+		select {
+		case <-a.settled:
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	if a.Durable {
 		a.handOver()
 	}
 	a.stop(errShutdown)
 	<-done
+}
+
+// idle reports whether nothing goes on but runs that wait for a person.
+func (a *Agent) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.active {
+		if !r.waits.still.Load() {
+			return false
+		}
+	}
+	return a.direct == 0
+}
+
+// settle says that there may be less that goes on.
+func (a *Agent) settle() {
+	select {
+	case a.settled <- struct{}{}:
+	default:
+	}
 }
 
 // handOver leaves all runs to other processes.

@@ -61,7 +61,7 @@ func lower[N int | int64 | float64](a, b N) N {
 
 // budget counts what a run may still use. Its seconds are the clock's.
 type budget struct {
-	price llm.Price
+	price *llm.Price // nil is unknown
 	clock *clock
 	waits *waits
 
@@ -84,7 +84,8 @@ type limit struct {
 }
 
 func newBudget(r Request, price *llm.Price, c *clock, w *waits) *budget {
-	b := &budget{
+	return &budget{
+		price:  price,
 		clock:  c,
 		waits:  w,
 		turns:  limit{name: "max_turns", max: float64(r.MaxTurns)},
@@ -98,10 +99,6 @@ func newBudget(r Request, price *llm.Price, c *clock, w *waits) *budget {
 
 		seconds: r.Budget.Seconds,
 	}
-	if price != nil {
-		b.price = *price
-	}
-	return b
 }
 
 // spent is the name of a limit after which no further turn with tools may follow, "" if
@@ -150,7 +147,19 @@ func (b *budget) countLocked(u event.Usage) {
 	b.input.used += float64(u.InputTokens)
 	b.output.used += float64(u.OutputTokens)
 	b.total.used += float64(u.TotalTokens)
-	b.cost.used += (float64(u.InputTokens)*b.price.Input + float64(u.OutputTokens)*b.price.Output) / 1e6
+	if cost := b.costOf(u); cost != nil {
+		b.cost.used += *cost
+	}
+}
+
+// costOf is what tokens cost, to a millionth of a millionth; nil where nobody knows.
+func (b *budget) costOf(u event.Usage) *float64 {
+	if b.price == nil {
+		return nil
+	}
+	// Prices are per million. What is left of them beyond that has no end in binary.
+	cost := math.Round(float64(u.InputTokens)*b.price.Input*1e6+float64(u.OutputTokens)*b.price.Output*1e6) / 1e12
+	return &cost
 }
 
 // takeResult counts a result that goes into the conversation, and returns as much of

@@ -83,6 +83,24 @@ func TestEveryLimitIsAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 	}
 }
 
+// The same run costs 50 tokens in and 25 out, or nobody knows what.
+func TestTheCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
+	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
+		h := agenttest.Build(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
+			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: price}}
+		})
+		events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: 4}).ID)
+		end := agenttest.Last[event.FinalAnswer](t, events)
+		u := end.Metadata.Usage
+		switch cost := end.Metadata.Cost; {
+		case price == nil && cost != nil:
+			t.Errorf("%s: cost %g", name, *cost)
+		case price != nil && (cost == nil || *cost != (float64(u.InputTokens)*price.Input+float64(u.OutputTokens)*price.Output)/1e6):
+			t.Errorf("%s: cost %v of %+v", name, cost, u)
+		}
+	}
+}
+
 // A run that stays within its limits says nothing of them, however near it comes.
 func TestALimitThatIsNotNearIsNotMentioned(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)

@@ -126,6 +126,13 @@ func (c *clock) stop() {
 
 // tick reaches the marks whose time has come.
 func (c *clock) tick() {
+	var err error
+	defer func() {
+		if err != nil {
+			c.end(err)
+		}
+	}()
+	defer recovered(&err) // the goroutine is a timer's
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped || c.held > 0 {

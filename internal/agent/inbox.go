@@ -91,7 +91,10 @@ func (b *inbox) listenLocked() {
 	// Not with the run's own context: who gives up a question has to know what came first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
 	b.cancel = cancel
-	go b.read(ctx)
+	go func() {
+		defer close(b.over)
+		b.run.guard(func() { b.read(ctx) })
+	}()
 }
 
 // close returns when nothing is taken any more.
@@ -107,7 +110,6 @@ func (b *inbox) close() {
 
 // read takes what comes. It also watches whether the run is still ours to execute.
 func (b *inbox) read(ctx context.Context) {
-	defer close(b.over)
 	var lost <-chan struct{}
 	if b.run.job != nil {
 		lost = b.run.job.Lost()

@@ -175,7 +175,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 		defer func() { in.took = time.Since(started) }()
 		return in.own(ctx, in)
 	}
-	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: traceMeta(ctx), Principal: in.caller, Approved: in.approved}
+	call := mcp.Call{Tool: in.Tool, Args: in.args, Check: true, Context: in.context, Meta: in.meta(ctx), Principal: in.caller, Approved: in.approved}
 	if in.said != nil {
 		call.Progress = func(p mcp.Progress) { in.said.progress(ctx, p) }
 		call.Log = func(m mcp.LogMessage) { in.said.log(ctx, m) }
@@ -213,12 +213,13 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 	return res, nil
 }
 
-// traceMeta is the W3C trace context for the _meta of an MCP request, which is how
-// a server that is not reached over HTTP continues the trace.
-func traceMeta(ctx context.Context) map[string]any {
+// meta is the _meta of the request: the W3C trace context, which is how a server that is
+// not reached over HTTP continues the trace, and how far the question has come.
+func (in *invocation) meta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	meta := make(map[string]any, len(carrier))
+	meta := make(map[string]any, len(carrier)+1)
+	meta[HopsKey] = in.hops()
 	for k, v := range carrier {
 		meta[k] = v
 	}

@@ -158,6 +158,7 @@ func (l *loop) finalAnswer(said reply) event.Body {
 	if l.cutOff != "" {
 		l.meta.FinishReason = l.cutOff
 	}
+	l.meta.Cost = l.budget.costOf(l.meta.Usage)
 	return event.FinalAnswer{Answer: said.text, Metadata: l.meta, FinishReason: l.meta.FinishReason}
 }
 

@@ -58,6 +58,8 @@ type Request struct {
 	FormsDeclined bool
 	// ApprovalsDeclined says that they can fill in forms, and approve nothing.
 	ApprovalsDeclined bool
+	// Hops is how many agents the question came through on its way here.
+	Hops int
 	// Record is what the face that starts the run needs again; it is kept with the run.
 	Record []byte
 
@@ -102,6 +104,9 @@ type Message struct {
 
 // check fills in the defaults of r and refuses what could never run.
 func (a *Agent) check(owner auth.Identity, r *Request) error {
+	if r.Hops > MaxHops {
+		return ErrTooManyHops
+	}
 	if r.Model == "" {
 		r.Model = a.DefaultModel
 	}

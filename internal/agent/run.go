@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -94,6 +92,7 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 func (a *Agent) execute(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
+	defer a.contain(r)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
 	seconds := r.req.Budget.Seconds
 	if r.past != nil {
@@ -167,21 +166,7 @@ func (a *Agent) retire(r *run) {
 	}
 	r.cancel(nil)
 	r.place.Leave()
-}
-
-// panicError is a panic in a goroutine of a run. It ends that run and no other.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// recovered turns a panic into an error of the function that defers it.
-func recovered(err *error) {
-	if v := recover(); v != nil {
-		*err = &panicError{v, debug.Stack()}
-	}
+	a.settle()
 }
 
 // failure is the one place that turns an error into a terminal event. The log gets
@@ -218,5 +203,5 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
 	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", attrs...)
-	return event.RunError{Code: "internal", Message: "The run failed inside the service.", PartialAnswer: partial}
+	return event.RunError{Code: "internal", Message: failedInside, PartialAnswer: partial}
 }

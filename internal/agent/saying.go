@@ -33,7 +33,11 @@ func (s *sayings) log(ctx context.Context, m mcp.LogMessage) {
 }
 
 func (s *sayings) append(ctx context.Context, b event.Body) {
-	if err := s.run.say(ctx, b); err != nil && s.err == nil {
+	err := func() (err error) {
+		defer recovered(&err) // the goroutine is mcp's
+		return s.run.say(ctx, b)
+	}()
+	if err != nil && s.err == nil {
 		s.err = err
 	}
 }

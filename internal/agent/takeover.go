@@ -111,7 +111,8 @@ func (e *lostError) Unwrap() error { return e.err }
 // resume reads what the run did so far, and makes ready to go on from there. Its context
 // bounds nothing here: a run that was cancelled has to end in an orderly way, too.
 // unread is why its request cannot be read, nil if it can.
-func (r *run) resume(unread error) error {
+func (r *run) resume(unread error) (err error) {
+	defer recovered(&err) // or the run would be the end of one process after the other
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), departTime)
 	defer cancel()
 	a := r.agent

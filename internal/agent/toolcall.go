@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 )
@@ -33,11 +34,12 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 // It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
 // Errors: *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	place, err := a.enter(ctx, caller, nil)
+	place, err := a.enter(ctx, caller, func(*admission.Place) { a.direct++ })
 	if err != nil {
 		return event.ToolResult{}, err
 	}
 	defer a.runs.Done()
+	defer a.endDirect()
 	defer place.Leave()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -60,4 +62,11 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 		return event.ToolResult{}, &ToolCallError{*end.failed}
 	}
 	return *end.worked, nil
+}
+
+func (a *Agent) endDirect() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.direct--
+	a.settle()
 }

@@ -21,6 +21,7 @@ type waits struct {
 	run *run
 
 	asking atomic.Int32 // how many are open, for who has no time to wait for mu
+	still  atomic.Bool  // the run is suspended, for the same
 
 	// mu protects what follows. It is held across the appends of questions, answers and
 	// suspended, so that they come in the order of what they say.
@@ -183,6 +184,8 @@ func (w *waits) suspendLocked() error {
 		}
 	}
 	w.suspended = make(chan struct{})
+	w.still.Store(true)
+	w.run.agent.settle() // for who waits until nothing goes on
 	if w.parksLocked() {
 		w.run.leave(errParked)
 	}
@@ -231,6 +234,7 @@ func (w *waits) wakeLocked() {
 	if w.suspended != nil {
 		close(w.suspended)
 		w.suspended = nil
+		w.still.Store(false)
 		w.run.clock.resume()
 	}
 }

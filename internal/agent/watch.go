@@ -60,7 +60,7 @@ func (r *run) restLocked(grace time.Duration) {
 	if r.Background || r.timer != nil || r.agent.watchers[r.ID] > 0 || r.waits.asking.Load() > 0 {
 		return
 	}
-	r.timer = time.AfterFunc(grace, func() { r.agent.abandon(r) })
+	r.timer = time.AfterFunc(grace, func() { r.guard(func() { r.agent.abandon(r) }) })
 }
 
 func (r *run) stayLocked() {

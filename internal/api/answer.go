@@ -223,6 +223,11 @@ func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, er
 	if err != nil {
 		return agent.Request{}, err
 	}
+	return keyed(r, body, req)
+}
+
+// keyed is req with the key of the request that asks for it by body, if it has one.
+func keyed(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
 		return req, nil

@@ -5,6 +5,7 @@
 //	// at the end:
 //	h.Unready()      // /readyz says so
 //	a.Drain(ctx)     // every follower sees its run end
+//	h.Close()        // the sessions of MCP hosts end
 //	srv.Shutdown(ctx)
 //
 // A handler decodes, calls one method, encodes. What every request needs stands in
@@ -24,6 +25,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/mcp/host"
 )
 
 // Bounds of the http.Server that serves the API. WriteTimeout must stay 0: it would
@@ -59,6 +61,7 @@ type Options struct {
 	// how many of one caller, 0 means any number.
 	MaxStreams, MaxStreamsPerCaller int
 
+	Version string       // of this service
 	Metrics http.Handler // behind a token, where callers bring one
 	OpenAPI []byte
 	Console http.Handler
@@ -72,7 +75,8 @@ type Handler struct {
 	http.Handler
 	unready atomic.Bool
 	started time.Time
-	torn    torn
+	told    told
+	host    *host.Handler
 	crowd   *crowd
 }
 
@@ -97,12 +101,16 @@ func New(o Options) *Handler {
 		o.TraceID = func(context.Context) string { return "" }
 	}
 	h := &Handler{Options: o, started: time.Now(), crowd: newCrowd()}
+	h.host = h.newHost()
 	h.Handler = h.routes()
 	return h
 }
 
 // Unready makes /readyz fail from now on, so that no new traffic is sent here.
 func (h *Handler) Unready() { h.unready.Store(true) }
+
+// Close ends what MCP hosts have open, and returns when it is gone. The listener may go on.
+func (h *Handler) Close() { h.host.Close() }
 
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {
@@ -135,14 +143,19 @@ func (h *Handler) routes() http.Handler {
 		r.Use(h.sameOrigin, h.readableQuery, h.authenticate, h.bounded)
 		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
 		r.Get("/v1/models", h.handle(h.models))
+		r.Get("/v1/models/{model}", h.handle(h.model))
 		r.Post("/v1/responses", h.handle(h.createResponse))
 		r.Get("/v1/responses/{response_id}", h.handle(h.response))
+		r.Delete("/v1/responses/{response_id}", h.handle(h.deleteResponse))
+		r.Get("/v1/responses/{response_id}/input_items", h.handle(h.inputItems))
 		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
 		r.Post("/api/chat", h.handle(h.uiChat))
 		r.Get("/api/chat/{id}/stream", h.handle(h.uiResume))
 		r.Post("/api/chat/{id}/stop", h.handle(h.uiStop))
 		r.Post("/agui", h.handle(h.agui))
 		r.Get("/agui/capabilities", h.handle(h.aguiCapabilities))
+		r.Post("/mcp", h.handle(h.mcp))
+		r.Delete("/mcp", h.handle(h.mcp))
 		r.Post("/answer", h.handle(h.answer))
 		r.Post("/answer/stream", h.handle(h.stream))
 		r.Get("/answer/stream", h.handle(h.streamQuery))

@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// approve gives the answers to approval requests. The response that follows begins where
-// the one that asked ended.
+// approve gives the answers to approval requests, all of them or none. The response that
+// follows begins where the one that asked ended.
 func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Request) error {
 	id := q.Approvals[0].Run
 	run, err := h.owned(r, id)
@@ -26,15 +26,26 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 	if !ok {
 		return newProblem("not_found", "There is no such response.")
 	}
-	after := int64(0)
+	var inputs []agent.Input
 	for _, a := range q.Approvals {
-		err := h.Agent.Answer(r.Context(), identity(r), id, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
-		if err != nil && !(errors.Is(err, agent.ErrAnswered) && answeredSo(events, a)) {
-			return err
+		if !answeredSo(events, a) {
+			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 		}
-		after = max(after, askedBy(events, a.Interrupt))
 	}
-	return h.respond(w, r, stretch{run, kept, after}, q.Stream, q.Background)
+	if len(inputs) > 0 {
+		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
+	}
+	again := errors.Is(err, agent.ErrAnswered) // the same request may have come at the same moment
+	if err == nil || again {
+		events, err = h.all(r.Context(), id)
+		if err == nil && again && slices.ContainsFunc(q.Approvals, func(a responses.Approval) bool { return !answeredSo(events, a) }) {
+			err = onceOnly(newProblem("conflict", "This was answered otherwise, or is not asked any more."), false)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return h.respond(w, r, stretch{run, kept, answering(events, q.Approvals)}, q.Stream, q.Background)
 }
 
 // answeredSo reports whether an approval was given before just so: a client that repeats
@@ -44,20 +55,4 @@ func answeredSo(events []event.Event, a responses.Approval) bool {
 		b, ok := e.Body.(event.ApprovalResolved)
 		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve
 	})
-}
-
-// askedBy is where the response ended that asked for the approval.
-func askedBy(events []event.Event, interrupt string) int64 {
-	asked := false
-	for _, e := range events {
-		switch b := e.Body.(type) {
-		case event.ApprovalRequired:
-			asked = asked || b.InterruptID == interrupt
-		case event.Suspended:
-			if asked {
-				return e.Seq
-			}
-		}
-	}
-	return 0
 }

@@ -32,11 +32,16 @@ func TestNothingButATokenOpensADoor(t *testing.T) {
 			"POST /answer", "POST /answer/stream", "GET /answer/stream?question=a", "GET /answer/stream?question=a&access_token=" + bare, "POST /answer?access_token=" + bare,
 			"GET /runs/run_a", "GET /runs/run_a/events", "GET /runs/run_a/results/c", "POST /runs/run_a/input", "POST /runs/run_a/cancel",
 			"GET /tools", "POST /tools/meet/call", "GET /servers", "POST /servers/default/refresh", "GET /servers/default/prompts",
+			"POST /mcp", "DELETE /mcp",
 		} {
 			method, path, _ := strings.Cut(door, " ")
 			resp := s.do(t, method, path, question, header...)
 			p := refused(t, resp, 401, "unauthenticated")
-			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+s.URL+`/.well-known/oauth-protected-resource"` {
+			about := s.URL + "/.well-known/oauth-protected-resource"
+			if path == "/mcp" {
+				about += path // which is a resource of its own (RFC 9728 section 3.1)
+			}
+			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+about+`"` {
 				t.Errorf("%s, %s: challenge %s", door, name, got)
 			}
 			if said, _ := json.Marshal(p); strings.Contains(string(said), bare) {

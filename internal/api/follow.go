@@ -122,7 +122,8 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 			return false
 		}
 		if page.Ended || s.over(r.Context(), page) {
-			return true
+			// What was written last may have gone to a connection that was cut.
+			return r.Context().Err() == nil
 		}
 		more := page.More
 		switch {

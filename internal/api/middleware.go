@@ -57,6 +57,11 @@ func (h *Handler) contain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t, started := &tracked{ResponseWriter: w}, time.Now()
 		t.Header().Set("X-Content-Type-Options", "nosniff")
+		if h.unready.Load() {
+			// Whoever has the connection opens the next one elsewhere, before this one is
+			// closed under a request.
+			t.Header().Set("Connection", "close")
+		}
 		defer func() {
 			v := recover()
 			if v != nil && v != http.ErrAbortHandler {
@@ -106,7 +111,7 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
 		if allowed {
 			header.Set("Access-Control-Allow-Origin", origin)
-			header.Set("Access-Control-Expose-Headers", "Location, Preference-Applied, Retry-After, WWW-Authenticate, X-Should-Retry")
+			header.Set("Access-Control-Expose-Headers", "Location, Mcp-Session-Id, Preference-Applied, Retry-After, WWW-Authenticate, X-Should-Retry")
 		}
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
@@ -126,7 +131,8 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 // allowedHeaders are the headers that pages may send: ours, and those by which OpenAI's
 // client tells about itself, whose list grows.
 func allowedHeaders(r *http.Request) string {
-	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate"
+	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, " +
+		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 	for _, name := range strings.Split(r.Header.Get("Access-Control-Request-Headers"), ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
 		ofOpenAI := strings.HasPrefix(name, "x-stainless-") || strings.HasPrefix(name, "openai-")

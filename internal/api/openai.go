@@ -2,9 +2,13 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/chat"
@@ -45,18 +49,35 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// models is GET /v1/models.
-func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
-	var ids []string
-	for id := range h.Agent.Profiles {
-		ids = append(ids, id)
-	}
+// served are the models that the caller can ask for.
+func (h *Handler) served(r *http.Request) []chat.Model {
+	ids := slices.Sorted(maps.Keys(h.Agent.Profiles))
 	if len(ids) == 0 {
 		ids = []string{h.Agent.DefaultModel}
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.ModelFor(identity(r), id) })
-	slices.Sort(ids)
-	writeJSON(w, http.StatusOK, "application/json", chat.Models(ids, h.started))
+	return chat.Models(ids, h.started)
+}
+
+// models is GET /v1/models.
+func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.served(r)})
+	return nil
+}
+
+// model is GET /v1/models/{model}. The ids of some have slashes in them, which clients
+// escape; chi matches the path as it was escaped where that matters.
+func (h *Handler) model(w http.ResponseWriter, r *http.Request) error {
+	id := chi.URLParam(r, "model")
+	if r.URL.RawPath != "" {
+		id, _ = url.PathUnescape(id) // what cannot be is the id of no model
+	}
+	all := h.served(r)
+	i := slices.IndexFunc(all, func(m chat.Model) bool { return m.ID == id })
+	if i < 0 {
+		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the models that are served"}
+	}
+	writeJSON(w, http.StatusOK, "application/json", all[i])
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/api/mcptool"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -210,10 +211,22 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
 	delete(fields, "ask_at_limit") // on_limit of the budget
-	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record"} {
+	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)
+	var tool object
+	if err := json.Unmarshal(mcptool.InputSchema, &tool); err != nil {
+		t.Fatal(err)
+	}
+	asked := tool["properties"].(object)
+	for _, name := range []string{"budget", "prompt"} {
+		documented := maps.Clone(d.flat(d.flat(properties[name]))["properties"].(object))
+		delete(documented, "on_limit") // a host is not asked for more
+		sameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), documented)
+	}
+	asked["background"] = nil // a call has a result
+	sameKeys(t, "the tool", asked, properties)
 	limits := fieldsOf(reflect.TypeFor[agent.Budget]())
 	limits["on_limit"] = limits["seconds"] // of the request: the operator has none
 	sameKeys(t, "Question/budget", limits, d.flat(component("Limits"))["properties"].(object))

@@ -145,6 +145,8 @@ func problemOf(err error) (p *problem, known bool) {
 	case errors.Is(err, agent.ErrDraining):
 		p = newProblem("draining", "The service is shutting down.").retryAfter()
 		p.header.Set("Connection", "close")
+	case errors.Is(err, agent.ErrTooManyHops):
+		p = newProblem("unprocessable", fmt.Sprintf("The question has come through %d agents already, which is where it ends: they seem to ask each other in a circle.", agent.MaxHops))
 	case errors.As(err, &noPlace):
 		p = placeProblem(noPlace)
 	case errors.Is(err, agent.ErrForbidden):

@@ -4,7 +4,7 @@ import "net/http"
 
 // singular are the headers of which a request may have one at most, because we act on
 // their one value. Authorization and Idempotency-Key are checked where they are read.
-var singular = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID"}
+var singular = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
 // onceEach refuses a request with two of them: whoever stands in front of us may have
 // judged by the other one (RFC 9110 section 5.3).

@@ -43,24 +43,26 @@ func TestWhatIsAnothersDoesNotExist(t *testing.T) {
 
 	// What of the path, the header or the body is the id, by route; none stands for it.
 	doors := map[string][]struct{ path, body, header, id, none string }{
-		"GET /runs/{run_id}":                      {{"/runs/ID", "", "", run, "run_none"}},
-		"DELETE /runs/{run_id}":                   {{"/runs/ID", "", "", run, "run_none"}},
-		"GET /runs/{run_id}/events":               {{"/runs/ID/events", "", "", run, "run_none"}, {"/runs/ID/events?after=99", "", "", run, "run_none"}, {"/runs/ID/events", "", "ID:1", run, "run_none"}},
-		"GET /runs/{run_id}/results/{call_id}":    {{"/runs/ID/results/" + waits.CallID, "", "", run, "run_none"}},
-		"POST /runs/{run_id}/input":               {{"/runs/ID/input", approval, "", run, "run_none"}},
-		"POST /runs/{run_id}/cancel":              {{"/runs/ID/cancel", "", "", run, "run_none"}},
-		"POST /answer/stream":                     {{"/answer/stream", question, "ID:1", run, "run_none"}},
-		"GET /answer/stream":                      {{"/answer/stream", "", "ID:1", run, "run_none"}},
-		"GET /runs":                               {{"/runs?thread_id=ID", "", "", "c", "none"}, {"/runs?status=suspended", "", "", "", ""}},
-		"GET /v1/responses/{response_id}":         {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}},
-		"POST /v1/responses/{response_id}/cancel": {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}},
-		"POST /v1/responses":                      {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
-		"GET /api/chat/{id}/stream":               {{"/api/chat/ID/stream", "", "", "c", "none"}},
-		"POST /api/chat/{id}/stop":                {{"/api/chat/ID/stop", "", "", "c", "none"}},
-		"POST /agui":                              {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
+		"GET /runs/{run_id}":                          {{"/runs/ID", "", "", run, "run_none"}},
+		"DELETE /runs/{run_id}":                       {{"/runs/ID", "", "", run, "run_none"}},
+		"GET /runs/{run_id}/events":                   {{"/runs/ID/events", "", "", run, "run_none"}, {"/runs/ID/events?after=99", "", "", run, "run_none"}, {"/runs/ID/events", "", "ID:1", run, "run_none"}},
+		"GET /runs/{run_id}/results/{call_id}":        {{"/runs/ID/results/" + waits.CallID, "", "", run, "run_none"}},
+		"POST /runs/{run_id}/input":                   {{"/runs/ID/input", approval, "", run, "run_none"}},
+		"POST /runs/{run_id}/cancel":                  {{"/runs/ID/cancel", "", "", run, "run_none"}},
+		"POST /answer/stream":                         {{"/answer/stream", question, "ID:1", run, "run_none"}},
+		"GET /answer/stream":                          {{"/answer/stream", "", "ID:1", run, "run_none"}},
+		"GET /runs":                                   {{"/runs?thread_id=ID", "", "", "c", "none"}, {"/runs?status=suspended", "", "", "", ""}},
+		"GET /v1/responses/{response_id}":             {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}},
+		"DELETE /v1/responses/{response_id}":          {{"/v1/responses/ID", "", "", response, "resp_none"}},
+		"GET /v1/responses/{response_id}/input_items": {{"/v1/responses/ID/input_items", "", "", response, "resp_none"}},
+		"POST /v1/responses/{response_id}/cancel":     {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}},
+		"POST /v1/responses":                          {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
+		"GET /api/chat/{id}/stream":                   {{"/api/chat/ID/stream", "", "", "c", "none"}},
+		"POST /api/chat/{id}/stop":                    {{"/api/chat/ID/stop", "", "", "c", "none"}},
+		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
 	// Their ids name nothing that belongs to somebody.
-	shared := []string{"{name}", "/console/*"}
+	shared := []string{"{name}", "{model}", "/console/*"}
 	for _, route := range routesOf(t, s) {
 		named := strings.Contains(route, "{") || strings.Contains(route, "*")
 		for _, id := range shared {

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"net/http"
+	"slices"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/responses"
@@ -12,14 +13,14 @@ import (
 // stretch is a response: a run from one of its events on, to its end or to where it
 // waits for approvals.
 type stretch struct {
-	run   event.Run
-	kept  responses.Kept
-	after int64
+	run  event.Run
+	kept responses.Kept
+	responses.Span
 }
 
 // stretch is the caller's response of that id.
 func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
-	name, after, ok := responses.ParseID(id)
+	name, span, ok := responses.ParseID(id)
 	if !ok {
 		return stretch{}, event.ErrNotFound
 	}
@@ -28,38 +29,80 @@ func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
 		return stretch{}, err
 	}
 	kept, ok := responses.ReadKept(run.Request)
-	if !ok || after > run.Last.Seq {
+	if !ok || max(span.After, span.Until) > run.Last.Seq {
 		return stretch{}, event.ErrNotFound
 	}
-	return stretch{run, kept, after}, nil
+	return stretch{run, kept, span}, nil
 }
 
 // encoder tells s. Its events have to be given from the run's first on.
 func (h *Handler) encoder(r *http.Request, s stretch, skip int) (*responses.Encoder, error) {
 	head := responses.Header{
-		ID: responses.ID(s.run.ID, s.after), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
-		Previous: s.kept.Previous, Echo: s.kept.Echo, After: s.after, Skip: skip,
+		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
+		Previous: s.kept.Previous, Echo: s.kept.Echo, Span: s.Span, Skip: skip,
 	}
-	if s.after > 0 {
+	if s.After > 0 {
 		events, err := h.all(r.Context(), s.run.ID)
 		if err != nil {
 			return nil, err
 		}
-		head.Previous = responses.ID(s.run.ID, suspendedBefore(events, s.after))
+		head.Previous = responses.ID(s.run.ID, endingAt(events, s.After))
 	} else {
 		head.Lists = h.lists(r, s.kept)
 	}
 	return responses.NewEncoder(head), nil
 }
 
-// suspendedBefore is where the response began that ended with the event of that number.
-func suspendedBefore(events []event.Event, end int64) (begin int64) {
+// endingAt is the part of a run whose response ended with that event. Where the run took
+// approvals one by one, that is the response to all of them.
+func endingAt(events []event.Event, end int64) (s responses.Span) {
+	asks, last := false, int64(0) // since the run waited last; the last time it did
 	for _, e := range events {
-		if _, ok := e.Body.(event.Suspended); ok && e.Seq < end {
-			begin = e.Seq
+		if e.Seq >= end {
+			break
+		}
+		switch e.Body.(type) {
+		case event.ApprovalRequired:
+			asks = true
+		case event.ApprovalResolved:
+			if last > s.After {
+				s.Until = e.Seq
+			}
+		case event.Suspended:
+			if last = e.Seq; asks {
+				s = responses.Span{After: e.Seq}
+			}
+			asks = false
 		}
 	}
-	return begin
+	return s
+}
+
+// answering is the part of a run whose response is that to those approvals, which it has
+// taken.
+func answering(events []event.Event, approvals []responses.Approval) (s responses.Span) {
+	first, waits := int64(0), int64(0) // where the run waited, before each approval
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.Suspended:
+			waits = e.Seq
+		case event.ApprovalResolved:
+			if !slices.ContainsFunc(approvals, func(a responses.Approval) bool { return a.Interrupt == b.InterruptID }) {
+				continue
+			}
+			if first == 0 {
+				first = waits
+				s.After = waits
+			}
+			if waits > first {
+				s.Until = e.Seq
+			}
+		}
+	}
+	if first == 0 { // the answer takes its time
+		s.After = waits
+	}
+	return s
 }
 
 // lists are the tools of the MCP servers that the request named.

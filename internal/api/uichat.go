@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -92,15 +93,20 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if len(page.Runs) == 0 || page.Runs[0].Last.Terminal() && !h.torn.has(page.Runs[0].ID) {
+	if len(page.Runs) == 0 {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
 	run := page.Runs[0]
+	record := aisdk.ReadRecord(run.Request)
+	if run.Last.Terminal() && (record.Face == "" || !h.told.missed(run, time.Now())) {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return err
 	}
-	h.uiStream(w, r, aisdk.ReadRecord(run.Request).Header(run))
+	h.uiStream(w, r, record.Header(run))
 	return nil
 }
 
@@ -108,9 +114,9 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
 	f := h.untilSuspended(r, aisdk.NewEncoder(head))
 	f.header = uiHeader
-	h.torn.add(head.RunID)
+	h.told.set(head.RunID, false)
 	if h.follow(w, r, head.RunID, 0, f) {
-		h.torn.remove(head.RunID)
+		h.told.set(head.RunID, true)
 	}
 }
 
@@ -126,7 +132,7 @@ func (h *Handler) uiStop(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		for _, run := range page.Runs {
-			h.torn.remove(run.ID) // whoever stops it does not want to see it again
+			h.told.set(run.ID, true) // whoever stops it does not want to see it again
 			if _, err := h.stop(r, run.ID); err != nil && !errors.Is(err, errGone) {
 				return err
 			}

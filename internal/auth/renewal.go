@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -74,7 +75,7 @@ func (r *renewal[T]) startLocked() (*flight[T], error) {
 // run fetches and lands f: what the next caller finds is set before anybody who waits
 // is woken.
 func (r *renewal[T]) run(f *flight[T]) {
-	f.value, f.err = r.fetch(r.ctx)
+	f.value, f.err = r.contained()
 	r.mu.Lock()
 	r.current = nil
 	if f.err != nil {
@@ -88,6 +89,17 @@ func (r *renewal[T]) run(f *flight[T]) {
 	r.next = time.Now().Add(r.pause(r.failures, r.have))
 	r.mu.Unlock()
 	close(f.done)
+}
+
+// contained fetches. A panic over what came is an error: nobody's request is on this
+// goroutine, and all that wait for it would go with the process.
+func (r *renewal[T]) contained() (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &FetchError{Public: "the reply could not be dealt with", Err: fmt.Errorf("panic: %v\n%s", p, debug.Stack())}
+		}
+	}()
+	return r.fetch(r.ctx)
 }
 
 // close ends the fetch under way and waits for it. Values that are there stay.

@@ -1,9 +1,10 @@
 // Package console is the page at /: ask, watch the run, read the answer.
 //
-//	r.Method(http.MethodGet, "/", console.Handler())
-//	r.Method(http.MethodGet, "/console/*", console.Handler())
+//	h := console.Handler(console.Options{TraceURL: "https://traces.example/trace/{trace_id}"})
+//	r.Method(http.MethodGet, "/", h)
+//	r.Method(http.MethodGet, "/console/*", h)
 //
-// The page is embedded as it was written: HTML, one style sheet and ES modules, with
+// The page is embedded as it was written: HTML, style sheets and ES modules, with
 // no build step. It is a client of the API like any other, asks nothing of another
 // host, and its policy makes the browser hold it to that. What a model or a tool
 // says is hostile text: the page builds nodes from it and never markup.
@@ -18,6 +19,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"fmt"
+	"html"
 	"io/fs"
 	"net/http"
 	"path"
@@ -41,6 +43,9 @@ var contentTypes = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
+// noTraceURL is the attribute of the page's meta tag that Options.TraceURL takes the place of.
+var noTraceURL = []byte(`content="trace url"`)
+
 // file is one embedded file, ready to be served.
 type file struct {
 	content     []byte
@@ -48,9 +53,14 @@ type file struct {
 	etag        string
 }
 
+// Options say what the page cannot learn from the API.
+type Options struct {
+	TraceURL string // where a trace can be looked at, with {trace_id} in its place; "" is nowhere
+}
+
 // Handler serves the page at / and its parts under /console/. Any other path is 404.
-func Handler() http.Handler {
-	files, err := load(page)
+func Handler(o Options) http.Handler {
+	files, err := load(page, o)
 	if err != nil {
 		panic(err) // the files are part of the program: a test has read them all
 	}
@@ -77,7 +87,7 @@ func Handler() http.Handler {
 // load reads the embedded files by the path that they are served at. The page
 // itself is only at /: its links are relative to that, so that it also works behind
 // a proxy that adds a prefix.
-func load(fsys fs.FS) (map[string]file, error) {
+func load(fsys fs.FS, o Options) (map[string]file, error) {
 	files := make(map[string]file)
 	err := fs.WalkDir(fsys, "page", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -94,6 +104,7 @@ func load(fsys fs.FS) (map[string]file, error) {
 		at := "/console/" + path.Base(name)
 		if name == "page/index.html" {
 			at = "/"
+			content = bytes.Replace(content, noTraceURL, fmt.Appendf(nil, `content="%s"`, html.EscapeString(o.TraceURL)), 1)
 		}
 		sum := sha256.Sum256(content)
 		files[at] = file{content, kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}

@@ -16,7 +16,7 @@ import (
 // serve starts the handler on loopback.
 func serve(t *testing.T) (url string, client *http.Client) {
 	t.Helper()
-	s := httptest.NewServer(Handler())
+	s := httptest.NewServer(Handler(Options{}))
 	t.Cleanup(s.Close)
 	return s.URL, s.Client()
 }
@@ -44,7 +44,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 
 func embedded(t *testing.T) map[string]file {
 	t.Helper()
-	files, err := load(page)
+	files, err := load(page, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestAFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
 
 func TestETagsFollowTheContent(t *testing.T) {
 	tag := func(content string) string {
-		files, err := load(fstest.MapFS{"page/a.js": {Data: []byte(content)}})
+		files, err := load(fstest.MapFS{"page/a.js": {Data: []byte(content)}}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,8 +116,26 @@ func TestETagsFollowTheContent(t *testing.T) {
 	}
 }
 
+// The page learns where traces are without asking anybody; what an operator wrote stays
+// an attribute's value.
+func TestThePageKnowsWhereTracesAre(t *testing.T) {
+	for trace, want := range map[string]string{
+		"":                                       `<meta name="trace-url" content="">`,
+		"https://t.example/?a=1&b={trace_id}":    `<meta name="trace-url" content="https://t.example/?a=1&amp;b={trace_id}">`,
+		`https://t.example/"><script>{trace_id}`: `<meta name="trace-url" content="https://t.example/&#34;&gt;&lt;script&gt;{trace_id}">`,
+	} {
+		files, err := load(page, Options{TraceURL: trace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(files["/"].content), want) {
+			t.Errorf("%q: the page has no %s", trace, want)
+		}
+	}
+}
+
 func TestAFileOfAnUnknownKindIsRefused(t *testing.T) {
-	if _, err := load(fstest.MapFS{"page/a.exe": {}}); err == nil {
+	if _, err := load(fstest.MapFS{"page/a.exe": {}}, Options{}); err == nil {
 		t.Error("a file without content type was taken")
 	}
 }

@@ -202,7 +202,7 @@ func TestTheSameQuestionGetsTheSameCallIDs(t *testing.T) {
 func TestItSaysWhatItLacks(t *testing.T) {
 	for question, want := range map[string]string{
 		"Delete the note": "I would call delete_note, but the question does not say what to give for id.",
-		"hello":           "I found no tool that fits this question, and I know nothing by myself. I was given: calculate, convert,",
+		"hello":           "I found no tool that fits this question, and I know nothing by myself. I was given: book_table, calculate, convert,",
 	} {
 		if got := ask(conversation(question), demoTools()).text; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, standInNote) {
 			t.Errorf("%q: %q", question, got)

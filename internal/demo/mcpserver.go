@@ -31,6 +31,9 @@ type MCPConfig struct {
 	JWKSURL  string // where the issuer's keys are, over HTTP; required
 	Audience string // "" is DefaultAudience
 	Scope    string // all of it is needed, separated by spaces; "" is DefaultScope
+	// URL is where a browser reaches this server, without a slash at the end; "" leaves
+	// out connect_calendar, which sends people there.
+	URL string
 	// Logger, nil to discard, gets one line "session opened" per session and one
 	// line "tool call" per call, with the token's subject and never the token.
 	Logger *slog.Logger
@@ -71,6 +74,9 @@ func NewMCPServer(c MCPConfig) (*MCPServer, error) {
 		})
 	})
 	s.mux.HandleFunc("GET /healthz", healthz)
+	if c.URL != "" {
+		addCalendar(s.server, s.mux, c.URL)
+	}
 	return s, nil
 }
 
@@ -89,7 +95,7 @@ func (s *MCPServer) Close() {
 // newToolServer is the server behind the guard, with all tools.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
-		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, one slow tool and one that always fails.",
+		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
 		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) {
 			log.Info("session opened", "subject", subject(r))
 		},
@@ -101,6 +107,7 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 	addReport(s)
 	addFlaky(s)
 	addNotes(s, newNotebook())
+	addBooking(s)
 	s.AddReceivingMiddleware(logCalls(log), objectArguments)
 	return s
 }

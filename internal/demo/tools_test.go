@@ -80,12 +80,12 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 
 // S3.6: what a host and a model need to choose a tool and to judge its danger.
 func TestToolsDescribeThemselves(t *testing.T) {
-	_, session := world(t, MCPConfig{}, nil)
+	_, session := world(t, MCPConfig{URL: "http://127.0.0.1:1"}, nil)
 	list, err := session.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Tools) != 8 {
+	if len(list.Tools) != 10 {
 		t.Errorf("%d tools", len(list.Tools))
 	}
 	for _, tool := range list.Tools {

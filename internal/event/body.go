@@ -52,6 +52,7 @@ type Metadata struct {
 	Steps        int               `json:"steps"`
 	FinishReason string            `json:"finish_reason"`
 	Usage        Usage             `json:"usage"`
+	Cost         *float64          `json:"cost,omitempty"` // of Usage, in the operator's currency; nil without a price
 }
 
 type (

@@ -85,7 +85,12 @@ func (m Metadata) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `,"usage":{"input_tokens":`...), m.Usage.InputTokens, 10)
 	b = strconv.AppendInt(append(b, `,"output_tokens":`...), m.Usage.OutputTokens, 10)
 	b = strconv.AppendInt(append(b, `,"total_tokens":`...), m.Usage.TotalTokens, 10)
-	return append(b, "}}"...)
+	b = append(b, '}')
+	if m.Cost != nil {
+		cost, _ := json.Marshal(*m.Cost) // fails for numbers that no price has: infinity and such
+		b = append(append(b, `,"cost":`...), cost...)
+	}
+	return append(b, '}')
 }
 
 func listSize(list []json.RawMessage) (n int) {

@@ -20,7 +20,7 @@ const (
 	// eventOverhead is what an event costs besides its JSON: the Event, and the body
 	// that holds much the same text again.
 	eventOverhead = 160
-	// maxTombstones bounds the memory of runs that are gone, at some 200 bytes each.
+	// maxTombstones bounds the memory of runs that are gone, at some 750 bytes each.
 	maxTombstones = 16384
 )
 

@@ -86,7 +86,9 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 	}
 	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
-	if len(r.Tools) > 0 {
+	if len(r.Tools) == 0 {
+		head.ParallelToolCalls = nil
+	} else {
 		head.ToolChoice = wireToolChoice(r)
 		var err error
 		if tools, err = cache.render(r.Tools); err != nil {

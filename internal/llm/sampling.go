@@ -14,4 +14,6 @@ type Sampling struct {
 	Stop             []string        `json:"stop,omitempty"`
 	ReasoningEffort  string          `json:"reasoning_effort,omitempty"`
 	ResponseFormat   json.RawMessage `json:"response_format,omitempty"`
+	// ParallelToolCalls goes out only with tools: endpoints refuse it without.
+	ParallelToolCalls *bool `json:"parallel_tool_calls,omitempty"`
 }

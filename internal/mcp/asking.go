@@ -5,6 +5,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"strconv"
 	"sync"
 
@@ -28,16 +29,16 @@ const (
 
 // clientOptions are how we answer what a server asks for by itself, whatever the
 // transport. What nobody could answer is not declared.
-func clientOptions(cfg ServerConfig) *sdk.ClientOptions {
+func clientOptions(cfg ServerConfig, log *slog.Logger) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
 		// Not nil, which would offer roots. URL mode is declared only by saying so.
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
 			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
 		}},
-		ElicitationHandler: elicit,
+		ElicitationHandler: contained(log, elicit),
 	}
 	if cfg.Sampling {
-		o.CreateMessageHandler = answerSampling
+		o.CreateMessageHandler = contained(log, answerSampling)
 	}
 	return o
 }

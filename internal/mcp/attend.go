@@ -35,6 +35,7 @@ func enableListen(c *sdk.Client) {
 // have changed, and the resources that we offer. It returns when that session is the
 // current one no more, which ends ctx, or when there is nothing to be told.
 func (s *server) attend(ctx context.Context, used *session) {
+	defer recovered(s.log, func(*failure) {}) // the session's calls go on
 	r := used.cs.InitializeResult()
 	if r == nil || r.Capabilities == nil {
 		return

@@ -77,7 +77,12 @@ func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
 
 // round lists the tools and sets the server's state. A caller whose token is refused
 // has found out nothing about the server.
-func (c *callers) round(who auth.Identity) error {
+func (c *callers) round(who auth.Identity) (err error) {
+	defer recovered(c.s.log, func(f *failure) {
+		c.s.down(f)
+		c.note(f)
+		err = &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+	})
 	t, f := c.enter(who)
 	if f != nil {
 		return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}

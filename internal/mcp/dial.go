@@ -88,7 +88,7 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // sdkClient is the SDK's side of a server, whatever the transport. It may make many
 // sessions.
 func sdkClient(cfg ServerConfig, o Options) *sdk.Client {
-	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg))
+	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg, o.Logger))
 	enableListen(c)
 	return c
 }

@@ -43,12 +43,15 @@ type guard struct {
 	log    *slog.Logger
 }
 
-func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	x := exchangeOf(r.Context())
 	if x == nil {
 		closeBody(r)
 		return nil, fmt.Errorf("%s without an exchange", r.Method)
 	}
+	// Here, and not only where the call began: a panic that goes through the SDK leaves
+	// it waiting for the end of the request, and its session can never be closed.
+	defer recovered(g.log, func(f *failure) { resp, err = nil, x.fail(f) })
 	switch r.Method {
 	case http.MethodGet:
 		if x.handshake && r.Header.Get("Last-Event-ID") == "" {
@@ -135,7 +138,7 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 	switch mediaType(resp) {
 	case "text/event-stream":
 		x.opened()
-		resp.Body = newStream(x, id, resp.Body)
+		resp.Body = newStream(x, id, resp.Body, g.log)
 		return resp, nil
 	case "application/json":
 		body, f := readJSON(x, resp)
@@ -243,7 +246,7 @@ func (g guard) resume(r *http.Request, x *exchange) (*http.Response, error) {
 		return cut(badStatus(resp.StatusCode, body))
 	}
 	x.opened()
-	resp.Body = newStream(x, x.asked(), resp.Body)
+	resp.Body = newStream(x, x.asked(), resp.Body, g.log)
 	return resp, nil
 }
 

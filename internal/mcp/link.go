@@ -121,7 +121,11 @@ func (l *link) Close() error {
 }
 
 // Read is the next message that concerns the SDK.
-func (l *link) Read(context.Context) (jsonrpc.Message, error) {
+func (l *link) Read(context.Context) (msg jsonrpc.Message, err error) {
+	defer recovered(l.log, func(f *failure) {
+		l.end(f)
+		msg, err = nil, f
+	})
 	for {
 		data, err := l.next()
 		if err != nil {

@@ -27,7 +27,11 @@ type outFrame struct {
 
 // Write sends msg. It returns when the message is written or ctx has ended; a message
 // that the writer has by then is still written whole.
-func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
+func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
+	defer recovered(l.log, func(f *failure) { // see guard.RoundTrip
+		l.end(f)
+		err = f
+	})
 	x := exchangeOf(ctx)
 	id := jsonrpc.ID{}
 	switch m := msg.(type) {
@@ -43,7 +47,7 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) error {
 			return nil
 		}
 	}
-	err := l.send(ctx, id, false, msg)
+	err = l.send(ctx, id, false, msg)
 	if err != nil && x != nil {
 		x.failAside(noReply(err, true))
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 )
 
@@ -93,6 +95,11 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 	if s.dialer, err = dial(cfg, c.opts); err != nil {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
+	}
+	connect := s.dialer.connect
+	s.dialer.connect = func(ctx context.Context) (cs *sdk.ClientSession, err error) {
+		defer recovered(s.log, func(f *failure) { err = f })
+		return connect(ctx)
 	}
 	s.pool = &pool{
 		life: s.life, dial: s.dialer.connect, time: orElse(s.dialer.time, handshakeTime), made: s.poke,
@@ -180,7 +187,11 @@ func backoff(failures int) time.Duration {
 }
 
 // round lists the tools, connecting first if need be, and sets the state.
-func (s *server) round(fresh bool) error {
+func (s *server) round(fresh bool) (err error) {
+	defer recovered(s.log, func(f *failure) {
+		s.listFailed(f)
+		err = &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
+	})
 	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.

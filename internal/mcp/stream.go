@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -19,6 +20,7 @@ type stream struct {
 	x    *exchange
 	id   jsonrpc.ID
 	body io.ReadCloser
+	log  *slog.Logger
 	eventReader
 	out      []byte // for the SDK, not read yet
 	requests int    // the server's own requests so far
@@ -28,8 +30,8 @@ type stream struct {
 }
 
 // newStream is the stream in body, which the exchange must have counted as opened.
-func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser) *stream {
-	return &stream{x: x, id: id, body: body, eventReader: eventReader{in: bufio.NewReader(body)}}
+func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *stream {
+	return &stream{x: x, id: id, body: body, log: log, eventReader: eventReader{in: bufio.NewReader(body)}}
 }
 
 // Read gives the SDK what passed. It reads on only when that is used up, so a slow
@@ -55,6 +57,7 @@ func (s *stream) Close() error {
 
 // step reads one event, or the rest of the body.
 func (s *stream) step() {
+	defer recovered(s.log, func(f *failure) { s.out, s.err = nil, s.x.abort(f) })
 	if s.answered {
 		// To the end, so that the connection is kept. See exchange.finish for a
 		// server that holds it open.

@@ -44,7 +44,7 @@ func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
 			x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Hour))
 			x.session = &session{ready: make(chan struct{})}
 			x.opened()
-			s := newStream(x, id, io.NopCloser(reader))
+			s := newStream(x, id, io.NopCloser(reader), quietLog())
 			got, err := io.ReadAll(s)
 			if err != nil || string(got) != want {
 				t.Errorf("%q %s: %q %v, want %q", in, name, got, err, want)

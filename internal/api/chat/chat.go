@@ -35,6 +35,7 @@ const (
 	maxMessages = 1024
 	maxTools    = 128
 	maxMedia    = 32
+	maxStops    = 16
 )
 
 // Invalid is a request that cannot be run as it stands.

@@ -45,6 +45,16 @@ type body struct {
 	Stop             stopList        `json:"stop"`
 	ReasoningEffort  string          `json:"reasoning_effort"`
 	ResponseFormat   json.RawMessage `json:"response_format"`
+	Parallel         *bool           `json:"parallel_tool_calls"`
+
+	// What would be missing from the answer is refused.
+	Logprobs    *bool           `json:"logprobs"`
+	TopLogprobs *int64          `json:"top_logprobs"`
+	LogitBias   map[string]any  `json:"logit_bias"`
+	Modalities  []string        `json:"modalities"`
+	Audio       json.RawMessage `json:"audio"`
+	WebSearch   json.RawMessage `json:"web_search_options"`
+	Call        json.RawMessage `json:"function_call"`
 
 	Answerd json.RawMessage `json:"answerd"`
 }
@@ -87,16 +97,14 @@ func Decode(data []byte) (Request, error) {
 	q.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
 	q.Sampling = agent.Sampling{
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
-		Seed: in.Seed, Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ResponseFormat: in.ResponseFormat,
+		Seed: in.Seed, Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
 	}
 	q.MaxTokens = max(in.MaxTokens, in.MaxCompletionTokens)
-	switch {
-	case in.MaxTokens < 0, in.MaxCompletionTokens < 0:
-		return q, &Invalid{"max_completion_tokens", "must be positive"}
-	case in.N != nil && *in.N != 1:
-		return q, &Invalid{"n", "only one choice is given"}
-	case in.Functions != nil:
-		return q, &Invalid{"functions", "is no longer supported: use tools"}
+	if err := in.check(); err != nil {
+		return q, err
+	}
+	if err := q.takeFormat(in.ResponseFormat); err != nil {
+		return q, err
 	}
 	q.Request.Model, q.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
 	if err := q.takeTools(in); err != nil {
@@ -106,6 +114,59 @@ func Decode(data []byte) (Request, error) {
 		q.ToolChoice = agent.ToolNone
 	}
 	return q, q.takeMessages(in.Messages)
+}
+
+// check refuses what cannot be done, and what the answer would lack.
+func (in body) check() error {
+	switch {
+	case in.MaxTokens < 0:
+		return &Invalid{"max_tokens", "must be positive"}
+	case in.MaxCompletionTokens < 0:
+		return &Invalid{"max_completion_tokens", "must be positive"}
+	case in.N != nil && *in.N != 1:
+		return &Invalid{"n", "only one choice is given"}
+	case len(in.Stop) > maxStops:
+		return &Invalid{"stop", fmt.Sprintf("must not be more than %d", maxStops)}
+	case given(in.Functions):
+		return &Invalid{"functions", "is no longer supported: use tools"}
+	case given(in.Call):
+		return &Invalid{"function_call", "is no longer supported: use tool_choice"}
+	case in.Logprobs != nil && *in.Logprobs:
+		return &Invalid{"logprobs", "probabilities are not given"}
+	case in.TopLogprobs != nil && *in.TopLogprobs != 0:
+		return &Invalid{"top_logprobs", "probabilities are not given"}
+	case len(in.LogitBias) > 0:
+		return &Invalid{"logit_bias", "is not supported"}
+	case slices.ContainsFunc(in.Modalities, func(m string) bool { return m != "text" }):
+		return &Invalid{"modalities", "can only be text"}
+	case given(in.Audio):
+		return &Invalid{"audio", "is not supported: answers are text"}
+	case given(in.WebSearch):
+		return &Invalid{"web_search_options", "is not supported: the tools are the service's"}
+	}
+	return nil
+}
+
+func given(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
+
+// takeFormat reads the form that the answer is to have, which the model's endpoint
+// enforces.
+func (q *Request) takeFormat(raw json.RawMessage) error {
+	if !given(raw) {
+		return nil
+	}
+	var f struct {
+		Type   string
+		Schema json.RawMessage `json:"json_schema"`
+	}
+	switch err := json.Unmarshal(raw, &f); {
+	case err != nil || f.Type != "text" && f.Type != "json_object" && f.Type != "json_schema":
+		return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
+	case f.Type == "json_schema" && (!given(f.Schema) || f.Schema[0] != '{'):
+		return &Invalid{"response_format.json_schema", "must be an object"}
+	}
+	q.Sampling.ResponseFormat = raw
+	return nil
 }
 
 // misread says which parameter is of the wrong type, as far as the decoder knows.

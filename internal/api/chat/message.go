@@ -128,7 +128,7 @@ func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
 			}
 			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio"}
+			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio: the model is given no files"}
 		}
 	}
 	if len(media) > maxMedia {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { AgentCapabilitiesSchema } from "@ag-ui/core/schemas";
-import { cutting, goOn, slowQuestion, url } from "./service.js";
+import { cutting, goOn, ran, slowQuestion, url } from "./service.js";
 
 const versions = { "0.0.59": await import("@ag-ui/client-0.0"), "1.0.0": await import("@ag-ui/client") };
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
@@ -35,6 +35,7 @@ function tolerateCuts(t) {
 
 for (const [version, sdk] of Object.entries(versions)) {
   const v1 = version === "1.0.0";
+  const client = `ag-ui ${version}`;
 
   /** An agent that has been told something. */
   function open(t, text, { base = url, headers } = {}) {
@@ -71,6 +72,19 @@ for (const [version, sdk] of Object.entries(versions)) {
       agent.addMessage({ id: "next", role: "user", content: "plain" });
       assert.equal((await run(agent)).outcome.type, "success");
       assert.equal(lines(agent).at(-1), "assistant: Hello there.");
+      ran(t, client, { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool" }[about]);
+    });
+
+    test(`AG-UI ${version}: ${about}, cut in the middle and told again`, async (t) => {
+      tolerateCuts(t);
+      const headers = { "Idempotency-Key": crypto.randomUUID() };
+      const away = open(t, about, { base: await cutting(t, '"STEP_STARTED"'), headers });
+      const before = structuredClone(away.messages);
+      await assert.rejects(run(away, { runId: "run-1" }), "a cut must not look like an end");
+      const agent = new sdk.HttpAgent({ url: `${url}/agui`, headers, threadId: away.threadId, initialMessages: before });
+      assert.equal((await run(agent, { runId: "run-1" })).outcome.type, "success");
+      assert.equal(agent.messages.length, said.length + 1);
+      assert.equal(lines(agent).at(-1), said.at(-1));
     });
   }
 
@@ -102,6 +116,7 @@ for (const [version, sdk] of Object.entries(versions)) {
       assert.equal(call, 'assistant:  echo({"text":"now"})');
       assert.ok(told.startsWith(result), told);
       assert.equal(answer, "assistant: Well.");
+      ran(t, client, payload?.approved ? "approval yes" : "approval no");
     });
   }
 
@@ -117,6 +132,7 @@ for (const [version, sdk] of Object.entries(versions)) {
       assert.equal((await run(agent, { resume: [{ interruptId: asked.id, ...answer }] })).outcome.type, "success");
       assert.match(lines(agent)[2], said);
       assert.equal(lines(agent)[3], "assistant: Well.");
+      ran(t, client, "elicitation");
     });
   }
 
@@ -146,6 +162,7 @@ for (const [version, sdk] of Object.entries(versions)) {
       agent.addMessage({ id: "result", role: "tool", toolCallId: call.id, content: "blue" });
       assert.equal((await run(agent, { tools: [colour] })).outcome.type, "success");
       assert.equal(lines(agent).at(-1), { client: "assistant: It is blue.", both: "assistant: Both." }[about]);
+      ran(t, client, "client tool");
     });
   }
 
@@ -153,6 +170,13 @@ for (const [version, sdk] of Object.entries(versions)) {
     const { error, outcome } = await run(open(t, "late"));
     assert.equal(error.code, "model_error");
     assert.equal(outcome, undefined);
+    ran(t, client, "model failure");
+  });
+
+  test(`AG-UI ${version}: cut off by the model's limit`, async (t) => {
+    const { outcome, result } = await run(open(t, "length"));
+    assert.deepEqual([outcome.type, result.finish_reason, result.answer], ["success", "length", "So far"]);
+    ran(t, client, "truncated");
   });
 
   test(`AG-UI ${version}: a request that is refused`, async (t) => {
@@ -164,6 +188,7 @@ for (const [version, sdk] of Object.entries(versions)) {
     const agent = open(t, "stuck");
     const { error, outcome } = await run(agent, {}, (id) => fetch(`${url}/runs/${id}/cancel`, { method: "POST" }));
     assert.equal(v1 ? outcome.type : error.code, "cancelled");
+    ran(t, client, "cancel");
   });
 
   test(`AG-UI ${version}: cut in the middle, and told again`, async (t) => {
@@ -178,6 +203,8 @@ for (const [version, sdk] of Object.entries(versions)) {
     await goOn(question);
     assert.equal((await resumed).outcome.type, "success");
     assert.deepEqual(lines(agent).slice(1), ["assistant: Wait for it."]);
+    ran(t, client, "cut");
+    ran(t, client, "resume");
   });
 
 }

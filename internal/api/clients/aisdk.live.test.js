@@ -5,14 +5,22 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { createOpenResponses } from "@ai-sdk/open-responses";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
-import { cutting, goOn, slowQuestion, url } from "./service.js";
+import { begun, cutting, endOf, goOn, ran, slowQuestion, url } from "./service.js";
 
 const providers = {
-  "openai, responses": (base) => createOpenAI({ baseURL: `${base}/v1`, apiKey: "none" }).responses("scripted"),
-  "openai, chat": (base) => createOpenAI({ baseURL: `${base}/v1`, apiKey: "none" }).chat("scripted"),
-  "openai-compatible": (base) => createOpenAICompatible({ name: "answerd", baseURL: `${base}/v1`, includeUsage: true })("scripted"),
-  "open-responses": (base) => createOpenResponses({ name: "answerd", url: `${base}/v1/responses`, apiKey: "none" })("scripted"),
+  "openai responses": (base, more) => createOpenAI({ baseURL: `${base}/v1`, apiKey: "none", ...more }).responses("scripted"),
+  "openai chat": (base, more) => createOpenAI({ baseURL: `${base}/v1`, apiKey: "none", ...more }).chat("scripted"),
+  "openai-compatible": (base, more) => createOpenAICompatible({ name: "answerd", baseURL: `${base}/v1`, includeUsage: true, ...more })("scripted"),
+  "open-responses": (base, more) => createOpenResponses({ name: "answerd", url: `${base}/v1/responses`, apiKey: "none", ...more })("scripted"),
 };
+
+/** Requests in a thread of a name that the test knows. */
+const inThread = (thread) => ({
+  fetch: (url, init) => fetch(url, { ...init, body: JSON.stringify({ ...JSON.parse(init.body), answerd: { thread_id: thread } }) }),
+});
+
+/** The questions that name scenarios of the table. */
+const scenarios = { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool", form: "elicitation", approval: "approval no" };
 
 /** Asks by streaming, and fails if a part of the stream is an error. */
 async function stream(options) {
@@ -29,10 +37,12 @@ async function stream(options) {
 
 for (const [name, provider] of Object.entries(providers)) {
   const model = provider(url);
-  const told = (text, say) => (name.includes("responses") ? text : say); // chat tells steps apart by an empty line
+  const client = `ai-sdk ${name}`;
 
-  for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed." })) {
-    test(`${name}: ${about}`, async () => {
+  // What needs an approval is declined in chats; Responses asks, see below.
+  const declined = name.includes("responses") ? {} : { approval: "Well." };
+  for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well.", ...declined })) {
+    test(`${name}: ${about}`, async (t) => {
       const whole = await generateText({ model, prompt: about, maxRetries: 0 });
       assert.equal(whole.text, answer);
       assert.equal(whole.finishReason, "stop");
@@ -43,10 +53,33 @@ for (const [name, provider] of Object.entries(providers)) {
       assert.deepEqual(parts.filter((part) => part.type === "tool-error" && !part.providerExecuted), []);
       assert.equal(await result.text, answer);
       assert.ok((await result.usage).totalTokens > 0);
+      ran(t, client, scenarios[about]);
     });
   }
 
-  test(`${name}: a tool of the client's, there and back`, async () => {
+  test(`${name}: cut off by the model's limit`, async (t) => {
+    const whole = await generateText({ model, prompt: "length", maxRetries: 0 });
+    assert.deepEqual([whole.text, whole.finishReason], ["So far", "length"]);
+    const { result, errors } = await stream({ model, prompt: "length" });
+    assert.deepEqual(errors, []);
+    assert.equal(await result.finishReason, "length");
+    ran(t, client, "truncated");
+  });
+
+  test(`${name}: cancelled`, async (t) => {
+    const question = slowQuestion();
+    const thread = crypto.randomUUID();
+    const leaving = new AbortController();
+    const answer = generateText({ model: provider(url, inThread(thread)), prompt: question, maxRetries: 0, abortSignal: leaving.signal });
+    const end = assert.rejects(answer);
+    await begun(question);
+    leaving.abort();
+    await end;
+    assert.equal(await endOf(thread), "cancelled");
+    ran(t, client, "cancel");
+  });
+
+  test(`${name}: a tool of the client's, there and back`, async (t) => {
     const asked = [];
     const tools = {
       colour: tool({
@@ -62,6 +95,7 @@ for (const [name, provider] of Object.entries(providers)) {
     assert.deepEqual(errors, []);
     assert.equal(await result.text, "It is blue.");
     assert.deepEqual(asked, [{ of: "sky" }, { of: "sky" }]);
+    ran(t, client, "client tool");
   });
 
   test(`${name}: the conversation goes on`, async () => {
@@ -72,12 +106,13 @@ for (const [name, provider] of Object.entries(providers)) {
     assert.equal(two.text, "Hello there.");
   });
 
-  test(`${name}: a model that fails`, async () => {
+  test(`${name}: a model that fails`, async (t) => {
     await assert.rejects(generateText({ model, prompt: "broken", maxRetries: 0 }), (error) => error.statusCode === 502);
     for (const about of ["broken", "late"]) {
       const { errors } = await stream({ model, prompt: about });
       assert.equal(errors.length, 1, JSON.stringify(errors));
     }
+    ran(t, client, "model failure");
   });
 
   test(`${name}: cut in the middle`, async (t) => {
@@ -85,12 +120,13 @@ for (const [name, provider] of Object.entries(providers)) {
     const { errors } = await stream({ model: provider(await cutting(t, "Wait")), prompt: question });
     await goOn(question);
     assert.ok(errors.length > 0);
+    ran(t, client, "cut");
   });
 }
 
 for (const approve of [true, false]) {
-  test(`openai, responses: approval ${approve}`, async () => {
-    const model = providers["openai, responses"](url);
+  test(`openai responses: approval ${approve}`, async (t) => {
+    const model = providers["openai responses"](url);
     const messages = [{ role: "user", content: "approval" }];
     const one = await generateText({ model, messages, maxRetries: 0 });
     const request = one.content.find((part) => part.type === "tool-approval-request");
@@ -102,5 +138,6 @@ for (const approve of [true, false]) {
     const { result, errors } = await stream({ model, messages });
     assert.deepEqual(errors, []);
     assert.equal(await result.text, "Well.");
+    ran(t, "ai-sdk openai responses", `approval ${approve ? "yes" : "no"}`);
   });
 }

@@ -4,6 +4,7 @@ package clients
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -38,23 +39,33 @@ func TestClients(t *testing.T) {
 	if err != nil {
 		t.Skip("Node is missing")
 	}
-	gates := &gates{open: make(map[string]chan struct{})}
+	gates := &gates{all: make(map[string]*gate)}
 	house := agenttest.Build(t, script(gates), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} })
-	web := httptest.NewServer(api.New(api.Options{Agent: house.Agent, Log: house.Log}))
+	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})
+	web := httptest.NewServer(handler)
 	// The tests say when a slow answer goes on.
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(gates.of(r.URL.Query().Get("question")))
+		g := gates.of(r.URL.Query().Get("question"))
+		if r.URL.Path != "/begun" {
+			close(g.open)
+			return
+		}
+		select {
+		case <-g.begun:
+		case <-r.Context().Done():
+		}
 	}))
 	t.Cleanup(func() {
 		control.Close()
 		over, stop := context.WithCancel(context.Background())
 		stop()
 		house.Drain(over)
+		handler.Close()
 		web.Close()
 	})
-	files, err := filepath.Glob("*.live.test.js")
+	files, err := filepath.Glob(cmp.Or(os.Getenv("CLIENTS"), "*") + ".live.test.js")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no tests", err)
 	}
@@ -66,11 +77,16 @@ func TestClients(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	ran := make(map[string]bool)
 	for line := range strings.SplitSeq(string(out), "\n") {
 		if strings.HasPrefix(line, "# tests") || strings.HasPrefix(line, "# skipped") {
 			t.Log(line)
 		}
+		if what, ok := strings.CutPrefix(strings.TrimSpace(line), "# ran: "); ok {
+			ran[what] = true
+		}
 	}
+	t.Log(table(t, ran))
 }
 
 // script is what the model does, by the user's last message: so any number of runs can
@@ -82,6 +98,7 @@ func script(gates *gates) llmtest.Script {
 		"parallel": {llmtest.Calls(add, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("Done.")},
 		"failing":  {llmtest.Calls(llmtest.Call{Name: "fail", Args: `{}`}), llmtest.Says("It failed.")},
 		"approval": {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well.")},
+		"twice":    {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"one"}`}, llmtest.Call{ID: "call_2", Name: "echo", Args: `{"text":"two"}`}), llmtest.Says("Well.")},
 		"client":   {llmtest.Calls(llmtest.Call{Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("It is blue.")},
 		"both":     {llmtest.Calls(add, llmtest.Call{ID: "call_2", Name: "colour", Args: `{}`}), llmtest.Says("Both.")},
 		"two":      {llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}, llmtest.Call{ID: "call_2", Name: "ask", Args: `{}`}), llmtest.Says("Both.")},
@@ -89,6 +106,7 @@ func script(gates *gates) llmtest.Script {
 		"stuck":    {llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}), llmtest.Says("Never.")},
 		"steps":    {llmtest.Calls(llmtest.Call{Name: "steps", Args: `{}`}), llmtest.Says("Stepped.")},
 		"form":     {llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")},
+		"length":   {lengthy},
 		"broken":   {llmtest.Fails(http.StatusBadRequest, "no")},
 		"late":     {llmtest.Calls(add), llmtest.Fails(http.StatusBadRequest, "no")},
 	}
@@ -105,39 +123,71 @@ func script(gates *gates) llmtest.Script {
 		if strings.HasPrefix(about, "slow ") {
 			return slow(gates.of(about))
 		}
-		answers, ok := scenarios[about]
-		if !ok {
-			return llmtest.Says("You said: " + about)
+		held, isHeld := strings.CutPrefix(about, "held ")
+		if isHeld {
+			held, _, _ = strings.Cut(held, " ")
 		}
-		return answers[min(turn, len(answers)-1)]
+		answers, ok := scenarios[cmp.Or(held, about)]
+		switch last := len(answers) - 1; {
+		case !ok:
+			return llmtest.Says("You said: " + about)
+		case isHeld && turn >= last:
+			return hold(gates.of(about), answers[last])
+		default:
+			return answers[min(turn, last)]
+		}
+	}
+}
+
+// lengthy is cut off by the model's own limit.
+func lengthy(w http.ResponseWriter, _ *http.Request) {
+	llmtest.Stream(w, "length", map[string]any{"content": "So far"})
+}
+
+// hold answers once the gate is open.
+func hold(g *gate, answer llmtest.Answer) llmtest.Answer {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-g.open:
+			answer(w, r)
+		case <-r.Context().Done():
+		}
 	}
 }
 
 // slow says something, and the rest once the gate is open.
-func slow(gate <-chan struct{}) llmtest.Answer {
+func slow(g *gate) llmtest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
+		g.begin.Do(func() { close(g.begun) })
 		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
 		select {
-		case <-gate:
+		case <-g.open:
 			_, _ = io.WriteString(w, `data: {"choices":[{"delta":{"content":" for it."},"finish_reason":"stop"}]}`+"\n\n")
 		case <-r.Context().Done():
 		}
 	}
 }
 
-// gates are what slow answers wait for, by the question: each is opened once.
-type gates struct {
-	mu   sync.Mutex // protects open
-	open map[string]chan struct{}
+// gate is what a slow answer waits for. It is opened once.
+type gate struct {
+	begin sync.Once
+	begun chan struct{} // closed when the model was asked
+	open  chan struct{}
 }
 
-func (g *gates) of(question string) chan struct{} {
+// gates are those of slow answers, by the question.
+type gates struct {
+	mu  sync.Mutex // protects all
+	all map[string]*gate
+}
+
+func (g *gates) of(question string) *gate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open[question] == nil {
-		g.open[question] = make(chan struct{})
+	if g.all[question] == nil {
+		g.all[question] = &gate{begun: make(chan struct{}), open: make(chan struct{})}
 	}
-	return g.open[question]
+	return g.all[question]
 }
 
 var add = llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}

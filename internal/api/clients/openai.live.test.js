@@ -2,12 +2,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI, { APIError } from "openai";
-import { cutting, goOn, slowQuestion, url } from "./service.js";
+import { begun, cutting, endOf, goOn, ran, slowQuestion, url } from "./service.js";
 
 const clientOf = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
 const client = clientOf(url);
 const model = "scripted";
 const ask = (content) => [{ role: "user", content }];
+/** The questions that name scenarios of the table. */
+const scenarios = { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool", form: "elicitation", approval: "approval no" };
 const colour = { name: "colour", parameters: { type: "object", properties: { of: { type: "string" } } } };
 
 /** Everything that an iterable gives. */
@@ -18,11 +20,13 @@ async function all(iterable) {
 }
 
 test("models", async () => {
+  assert.equal((await client.models.retrieve("scripted:no-tools")).id, "scripted:no-tools");
+  await assert.rejects(client.models.retrieve("other"), (error) => error.status === 404 && error.code === "model_not_found");
   assert.deepEqual((await all(client.models.list())).map((one) => one.id), ["scripted", "scripted:no-tools"]);
 });
 
 for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well.", approval: "Well." })) {
-  test(`chat: ${about}`, async () => {
+  test(`chat: ${about}`, async (t) => {
     const whole = await client.chat.completions.create({ model, messages: ask(about) });
     assert.equal(whole.choices[0].message.content, answer);
     assert.equal(whole.choices[0].finish_reason, "stop");
@@ -33,10 +37,46 @@ for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It 
     const chunks = await all(await client.chat.completions.create({ model, messages: ask(about), stream: true }));
     assert.equal(chunks.map((chunk) => chunk.choices[0].delta.content ?? "").join(""), answer);
     assert.ok(chunks.every((chunk) => chunk.usage === undefined));
+    ran(t, "openai chat", scenarios[about]);
   });
 }
 
-test("chat: a tool of the client's, there and back, by its own runner", async () => {
+test("chat: cut off by the model's limit", async (t) => {
+  const whole = await client.chat.completions.create({ model, messages: ask("length"), max_tokens: 5 });
+  assert.deepEqual([whole.choices[0].finish_reason, whole.choices[0].message.content], ["length", "So far"]);
+  const streamed = await client.chat.completions.stream({ model, messages: ask("length") }).finalChatCompletion();
+  assert.deepEqual([streamed.choices[0].finish_reason, streamed.choices[0].message.content], ["length", "So far"]);
+  ran(t, "openai chat", "truncated");
+});
+
+test("chat: cancelled, by the caller who leaves and from outside", async (t) => {
+  for (const stream of [false, true]) {
+    const question = slowQuestion();
+    const thread = crypto.randomUUID();
+    const leaving = new AbortController();
+    const answer = client.chat.completions.create({ model, messages: ask(question), stream, answerd: { thread_id: thread } }, { signal: leaving.signal });
+    const end = stream ? answer.then(all) : assert.rejects(answer, (error) => error.name.includes("Abort") || /abort/i.test(error.message));
+    await begun(question);
+    if (!stream) {
+      leaving.abort();
+      await end;
+    } else {
+      const { runs } = await (await fetch(`${url}/runs?thread_id=${thread}`)).json();
+      await fetch(`${url}/runs/${runs[0].run_id}/cancel`, { method: "POST" });
+      assert.equal((await end).at(-1).choices[0].finish_reason, "stop");
+    }
+    assert.equal(await endOf(thread), "cancelled");
+  }
+  ran(t, "openai chat", "cancel");
+});
+
+test("chat: what an answer would lack is refused by name", async () => {
+  for (const [param, value] of Object.entries({ n: 2, logprobs: true, modalities: ["audio"], logit_bias: { 1: 1 } })) {
+    await assert.rejects(client.chat.completions.create({ model, messages: ask("plain"), [param]: value }), (error) => error.status === 400 && error.param === param);
+  }
+});
+
+test("chat: a tool of the client's, there and back, by its own runner", async (t) => {
   const asked = [];
   const tools = [{ type: "function", function: { ...colour, parse: JSON.parse, function: (args) => (asked.push(args), "blue") } }];
   for (const stream of [false, true]) {
@@ -44,6 +84,7 @@ test("chat: a tool of the client's, there and back, by its own runner", async ()
     assert.equal(await runner.finalContent(), "It is blue.");
   }
   assert.deepEqual(asked, [{ of: "sky" }, { of: "sky" }]);
+  ran(t, "openai chat", "client tool");
 });
 
 test("chat: a server's tool and the client's in one turn", async () => {
@@ -53,12 +94,13 @@ test("chat: a server's tool and the client's in one turn", async () => {
   assert.match(answer.choices[0].message.reasoning_content, /\[add: \{"sum":3\}\]/);
 });
 
-test("chat: a model that fails", async () => {
+test("chat: a model that fails", async (t) => {
   const failed = (error) => error instanceof APIError && error.status === 502 && error.code === "model_error";
   await assert.rejects(client.chat.completions.create({ model, messages: ask("broken") }), failed);
   await assert.rejects(all(await client.chat.completions.create({ model, messages: ask("broken"), stream: true })), (error) => error instanceof APIError && error.code === "model_error");
   await assert.rejects(client.chat.completions.stream({ model, messages: ask("late") }).finalContent(), APIError);
   await assert.rejects(client.chat.completions.create({ model: "other", messages: ask("plain") }), (error) => error.status === 404 && error.code === "model_not_found");
+  ran(t, "openai chat", "model failure");
 });
 
 test("chat: what ran tools is not repeated by itself, what did not is", async () => {
@@ -82,10 +124,11 @@ test("chat: cut in the middle", async (t) => {
   const run = seen[0].id.replace("chatcmpl-", "");
   const events = await (await fetch(`${url}/runs/${run}/events`)).text();
   assert.match(events, /"answer":"Wait for it\."/);
+  ran(t, "openai chat", "cut");
 });
 
 for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well." })) {
-  test(`responses: ${about}`, async () => {
+  test(`responses: ${about}`, async (t) => {
     const whole = await client.responses.create({ model, input: about });
     assert.equal(whole.output_text, answer);
     assert.equal(whole.status, "completed");
@@ -102,8 +145,36 @@ for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It 
       assert.deepEqual(rest, events.slice(after + 1).map(({ snapshot, ...event }) => event));
     }
     assert.equal((await client.responses.stream({ response_id: id }).finalResponse()).output_text, answer);
+    ran(t, "openai responses", scenarios[about]);
+  });
+
+  test(`responses: ${about}, cut in the middle, and gone on from there`, async (t) => {
+    const away = clientOf(await cutting(t, about === "plain" ? "output_text.delta" : "output_item.done"));
+    const seen = [];
+    await assert.rejects(async () => {
+      for await (const event of await away.responses.create({ model, input: about, stream: true })) seen.push(event);
+    });
+    const { id } = seen[0].response;
+    const rest = await all(await client.responses.retrieve(id, { stream: true, starting_after: seen.at(-1).sequence_number }));
+    assert.deepEqual([...seen, ...rest], await all(await client.responses.retrieve(id, { stream: true })));
+    assert.equal((await client.responses.retrieve(id)).output_text, answer);
   });
 }
+
+test("responses: cut off by the model's limit", async (t) => {
+  const whole = await client.responses.create({ model, input: "length" });
+  assert.deepEqual([whole.status, whole.incomplete_details.reason, whole.output_text], ["incomplete", "max_output_tokens", "So far"]);
+  assert.equal((await client.responses.stream({ model, input: "length" }).finalResponse()).status, "incomplete");
+  ran(t, "openai responses", "truncated");
+});
+
+test("responses: what it was asked with, and deleted", async () => {
+  const { id } = await client.responses.create({ model, input: [{ role: "user", content: "one" }, { role: "assistant", content: "two" }, { role: "user", content: "plain" }] });
+  const items = await all(client.responses.inputItems.list(id, { order: "asc", limit: 2 })); // turns the pages itself
+  assert.deepEqual(items.map((item) => `${item.role}: ${item.content[0].text}`), ["user: one", "assistant: two", "user: plain"]);
+  await client.responses.delete(id);
+  await assert.rejects(client.responses.retrieve(id), (error) => error.status === 410);
+});
 
 test("responses: previous_response_id", async () => {
   const one = await client.responses.create({ model, input: "My name is Ada." });
@@ -113,7 +184,7 @@ test("responses: previous_response_id", async () => {
 });
 
 for (const approve of [true, false]) {
-  test(`responses: approval ${approve}`, async () => {
+  test(`responses: approval ${approve}`, async (t) => {
     const one = await client.responses.create({ model, input: "approval" });
     const [request] = one.output;
     assert.equal(request.type, "mcp_approval_request");
@@ -125,10 +196,20 @@ for (const approve of [true, false]) {
     assert.equal(call.approval_request_id, request.id);
     assert.equal(call.status, approve ? "completed" : "failed");
     assert.equal((await client.responses.retrieve(two.id)).output_text, "Well.");
+    assert.equal((await client.responses.inputItems.list(two.id)).data[0].approve, approve);
+    ran(t, "openai responses", `approval ${approve ? "yes" : "no"}`);
   });
 }
 
-test("responses: a function of the client's, there and back", async () => {
+test("responses: two approvals at once", async () => {
+  const one = await client.responses.create({ model, input: "twice" });
+  assert.deepEqual(one.output.map((item) => item.type), ["mcp_approval_request", "mcp_approval_request"]);
+  const input = one.output.map(({ id }, i) => ({ type: "mcp_approval_response", approval_request_id: id, approve: i === 0 }));
+  const two = await client.responses.create({ model, previous_response_id: one.id, input });
+  assert.deepEqual(two.output.map((item) => `${item.type} ${item.status}`).sort(), ["mcp_call completed", "mcp_call failed", "message completed"]);
+});
+
+test("responses: a function of the client's, there and back", async (t) => {
   const tools = [{ type: "function", ...colour, strict: false }];
   const helper = client.responses.stream({ model, input: "client", tools });
   const one = await helper.finalResponse();
@@ -139,13 +220,15 @@ test("responses: a function of the client's, there and back", async () => {
   assert.equal(two.output_text, "It is blue.");
   const three = await client.responses.create({ model, tools, store: false, input: [{ role: "user", content: "client" }, call, output] });
   assert.equal(three.output_text, "It is blue.");
+  ran(t, "openai responses", "client tool");
 });
 
-test("responses: a model that fails", async () => {
+test("responses: a model that fails", async (t) => {
   await assert.rejects(client.responses.create({ model, input: "broken" }), (error) => error.status === 502 && error.code === "model_error");
   const failed = await client.responses.stream({ model, input: "late" }).finalResponse();
   assert.equal(failed.status, "failed");
   assert.equal(failed.error.code, "model_error");
+  ran(t, "openai responses", "model failure");
 });
 
 test("responses: cut in the middle, and gone on from there", async (t) => {
@@ -160,9 +243,11 @@ test("responses: cut in the middle, and gone on from there", async (t) => {
   const text = [...seen, ...rest].filter((event) => event.type === "response.output_text.delta").map((event) => event.delta).join("");
   assert.equal(text, "Wait for it.");
   assert.equal(rest.at(-1).response.output_text ?? rest.at(-1).response.output[0].content[0].text, "Wait for it.");
+  ran(t, "openai responses", "cut");
+  ran(t, "openai responses", "resume");
 });
 
-test("responses: background and cancel", async () => {
+test("responses: background and cancel", async (t) => {
   const begun = await client.responses.create({ model, input: slowQuestion(), background: true });
   assert.equal(begun.status, "in_progress");
   const helper = client.responses.stream({ response_id: begun.id });
@@ -172,4 +257,5 @@ test("responses: background and cancel", async () => {
   assert.equal((await client.responses.cancel(begun.id)).status, "cancelled");
   const events = await all(await client.responses.retrieve(begun.id, { stream: true }));
   assert.equal(events.at(-1).response.status, "cancelled");
+  ran(t, "openai responses", "cancel");
 });

@@ -10,9 +10,25 @@ export const slowQuestion = () => `slow ${crypto.randomUUID()}`;
 /** Lets the answer to a slow question go on. */
 export const goOn = (question) => fetch(`${process.env.CONTROL_URL}?question=${encodeURIComponent(question)}`);
 
+/** A question whose answer is held back until goOn, when it says that it is about that. */
+export const heldQuestion = (about) => `held ${about} ${crypto.randomUUID()}`;
+
+/** Resolves when the model was asked a slow question. */
+export const begun = (question) => fetch(`${process.env.CONTROL_URL}/begun?question=${encodeURIComponent(question)}`);
+
+/** Notes for the table of clients_test.go that a scenario was gone through with a client. */
+export const ran = (t, client, scenario) => t.diagnostic(`ran: ${client} | ${scenario}`);
+
+/** The type of the last event of the newest run of a thread, once there is one. */
+export async function endOf(thread) {
+  const { runs } = await (await fetch(`${url}/runs?limit=1&thread_id=${thread}`)).json();
+  const events = await (await fetch(`${url}/runs/${runs[0].run_id}/events`, { signal: AbortSignal.timeout(30_000) })).text();
+  return events.match(/event: .*/g).at(-1).slice("event: ".length);
+}
+
 /**
- * A proxy on loopback that cuts the connection as soon as the service has sent a text. With
- * `after` it cuts only once, and calls that.
+ * A proxy on loopback that cuts the connection when the service has sent a text, behind
+ * the frame that has it. With `after` it cuts only once, and calls that.
  */
 export async function cutting(t, text, after) {
   let cut = false;
@@ -21,13 +37,15 @@ export async function cutting(t, text, after) {
     const upstream = connect(Number(target.port), target.hostname);
     let seen = "";
     upstream.on("data", (data) => {
-      client.write(data);
-      seen += data;
-      if (seen.includes(text) && !(after && cut)) {
+      seen += data.toString("latin1");
+      const end = seen.indexOf("\n\n", Math.max(seen.indexOf(text), 0)) + 2;
+      const cuts = seen.includes(text) && end > 1 && !(after && cut);
+      client.write(cuts ? data.subarray(0, data.length - (seen.length - end)) : data);
+      if (cuts) {
         cut = true;
         client.resetAndDestroy();
         upstream.destroy();
-        after?.();
+        upstream.once("close", () => after?.());
       }
     });
     client.on("data", (data) => upstream.write(data));

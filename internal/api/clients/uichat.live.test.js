@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newChat, settled, textOf, toolsOf, versions } from "./chat.js";
-import { cutting, goOn, slowQuestion, url } from "./service.js";
+import { cutting, goOn, heldQuestion, ran, slowQuestion, url } from "./service.js";
 
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
 
@@ -13,6 +13,7 @@ const fill = (chat, part, output) => chat.addToolOutput({ tool: part.toolName, t
 const people = { action: "accept", content: { people: 4 } };
 
 for (const [major, sdk] of Object.entries(versions)) {
+  const client = `ai ${major}`;
   const approves = major !== "5"; // which has no chunks for it
   const open = ({ body, ...options } = {}) => newChat(sdk, { id: crypto.randomUUID(), api: `${url}/api/chat`, body: { approvals: approves, ...body }, ...options });
 
@@ -23,7 +24,7 @@ for (const [major, sdk] of Object.entries(versions)) {
     failing: ["It failed.", "fail:output-error"],
     steps: ["Stepped.", "steps:output-available"],
   })) {
-    test(`ai ${major}: ${about}`, async () => {
+    test(`ai ${major}: ${about}`, async (t) => {
       const chat = open();
       await chat.sendMessage({ text: about });
       assert.equal(chat.status, "ready", String(chat.error));
@@ -36,6 +37,22 @@ for (const [major, sdk] of Object.entries(versions)) {
       await chat.sendMessage({ text: "plain" });
       assert.equal(textOf(chat), "Hello there.");
       assert.equal(chat.messages.length, 4);
+      const scenario = { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool" }[about];
+      if (scenario) ran(t, client, scenario);
+    });
+
+    test(`ai ${major}: ${about}, cut in the middle and resumed`, async (t) => {
+      const chat = open();
+      const question = heldQuestion(about);
+      const proxy = await cutting(t, about === "plain" ? '"start-step"' : '"tool-output-', () => goOn(question));
+      const away = newChat(sdk, { id: chat.id, api: `${proxy}/api/chat` });
+      await away.sendMessage({ text: question });
+      assert.equal(away.status, "error");
+      chat.messages = major === "5" ? away.messages.slice(0, 1) : away.messages;
+      await chat.resumeStream();
+      assert.equal(chat.status, "ready", String(chat.error));
+      assert.deepEqual([textOf(chat), ...toolsOf(chat)], end);
+      assert.equal(chat.messages.length, 2);
     });
   }
 
@@ -50,7 +67,7 @@ for (const [major, sdk] of Object.entries(versions)) {
   });
 
   for (const approved of [true, false]) {
-    test(`ai ${major}: an approval, ${approved ? "yes" : "no"}`, { skip: !approves && "version 5 has none" }, async () => {
+    test(`ai ${major}: an approval, ${approved ? "yes" : "no"}`, { skip: !approves && "version 5 has none" }, async (t) => {
       const chat = open();
       await chat.sendMessage({ text: "approval" });
       const id = chat.lastMessage.id;
@@ -60,19 +77,33 @@ for (const [major, sdk] of Object.entries(versions)) {
       assert.equal(chat.status, "ready", String(chat.error));
       assert.equal(chat.posts.length, 2);
       assert.deepEqual([chat.lastMessage.id, textOf(chat), ...toolsOf(chat)], [id, "Well.", `echo:${approved ? "output-available" : "output-denied"}`]);
+      ran(t, client, approved ? "approval yes" : "approval no");
     });
   }
 
-  test(`ai ${major}: an approval of a page that cannot ask`, async () => {
+  test(`ai ${major}: two approvals at once`, { skip: !approves && "version 5 has none" }, async () => {
+    const chat = open();
+    await chat.sendMessage({ text: "twice" });
+    const [one, two] = asks(chat);
+    await chat.addToolApprovalResponse({ id: one.approval.id, approved: true });
+    await chat.addToolApprovalResponse({ id: two.approval.id, approved: false });
+    await settled(chat, 2);
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.equal(chat.posts.length, 2, "both go in one request");
+    assert.deepEqual([textOf(chat), ...toolsOf(chat)], ["Well.", "echo:output-available", "echo:output-denied"]);
+  });
+
+  test(`ai ${major}: an approval of a page that cannot ask`, async (t) => {
     const chat = newChat(sdk, { id: crypto.randomUUID(), api: `${url}/api/chat`, body: { approvals: false } });
     await chat.sendMessage({ text: "approval" });
     // The chunk for a refusal is one that version 5 does not know.
     assert.equal(chat.status, "ready", String(chat.error));
     assert.deepEqual([textOf(chat), ...toolsOf(chat)], ["Well.", "echo:output-error"]);
+    ran(t, client, "approval no");
   });
 
   for (const [output, said] of [[people, /"people":4/], [{ action: "decline" }, /decline/]]) {
-    test(`ai ${major}: an elicitation, ${output.action}`, async () => {
+    test(`ai ${major}: an elicitation, ${output.action}`, async (t) => {
       const chat = open();
       await chat.sendMessage({ text: "form" });
       const [part] = asks(chat);
@@ -85,6 +116,7 @@ for (const [major, sdk] of Object.entries(versions)) {
       const [asked, answered] = chat.lastMessage.parts.filter((part) => "toolCallId" in part);
       assert.match(asked.output, said);
       assert.deepEqual(answered.output, output, "what was filled in stays");
+      ran(t, client, "elicitation");
     });
   }
 
@@ -117,7 +149,7 @@ for (const [major, sdk] of Object.entries(versions)) {
   });
 
   for (const about of ["client", "both", ...(approves ? ["three"] : [])]) {
-    test(`ai ${major}: a tool of the page's, there and back: ${about}`, async () => {
+    test(`ai ${major}: a tool of the page's, there and back: ${about}`, async (t) => {
       const chat = open({
         body: { tools: [colour] },
         onToolCall: (chat, call) => call.toolName === "colour" && chat.addToolOutput({ tool: "colour", toolCallId: call.toolCallId, output: "blue" }),
@@ -137,10 +169,19 @@ for (const [major, sdk] of Object.entries(versions)) {
       assert.equal(textOf(chat), { client: "It is blue.", both: "Both.", three: "All." }[about]);
       assert.ok(toolsOf(chat).includes("tool-colour:output-available"));
       assert.deepEqual(chat.calls, ["colour"]);
+      ran(t, client, "client tool");
     });
   }
 
-  test(`ai ${major}: a model that fails`, async () => {
+  test(`ai ${major}: cut off by the model's limit`, async (t) => {
+    const chat = open();
+    await chat.sendMessage({ text: "length" });
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.deepEqual([textOf(chat), chat.lastMessage.metadata.finishReason], ["So far", "length"]);
+    ran(t, client, "truncated");
+  });
+
+  test(`ai ${major}: a model that fails`, async (t) => {
     const chat = open();
     await chat.sendMessage({ text: "late" });
     assert.equal(chat.status, "error");
@@ -148,6 +189,17 @@ for (const [major, sdk] of Object.entries(versions)) {
     assert.equal(chat.lastMessage.metadata.error.code, "model_error");
     assert.deepEqual(toolsOf(chat), ["add:output-available"]);
     assert.equal(chat.posts.length, 1);
+    ran(t, client, "model failure");
+  });
+
+  test(`ai ${major}: a message made anew`, async () => {
+    const chat = open();
+    await chat.sendMessage({ text: "tool" });
+    const { id } = chat.lastMessage;
+    await chat.regenerate();
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.deepEqual([chat.messages.length, textOf(chat), chat.posts.length, chat.posts[1].trigger], [2, "It is 3.", 2, "regenerate-message"]);
+    assert.notEqual(chat.lastMessage.id, id);
   });
 
   test(`ai ${major}: a request that is refused`, async () => {
@@ -158,7 +210,7 @@ for (const [major, sdk] of Object.entries(versions)) {
     assert.deepEqual([problem.code, problem.errors[0].pointer], ["invalid_request", "/answerd/servers/0"]);
   });
 
-  test(`ai ${major}: stopped by the page`, async () => {
+  test(`ai ${major}: stopped by the page`, async (t) => {
     const chat = open();
     const answer = chat.sendMessage({ text: "stuck" });
     await chat.state.until(() => chat.status === "streaming");
@@ -169,6 +221,7 @@ for (const [major, sdk] of Object.entries(versions)) {
     await chat.resumeStream();
     assert.equal(chat.status, "ready");
     assert.equal(chat.posts.length, 1);
+    ran(t, client, "cancel");
   });
 
   test(`ai ${major}: stopped while it waits for a person`, async () => {
@@ -211,6 +264,8 @@ for (const [major, sdk] of Object.entries(versions)) {
       await chat.resumeStream(); // idle
       assert.equal(chat.status, "ready");
       assert.deepEqual(chat.messages, before);
+      ran(t, client, "cut");
+      ran(t, client, "resume");
     });
   }
 

@@ -129,7 +129,9 @@ func listen(events []event.Event) *spoken {
 func (q *Request) recall(s *spoken, kind, name string) {
 	switch kind {
 	case "msg":
-		q.History = append(q.History, agent.Message{Role: "assistant", Content: s.texts[name]})
+		if text, ok := s.texts[name]; ok {
+			q.History = append(q.History, agent.Message{Role: "assistant", Content: text})
+		}
 	case "fc":
 		if c, ok := s.calls[name]; ok {
 			q.addCall(c)

@@ -17,6 +17,7 @@ const (
 	maxTools = 128
 	maxMedia = 32
 
+	maxLabel    = 512 // bytes of what identifies a user or a cache
 	maxPairs    = 32
 	maxPairKey  = 64
 	maxPairText = 1024
@@ -62,6 +63,9 @@ type body struct {
 	Previous     string          `json:"previous_response_id"`
 	Conversation json.RawMessage `json:"conversation"`
 	Prompt       json.RawMessage `json:"prompt"`
+	Include      []string        `json:"include"`
+	TopLogprobs  *int64          `json:"top_logprobs"`
+	StreamOpts   *struct{}       `json:"stream_options"` // about padding, which there is none of
 	Answerd      json.RawMessage `json:"answerd"`
 }
 
@@ -85,8 +89,11 @@ func Decode(data []byte) (Request, error) {
 	q := Request{Stream: in.Stream, Previous: in.Previous, Echo: in.Echo, Options: in.Answerd}
 	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
 	q.Model, q.ToolChoice = in.Model, agent.ToolAuto
-	q.Sampling = agent.Sampling{Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty}
-	for _, step := range []func(body) error{q.takeLimits, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
+	q.Sampling = agent.Sampling{
+		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
+		ParallelToolCalls: in.ParallelToolCalls,
+	}
+	for _, step := range []func(body) error{q.takeLimits, q.takeExtras, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
 		if err := step(in); err != nil {
 			return q, err
 		}
@@ -119,6 +126,28 @@ func (q *Request) takeLimits(in body) error {
 	}
 	if in.MaxToolCalls != nil {
 		q.Budget.ToolCalls = int(*in.MaxToolCalls)
+	}
+	return nil
+}
+
+// takeExtras refuses what would be missing from the answer. What does not change it is
+// repeated, or passed over: most of include is about tools that are not here.
+func (q *Request) takeExtras(in body) error {
+	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
+		return &Invalid{"top_logprobs", "probabilities are not given"}
+	}
+	for i, v := range in.Include {
+		if v == "message.output_text.logprobs" {
+			return &Invalid{fmt.Sprintf("include[%d]", i), "probabilities are not given"}
+		}
+	}
+	if t := in.Truncation; t != nil && *t != "auto" && *t != "disabled" {
+		return &Invalid{"truncation", "must be auto or disabled"}
+	}
+	for name, v := range map[string]*string{"safety_identifier": in.SafetyIdentifier, "prompt_cache_key": in.PromptCacheKey, "user": in.User} {
+		if v != nil && len(*v) > maxLabel {
+			return &Invalid{name, fmt.Sprintf("must not be longer than %d bytes", maxLabel)}
+		}
 	}
 	return nil
 }

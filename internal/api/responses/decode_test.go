@@ -112,15 +112,15 @@ func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 }
 
 func TestIdsTellRunAndPlace(t *testing.T) {
-	for _, after := range []int64{0, 1, 9_000_000} {
-		run, got, ok := responses.ParseID(responses.ID("run_abc", after))
-		if run != "run_abc" || got != after || !ok {
-			t.Errorf("%s %d %t", run, got, ok)
+	for _, span := range []responses.Span{{}, {After: 1}, {After: 9_000_000}, {After: 7, Until: 9}} {
+		run, got, ok := responses.ParseID(responses.ID("run_abc", span))
+		if run != "run_abc" || got != span || !ok {
+			t.Errorf("%s %v %t", run, got, ok)
 		}
 	}
-	for _, id := range []string{"", "resp_", "run_abc", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_1_2", "resp_abc_99999999999999999999"} {
-		if run, after, ok := responses.ParseID(id); ok {
-			t.Errorf("%s is %s %d", id, run, after)
+	for _, id := range []string{"", "resp_", "run_abc", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_2_1", "resp_abc_2_2", "resp_abc_0_2", "resp_abc_1_2_3", "resp_abc_99999999999999999999"} {
+		if run, span, ok := responses.ParseID(id); ok {
+			t.Errorf("%s is %s %v", id, run, span)
 		}
 	}
 }

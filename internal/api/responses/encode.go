@@ -138,6 +138,9 @@ func (enc *Encoder) encode(e event.Event) {
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
+		if e.Seq > enc.head.After && e.Seq < enc.head.Until {
+			return // for an approval that this response had with others
+		}
 		enc.pause()
 		enc.ask()
 		enc.end("completed", e)

@@ -9,17 +9,17 @@ import (
 // What is taken for the id of a response is the one that its response would have, but for
 // leading zeros and a sign.
 func FuzzID(f *testing.F) {
-	for _, id := range []string{"resp_a", "resp_a_1", "resp_a_0", "resp_a_-1", "resp_", "resp__1", "run_a", "resp_a_1_2", "resp_a_9223372036854775808", "resp_\xff_7"} {
+	for _, id := range []string{"resp_a", "resp_a_1", "resp_a_0", "resp_a_-1", "resp_", "resp__1", "run_a", "resp_a_1_2", "resp_a_2_1", "resp_a_1_2_3", "resp_a_9223372036854775808", "resp_\xff_7"} {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		run, after, ok := responses.ParseID(id)
+		run, span, ok := responses.ParseID(id)
 		if !ok {
 			return
 		}
-		again, at, ok := responses.ParseID(responses.ID(run, after))
-		if !ok || again != run || at != after || after < 0 {
-			t.Errorf("%q is %q after %d, and that is %q after %d", id, run, after, again, at)
+		again, at, ok := responses.ParseID(responses.ID(run, span))
+		if !ok || again != run || at != span || span.After < 0 || span.Until < 0 || span.Until > 0 && span.Until <= span.After {
+			t.Errorf("%q is %q, %v, and that is %q, %v", id, run, span, again, at)
 		}
 	})
 }

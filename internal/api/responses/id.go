@@ -6,31 +6,47 @@ import (
 )
 
 // Ids tell where they belong: clients send back nothing else. A run that waits for
-// approvals is several responses, one after the other; each is known by the run and by
-// the event after which it begins.
+// approvals is several responses, one after the other; each is known by the run, by the
+// event after which it begins, and, where the run took its approvals one by one and waited
+// in between, by the last of them.
 
 const runPrefix = "run_"
 
-// ID is the id of the response that begins after an event of a run, 0 being its start.
-func ID(run string, after int64) string {
+// Span is the part of a run that a response tells.
+type Span struct {
+	After int64 // the event after which it begins, 0 being the start
+	// Until is an event before which it does not end, although the run waits; 0 for none.
+	Until int64
+}
+
+// ID is the id of the response that tells that part of a run.
+func ID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
-	if after > 0 {
-		id += "_" + strconv.FormatInt(after, 10)
+	if s.After > 0 {
+		id += "_" + strconv.FormatInt(s.After, 10)
+	}
+	if s.Until > 0 {
+		id += "_" + strconv.FormatInt(s.Until, 10)
 	}
 	return id
 }
 
 // ParseID reads what ID wrote. ok is false if it is no such id.
-func ParseID(id string) (run string, after int64, ok bool) {
-	rest, ok := strings.CutPrefix(id, "resp_")
-	run, number, later := strings.Cut(rest, "_")
-	if later {
+func ParseID(id string) (run string, s Span, ok bool) {
+	parts := strings.Split(id, "_")
+	if len(parts) < 2 || len(parts) > 4 || parts[0] != "resp" || parts[1] == "" {
+		return "", Span{}, false
+	}
+	for i, n := range []*int64{&s.After, &s.Until}[:len(parts)-2] {
 		var err error
-		if after, err = strconv.ParseInt(number, 10, 64); err != nil || after < 1 {
-			return "", 0, false
+		if *n, err = strconv.ParseInt(parts[2+i], 10, 64); err != nil || *n < 1 {
+			return "", Span{}, false
 		}
 	}
-	return runPrefix + run, after, ok && run != ""
+	if s.Until > 0 && s.Until <= s.After {
+		return "", Span{}, false
+	}
+	return runPrefix + parts[1], s, true
 }
 
 // itemID is the id of an item of a run's responses: its kind, the run, and what tells it

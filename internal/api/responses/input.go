@@ -3,6 +3,7 @@ package responses
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"answerd/internal/agent"
@@ -113,6 +114,8 @@ func (q *Request) takeApproval(at string, item inItem) error {
 		return &Invalid{at + ".approval_request_id", "is not the id of an approval request"}
 	case len(q.Approvals) > 0 && q.Approvals[0].Run != run:
 		return &Invalid{at + ".approval_request_id", "belongs to another response than the one before it"}
+	case slices.ContainsFunc(q.Approvals, func(a Approval) bool { return a.Interrupt == interrupt }):
+		return &Invalid{at + ".approval_request_id", "answered twice"}
 	}
 	q.Approvals = append(q.Approvals, Approval{run, interrupt, item.Approve, item.Reason})
 	return nil
@@ -169,7 +172,7 @@ func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
 			}
 			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image"}
+			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image: the model is given no files"}
 		}
 	}
 	if len(media) > maxMedia {

@@ -69,6 +69,7 @@ func newResponse(h Header) *response {
 		ParallelToolCalls: true, Text: json.RawMessage(`{"format":{"type":"text"}}`), TopP: 1, Temperature: 1,
 		Reasoning: json.RawMessage(`{"effort":null,"summary":null}`), Store: true, ServiceTier: "default",
 		Metadata: map[string]string{}, MaxOutputTokens: e.MaxOutputTokens, MaxToolCalls: e.MaxToolCalls, Background: e.Background,
+		SafetyIdentifier: e.SafetyIdentifier, PromptCacheKey: e.PromptCacheKey, User: e.User,
 	}
 	if h.Previous != "" {
 		r.PreviousResponseID = &h.Previous
@@ -76,16 +77,19 @@ func newResponse(h Header) *response {
 	if e.Instructions != "" {
 		r.Instructions = &e.Instructions
 	}
-	set(&r.Tools, e.Tools, e.Tools != nil)
+	for _, tool := range e.Tools {
+		r.Tools = append(r.Tools, wholeTool(tool))
+	}
 	set(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
-	set(&r.Text, e.Text, e.Text != nil)
-	set(&r.Reasoning, e.Reasoning, e.Reasoning != nil)
+	set(&r.Text, wholeText(e.Text), e.Text != nil)
+	set(&r.Reasoning, complete(e.Reasoning, wholeReasoning), e.Reasoning != nil)
 	set(&r.Metadata, e.Metadata, e.Metadata != nil)
 	setTo(&r.TopP, e.TopP)
 	setTo(&r.Temperature, e.Temperature)
 	setTo(&r.PresencePenalty, e.PresencePenalty)
 	setTo(&r.FrequencyPenalty, e.FrequencyPenalty)
 	setTo(&r.ParallelToolCalls, e.ParallelToolCalls)
+	setTo(&r.Truncation, e.Truncation)
 	setTo(&r.Store, e.Store)
 	return r
 }

@@ -30,9 +30,9 @@ type Header struct {
 	Previous string // the response that this one goes on after; "" if none
 	Echo     Echo
 	Lists    []List // the tools of the MCP servers that the request names
-	// After is the event at which the response before this one ended, in the same run;
-	// 0 for the first. The encoder sees the events up to it and says nothing of them.
-	After int64
+	// The encoder sees the events up to After, at which the response before this one
+	// ended, and says nothing of them.
+	Span
 	// Skip is how many events of the stream are not sent: whoever reads has them.
 	Skip int
 }
@@ -60,6 +60,10 @@ type Echo struct {
 	Metadata          map[string]string `json:"metadata,omitempty"`
 	Background        bool              `json:"background,omitempty"`
 	Store             *bool             `json:"store,omitempty"`
+	Truncation        *string           `json:"truncation,omitempty"`
+	SafetyIdentifier  *string           `json:"safety_identifier,omitempty"`
+	PromptCacheKey    *string           `json:"prompt_cache_key,omitempty"`
+	User              *string           `json:"user,omitempty"`
 }
 
 // Invalid is a request that cannot be run as it stands.

@@ -18,8 +18,9 @@ func TestScenarios(t *testing.T) {
 			var got []byte
 			previous := ""
 			for _, part := range s.Stretches() {
+				span := responses.Span{After: part.After}
 				head := responses.Header{
-					ID: responses.ID(scenario.RunID, part.After), Model: "m", Created: time.Unix(1_795_000_000, 0), After: part.After, Previous: previous,
+					ID: responses.ID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, Previous: previous,
 				}
 				previous = head.ID
 				stream, enc := encode(head, s)

@@ -33,7 +33,7 @@ describe("the console of the demo", { skip: missing }, () => {
       assert.match(await card.locator(".call-server").textContent(), /\w/);
     }
     assert.match(await page.locator(".text").textContent(), /12\.5 \* 8 = 100/);
-    assert.match(await page.locator(".metadata").textContent(), /answerd-stand-in.*2 steps.*2 tool calls.*tokens.*finish: stop/);
+    assert.match(await page.locator(".metadata").textContent(), /answerd-stand-in.*2 tool calls.*tokens/);
     await accessible(page);
     assert.deepEqual(faults, []);
     await close();
@@ -45,10 +45,12 @@ describe("the console of the demo", { skip: missing }, () => {
     await server.waitFor();
     assert.equal(await server.getAttribute("data-state"), "connected");
     const reply = page.waitForResponse((r) => r.url().endsWith("/refresh"));
-    await server.getByRole("button").click();
+    await server.getByRole("button", { name: "Refresh the tools of default" }).click();
     assert.equal((await reply).status(), 200);
     const tool = page.locator(".tool").filter({ hasText: "calculate" });
-    await tool.getByText("Schema").click();
+    await tool.getByText("calculate", { exact: true }).click();
+    assert.match(await tool.locator(".parameters").innerText(), /expression\s+string\s+required/);
+    await tool.getByText("JSON Schema").click();
     assert.match(await tool.getByLabel("Input schema of calculate").textContent(), /"expression"/);
     assert.deepEqual(faults, []);
     await close();
@@ -148,28 +150,20 @@ describe("the console of the demo", { skip: missing }, () => {
     await proxy.close();
   });
 
-  for (const colorScheme of ["light", "dark"]) {
-    it(`fits 380 pixels and is accessible in ${colorScheme}`, async () => {
-      const { page, faults, close } = await openPage(browser, demo.url, { viewport: { width: 380, height: 740 }, colorScheme });
-      await page.locator(".example").first().waitFor();
-      await fits(page);
-      await accessible(page);
-      await ask(page, question);
-      await answered(page);
-      await fits(page);
-      await accessible(page);
-      const opener = page.getByRole("button", { name: "Tools" });
-      await opener.click();
-      await fits(page);
-      await accessible(page);
-      await page.keyboard.press("Escape");
-      assert.equal(await opener.evaluate((e) => e === document.activeElement), true, "the focus came back");
-      const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/)[0]);
-      assert.equal(Number(ground) > 128, colorScheme === "light");
-      assert.deepEqual(faults, []);
-      await close();
-    });
-  }
+  it("has its servers and tools in a drawer where there is no room", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url, { viewport: { width: 380, height: 740 }, colorScheme: "dark" });
+    const opener = page.getByRole("button", { name: /^Servers and tools/ });
+    await page.locator(".example").first().waitFor();
+    await opener.click();
+    await fits(page);
+    await accessible(page);
+    await page.keyboard.press("Escape");
+    assert.equal(await opener.evaluate((e) => e === document.activeElement), true, "the focus came back");
+    const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/)[0]);
+    assert.ok(Number(ground) < 128, "it is dark");
+    assert.deepEqual(faults, []);
+    await close();
+  });
 
   it("asks before a call that destroys, and goes on after the answer", async () => {
     const { page, faults, close } = await openPage(browser, demo.url, { viewport: { width: 380, height: 740 } });

@@ -62,12 +62,13 @@ describe("the console and scripted answers", { skip: missing }, () => {
     ]));
     await ask(page, "?");
     await answered(page);
+    await page.locator(".call > summary").click();
     const images = page.locator(".conversation img");
     assert.deepEqual(await images.evaluateAll((all) => all.map((i) => [i.alt, i.src.slice(0, 26), i.naturalWidth])), [
       ["Result of lookup, image 1", "data:image/png;base64,iVBO", 1],
       ["Result of lookup, image 2", "data:image/png;base64,iVBO", 1],
     ]);
-    assert.match(await page.getByRole("region", { name: "Result of lookup" }).innerText(), /Look:[^]*shown below/);
+    assert.match(await page.getByRole("group", { name: "Result of lookup" }).innerText(), /Look:[^]*shown below/);
     await accessible(page);
     assert.deepEqual(faults, []);
   });
@@ -88,6 +89,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
     ]));
     await ask(page, "?");
     await answered(page);
+    await page.locator(".call > summary").click();
     await page.getByText("Only a part of 300 kB is shown.").waitFor();
     const button = page.getByRole("button", { name: "Show all of it" });
     await button.click();
@@ -97,7 +99,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
     assert.equal(faults.splice(0).filter((f) => !f.includes("410")).length, 0);
     await button.click();
     await button.waitFor({ state: "detached" });
-    assert.ok((await page.getByRole("region", { name: "Result of lookup" }).textContent()).endsWith("xend"));
+    assert.ok((await page.getByRole("group", { name: "Result of lookup" }).textContent()).endsWith("xend"));
     assert.deepEqual(asked, [url, url]);
     await accessible(page);
     await fits(page);
@@ -114,7 +116,8 @@ describe("the console and scripted answers", { skip: missing }, () => {
       "<h3>Title</h3>",
       "<p>One <strong>bold</strong> and <em>soft</em> <code>co*de*</code> snake_case_name 2 * 3 * 4\nnext line</p>",
       "<ol><li>first<ul><li>inner</li><li><strong>two</strong></li></ul></li><li>second</li></ol>",
-      '<pre tabindex="0" role="region" aria-label="Code, go"><code>func main() {}\n\n// &lt;b&gt;</code></pre>',
+      '<div class="code"><div class="code-head"><span>go</span><button type="button" class="link copy"><span>Copy</span><span class="unseen"> the code</span></button></div>' +
+        '<pre tabindex="0" role="group" aria-label="Code, go"><code>func main() {}\n\n// &lt;b&gt;</code></pre></div>',
       "<p>after *plain* **open</p>",
     ].join(""));
     await accessible(page);
@@ -181,7 +184,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
     };
     const play = async (question, answer, act) => {
       await page.unrouteAll();
-      await page.reload();
+      await page.goto(demo.url);
       const inputs = [];
       let given;
       const answeredIt = new Promise((resolve) => (given = resolve));
@@ -213,7 +216,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
       assert.match(await page.locator(".ask-message").textContent(), /<b>x<\/b>\\u\{202e\}/);
       await page.getByLabel("Name").fill("Ada");
       await page.getByLabel("people").fill("4");
-      await page.getByLabel("table").selectOption("Outside");
+      await page.locator(".ask").getByLabel("table").selectOption("Outside");
       await page.getByLabel("day").selectOption("Saturday");
       await page.getByLabel("wine").check();
       await fits(page);
@@ -262,8 +265,9 @@ describe("the console and scripted answers", { skip: missing }, () => {
     assert.equal(await reasoning.isVisible(), false);
     await page.getByText("Reasoning").click();
     assert.equal(await reasoning.textContent(), "let me think");
-    await page.getByRole("button", { name: "copy trace id" }).click();
-    await page.getByText("copied", { exact: true }).waitFor();
+    await page.locator(".about-summary").click();
+    await page.getByRole("button", { name: "Copy the trace id" }).click();
+    await page.getByText("Copied", { exact: true }).waitFor();
     assert.equal(await page.evaluate(() => navigator.clipboard.readText()), start.trace_id);
     await accessible(page);
   });
@@ -282,7 +286,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
   it("asks for a token at 401, says so when it is refused, and sends it", async () => {
     await page.route("**/{servers,tools}", (route) => route.request().headers().authorization === "Bearer good" ? route.fallback() : route.fulfill(problem(401, "unauthenticated", "A valid bearer token is required.")));
     await page.route("**/answer/stream", (route) => route.request().headers().authorization === "Bearer good" ? route.fulfill({ contentType: "text/event-stream", body: says("hello") }) : route.fulfill(problem(401, "unauthenticated", "A valid bearer token is required.")));
-    await page.reload();
+    await page.goto(demo.url);
     const form = page.locator("#token-form");
     await form.waitFor();
     await accessible(page);

@@ -28,27 +28,61 @@ function whatIsMissing() {
   return executable ? false : "no Chromium found: install it, or name it in CHROMIUM";
 }
 
-/** Builds and starts `answerd demo`. Gives its address and what ends it. */
-export async function startDemo() {
-  const dir = mkdtempSync(path.join(tmpdir(), "answerd-browser-"));
-  const binary = path.join(dir, "answerd");
-  // go run would leave its child behind when it is ended.
-  execFileSync("go", ["build", "-o", binary, "./cmd/server"], { cwd: root, stdio: "inherit" });
-  const demo = spawn(binary, ["demo"], { env: { ...process.env, ADDR: "127.0.0.1:0", DRAIN_TIMEOUT: "1s" }, stdio: ["ignore", "pipe", "inherit"] });
-  const ended = new Promise((resolve) => demo.once("exit", resolve));
+const patience = 20_000; // ms that anything on a page, or a process, may take
+
+/** The binary: the one that ANSWERD names, or else one built now. */
+let binary = process.env.ANSWERD;
+
+/** Starts answerd with these arguments, waits until it says what matches, and gives that
+ * and what ends it. */
+async function startAnswerd(args, env, says) {
+  if (!binary) {
+    const dir = mkdtempSync(path.join(tmpdir(), "answerd-browser-"));
+    process.once("exit", () => rmSync(dir, { recursive: true }));
+    binary = path.join(dir, "answerd");
+    // go run would leave its child behind when it is ended.
+    execFileSync("go", ["build", "-o", binary, "./cmd/server"], { cwd: root, stdio: "inherit" });
+  }
+  const child = spawn(binary, args, { env: { ...process.env, ADDR: "127.0.0.1:0", DRAIN_TIMEOUT: "1s", LOG_LEVEL: "error", ...env }, stdio: ["ignore", "pipe", "inherit"] });
+  const ended = new Promise((resolve) => child.once("exit", resolve));
   const url = await new Promise((resolve, reject) => {
-    createInterface({ input: demo.stdout }).on("line", (line) => {
-      const found = /^Console: (http\S+)/.exec(line);
-      if (found) resolve(found[1]);
+    const late = setTimeout(() => reject(new Error(`answerd ${args} did not say its address`)), patience);
+    createInterface({ input: child.stdout }).on("line", (line) => {
+      const found = says.exec(line);
+      if (found) clearTimeout(late), resolve(found[1]);
     });
-    ended.then((code) => reject(new Error(`the demo ended with ${code} before it said its address`)));
+    ended.then((code) => reject(new Error(`answerd ${args} ended with ${code} before it said its address`)));
   });
   const stop = async () => {
-    demo.kill("SIGTERM");
+    child.kill("SIGTERM");
     await ended;
-    rmSync(dir, { recursive: true });
   };
   return { url, stop };
+}
+
+/** Starts `answerd demo`. */
+export function startDemo(env = {}) {
+  return startAnswerd(["demo"], env, /^Console: (http\S+)/);
+}
+
+/** Starts an IAM that issues tokens to whoever may use the demo in front of which it stands. */
+export async function startIAM() {
+  const { url, stop } = await startAnswerd(["demo", "-only", "iam"], { IAM_CLIENT_SECRET: "demo-secret" }, /iam at (http\S+)/);
+  const token = async () => {
+    const reply = await fetch(`${url}/oauth2/v1/token`, {
+      method: "POST", headers: { Authorization: `Basic ${btoa("answerd-demo:demo-secret")}`, "Content-Type": "application/x-www-form-urlencoded" },
+      body: "grant_type=client_credentials&scope=urn:opc:idm:__myscopes__", signal: AbortSignal.timeout(patience),
+    });
+    return (await reply.json()).access_token;
+  };
+  return { url, stop, token };
+}
+
+/** Keeps what the page looks like, for people to look at: shots/, or SHOTS. */
+export async function shoot(page, name) {
+  // What fades in is to be seen.
+  await page.evaluate(() => Promise.all(document.getAnimations().filter((a) => a.effect?.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => {}))));
+  await page.screenshot({ path: path.join(process.env.SHOTS ?? fileURLToPath(new URL("shots", import.meta.url)), `${name}.png`) });
 }
 
 /** A browser with an empty profile that talks to nobody on its own account. */
@@ -62,13 +96,23 @@ export async function startBrowser() {
 }
 
 /**
- * A page that is watched: every error on its console, every exception and every
- * request to another origin ends up in faults.
+ * A page that is watched: every error on its console, every exception, every violation
+ * of its policy and every request to another origin ends up in faults.
  */
 export async function openPage(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  context.setDefaultTimeout(patience);
   const page = await context.newPage();
+  const faults = await watch(page, url);
+  await page.goto(url);
+  return { page, faults, close: () => context.close() };
+}
+
+/** What goes wrong on a page, as it comes. */
+export async function watch(page, url) {
   const faults = [];
+  await page.exposeFunction("tellViolation", (text) => faults.push(`violation of the policy: ${text}`));
+  await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (e) => window.tellViolation(`${e.violatedDirective} ${e.blockedURI} ${e.sample}`)));
   page.on("pageerror", (error) => faults.push(String(error)));
   page.on("dialog", (dialog) => faults.push(`dialog: ${dialog.message()}`));
   page.on("console", (message) => {
@@ -77,8 +121,7 @@ export async function openPage(browser, url, options = {}) {
   page.on("request", (request) => {
     if (new URL(request.url()).origin !== new URL(url).origin) faults.push(`request to ${request.url()}`);
   });
-  await page.goto(url);
-  return { page, faults, close: () => context.close() };
+  return faults;
 }
 
 /** Asks as a person would: types and presses Enter. */
@@ -89,7 +132,7 @@ export async function ask(page, question) {
 
 /** Waits until no question is being answered. */
 export async function answered(page) {
-  await page.getByRole("button", { name: "Send" }).waitFor();
+  await page.locator("#send").waitFor(); // by its id: forms may have a button of that name
 }
 
 /** Checks the page, as it is now, with all of axe's rules. */

@@ -1,16 +1,22 @@
 // @ts-check
 // One question and everything that happens until it is answered.
-import { CallView, duration } from "./call.js";
+import { CallView } from "./call.js";
 import { Problem } from "./client.js";
 import { element } from "./element.js";
-import { MarkdownView } from "./markdown.js";
-import { metadataLine } from "./metadata.js";
+import { aboutRun } from "./metadata.js";
+import { reasoningPart, textPart } from "./parts.js";
+import { duration } from "./time.js";
+import { Timeline } from "./timeline.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./run.js").ConnectionEvent} ConnectionEvent */
 
-/** A text or a piece of reasoning that is being said: a MarkdownView or plain text.
- * @typedef {{root: HTMLElement, text: string, step: number, draw: () => void, close: () => void}} Part
+/** @typedef {import("./parts.js").Part} Part */
+/** What a view needs of the page.
+ * @typedef {object} Page
+ * @property {(text: string) => void} announce says something to a screen reader
+ * @property {(path: string) => Promise<any>} load reads JSON from the service
+ * @property {(run: string, answer: object) => Promise<unknown>} send answers what a run waits for
  */
 
 /** Shows one run. Events that it does not know are left alone. */
@@ -21,7 +27,8 @@ export class AnswerView {
   answer = "";
 
   #step = 0;
-  #started = 0; // ms, by the service's clock
+  #timeline = new Timeline();
+  #live;
   #traceID = "";
   /** @type {Map<string, Part>} by part_id */
   #parts = new Map();
@@ -31,35 +38,30 @@ export class AnswerView {
   #stale = new Set();
   #frame = 0;
   #activity = "";
-  #announce;
-  #send;
-  #load;
+  #page;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
 
   /**
    * @param {string} question
    * @param {number} number of the question in the conversation, from 1
-   * @param {(text: string) => void} announce says something to a screen reader
-   * @param {(path: string) => Promise<any>} load reads JSON from the service
-   * @param {(run: string, answer: object) => Promise<unknown>} send answers what the run waits for
+   * @param {Page} page
+   * @param {boolean} live false where the run is over and only shown again: nobody is told
    */
-  constructor(question, number, announce, load, send) {
-    this.#announce = announce;
-    this.#load = load;
-    this.#send = send;
+  constructor(question, number, page, live) {
+    this.#page = page;
+    this.#live = live;
     const title = element("h2", { class: "unseen" }, `Question ${number}`);
     this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
   }
 
   /** @param {RunEvent | ConnectionEvent} event */
   apply(event) {
+    if (event.type === "connection") return this.#connection(/** @type {ConnectionEvent} */ (event));
+    this.#timeline.apply(/** @type {RunEvent} */ (event));
     switch (event.type) {
       case "start":
-        [this.runID, this.threadID, this.#traceID, this.#started] = [event.run_id, event.thread_id, event.trace_id, event.ts];
-        break;
-      case "connection":
-        this.#connection(/** @type {ConnectionEvent} */ (event));
+        [this.runID, this.threadID, this.#traceID] = [event.run_id, event.thread_id, event.trace_id];
         break;
       case "step_start":
         this.#step = event.step;
@@ -69,7 +71,7 @@ export class AnswerView {
         this.#reset(event.step);
         break;
       case "budget":
-        this.#note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
         break;
       case "suspended":
         this.#now("Waiting for you");
@@ -79,6 +81,7 @@ export class AnswerView {
         break;
       case "run_error":
         this.fail(new Problem(0, { detail: event.message, code: event.code, trace_id: this.#traceID }));
+        this.#about(null);
         break;
       case "cancelled":
         this.#cancelled(/** @type {RunEvent} */ (event));
@@ -100,6 +103,15 @@ export class AnswerView {
     );
   }
 
+  /** Shows an answer whose steps nobody keeps any more.
+   * @param {string} answer
+   */
+  recall(answer) {
+    this.answer = answer;
+    this.#grow(this.#add(textPart(0, false)), answer);
+    this.note("The steps of this answer are no longer kept.");
+  }
+
   /** Shows what is left to show. Nothing comes after it. */
   close() {
     cancelAnimationFrame(this.#frame);
@@ -117,7 +129,7 @@ export class AnswerView {
         this.#now("Thinking");
         break;
       case "text_start":
-        this.#parts.set(event.part_id, this.#add(textPart(this.#step)));
+        this.#parts.set(event.part_id, this.#add(textPart(this.#step, this.#live)));
         this.#now("Writing");
         break;
       case "reasoning_delta":
@@ -130,7 +142,7 @@ export class AnswerView {
         this.#parts.get(event.part_id)?.close();
         break;
       case "tool_call_start":
-        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#load, (answer) => this.#send(this.runID, answer))), step: this.#step });
+        this.#calls.set(event.call_id, { view: this.#add(new CallView(event, this.#page.load, (answer) => this.#page.send(this.runID, answer))), step: this.#step });
         this.#now("Choosing tools");
         break;
       default:
@@ -164,17 +176,18 @@ export class AnswerView {
     const last = [...this.#parts.values()].filter((p) => p.step === this.#step && p.root.classList.contains("text"));
     if (last.map((p) => p.text).join("") !== event.answer) {
       for (const part of last) part.root.remove();
-      this.#grow(this.#add(textPart(this.#step)), event.answer);
+      this.#grow(this.#add(textPart(this.#step, this.#live)), event.answer);
     }
     this.answer = event.answer;
-    this.#body.append(metadataLine(event, this.#traceID, event.ts - this.#started, this.#announce));
+    this.#about(event.metadata);
     this.#announce("The answer is complete");
   }
 
   /** @param {RunEvent} event */
   #cancelled(event) {
     this.answer = event.partial_answer;
-    this.#note(event.reason === "requested" ? "Stopped." : `The run was cancelled: ${event.reason}.`);
+    this.note(event.reason === "requested" ? "Stopped." : `The run was cancelled: ${event.reason}.`);
+    this.#about(null);
     this.#announce("The run was stopped");
   }
 
@@ -197,6 +210,16 @@ export class AnswerView {
     this.#now("Starting this step again");
   }
 
+  /** @param {unknown} metadata */
+  #about(metadata) {
+    this.#body.append(aboutRun(metadata, this.#timeline, this.#traceID, () => this.answer));
+  }
+
+  /** Tells a screen reader, unless all of this is past. @param {string} text */
+  #announce(text) {
+    if (this.#live) this.#page.announce(text);
+  }
+
   /** @param {ConnectionEvent} event */
   #connection(event) {
     const text = event.up ? this.#activity || "Asking" : `No connection, trying again in ${duration(Math.max(1000, event.wait))}`;
@@ -211,8 +234,8 @@ export class AnswerView {
     this.#status.textContent = activity;
   }
 
-  /** @param {string} text */
-  #note(text) {
+  /** Says something beside the answer. @param {string} text */
+  note(text) {
     this.#body.append(element("p", { class: "notice" }, text));
   }
 
@@ -248,26 +271,4 @@ export class AnswerView {
     for (const part of this.#stale) part.draw();
     this.#stale.clear();
   }
-}
-
-/**
- * @param {number} step
- * @returns {Part}
- */
-function textPart(step) {
-  // Busy until the end, so that a screen reader reads sentences and not syllables.
-  const root = element("div", { class: "text", "aria-live": "polite", "aria-busy": "true" });
-  const view = new MarkdownView(root);
-  return { root, text: "", step, draw() { view.show(this.text); }, close: () => root.removeAttribute("aria-busy") };
-}
-
-/**
- * @param {number} step
- * @returns {Part}
- */
-function reasoningPart(step) {
-  const title = element("summary", {}, "Thinking");
-  const body = element("div", { class: "reasoning-text" });
-  const root = element("details", { class: "reasoning" }, title, body);
-  return { root, text: "", step, draw() { body.textContent = this.text; }, close: () => void (title.textContent = "Reasoning") };
 }

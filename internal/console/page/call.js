@@ -1,18 +1,20 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
-import { element, valueBlock } from "./element.js";
+import { element, pretty, valueBlock } from "./element.js";
 import { approvalForm, elicitationForm, visible } from "./question.js";
 import { resultView } from "./result.js";
+import { duration } from "./time.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./question.js").Send} Send */
 
-/** Shows one call. Its root is a details element, open until the reader closes it. */
+/** Shows one call, in a line that opens. It opens by itself when it fails or asks. */
 export class CallView {
   #written = ""; // the arguments while the model writes them
   #state = element("span", { class: "call-state" }, "preparing");
   #args = element("div", { class: "call-part" });
-  #progress = element("div", { class: "call-part", hidden: true });
+  #brief = element("span", { class: "call-brief" });
+  #progress = element("span", { class: "call-progress", hidden: true });
   #asks = element("div", { class: "call-asks" });
   #end = element("div", { class: "call-part" });
   /** @type {Map<string, HTMLElement>} open questions by interrupt_id */
@@ -33,10 +35,9 @@ export class CallView {
     const server = event.server ? [element("span", { class: "call-server" }, event.server)] : [];
     this.root = element(
       "details",
-      { class: "call", open: true, "data-state": "running" },
-      element("summary", {}, element("span", { class: "call-name" }, event.tool), ...server, this.#state),
+      { class: "call", "data-state": "running" },
+      element("summary", {}, element("span", { class: "call-name" }, event.tool), ...server, this.#brief, this.#state, this.#progress),
       this.#args,
-      this.#progress,
       this.#asks,
       this.#end,
     );
@@ -68,7 +69,7 @@ export class CallView {
       case "approval_required":
         // A hook may have changed them since the model wrote them.
         this.#asked = true;
-        this.#showArguments(visible(JSON.stringify(event.args, null, 2)));
+        this.#showArguments(visible(pretty(event.args)));
         this.#ask(event, approvalForm(event, this.#send));
         break;
       case "elicitation":
@@ -78,7 +79,7 @@ export class CallView {
         this.#answered(event, `${event.approved ? "Approved" : "Not approved"}${event.by ? ` by ${event.by}` : ""}`, event.reason);
         break;
       case "elicitation_resolved":
-        this.#answered(event, { accept: "Answered", decline: "Declined" }[event.action] ?? "Not answered", "");
+        this.#answered(event, event.action === "accept" ? "Answered" : event.action === "decline" ? "Declined" : "Not answered", "");
         break;
       case "tool_result":
         this.#finish("done", duration(event.duration_ms));
@@ -88,6 +89,7 @@ export class CallView {
       case "tool_error":
         this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
         this.#showEnd("Error", event);
+        this.root.open = true;
         break;
     }
   }
@@ -100,6 +102,7 @@ export class CallView {
   /** No more events come. A call without an end may have ended, or not. */
   close() {
     this.#questions.clear();
+    delete this.root.dataset.asks;
     for (const form of this.#asks.querySelectorAll("form")) form.remove();
     if (this.ended) return;
     this.root.dataset.state = "unknown";
@@ -115,6 +118,7 @@ export class CallView {
     this.#asks.append(form);
     this.root.open = true;
     this.#state.textContent = "waits for you";
+    this.root.dataset.asks = "true";
   }
 
   /**
@@ -126,11 +130,14 @@ export class CallView {
     const form = this.#questions.get(event.interrupt_id);
     this.#questions.delete(event.interrupt_id);
     form?.replaceWith(element("p", { class: "small" }, why ? `${how}: ${why}` : `${how}.`));
-    if (!this.asks) this.#state.textContent = "running";
+    if (this.asks) return;
+    delete this.root.dataset.asks;
+    this.#state.textContent = "running";
   }
 
   /** @param {unknown} value the object, or what the model wrote instead of one */
   #showArguments(value) {
+    this.#brief.textContent = brief(value);
     if (typeof value === "object" && value !== null && Object.keys(value).length === 0) {
       this.#args.replaceChildren(label("No arguments"));
       return;
@@ -155,7 +162,7 @@ export class CallView {
     this.#progress.hidden = false;
     this.#progress.replaceChildren(
       element("progress", { "aria-label": `Progress of ${this.name}`, ...attributes }),
-      element("span", { class: "small" }, event.message ? `${figure} · ${event.message}` : figure),
+      element("span", {}, event.message ? `${figure} · ${event.message}` : figure),
     );
   }
 
@@ -175,14 +182,12 @@ function label(text) {
   return element("p", { class: "label" }, text);
 }
 
-/**
- * @param {number} ms
- * @returns {string} for people: 12 ms, 1.3 s, 2 min 5 s
- */
-export function duration(ms) {
-  if (!(ms >= 0)) return "";
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
-  const seconds = Math.round(ms / 1000);
-  return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+const briefLength = 160; // characters; the style cuts what has no room
+
+/** Arguments in one line, for who does not open the card. @param {unknown} value */
+function brief(value) {
+  if (typeof value === "string") return value.slice(0, 4 * briefLength).replace(/\s+/g, " ").slice(0, briefLength);
+  if (typeof value !== "object" || value === null) return "";
+  const parts = Object.entries(value).slice(0, 12).map(([name, v]) => `${name}: ${JSON.stringify(v) ?? ""}`.slice(0, briefLength));
+  return parts.join(", ").slice(0, briefLength);
 }

@@ -33,7 +33,7 @@ export function valueBlock(label, value, length = shownLength) {
   const text = typeof value === "string" ? value : pretty(value);
   const rest = text.length - length;
   const shown = rest > 0 ? `${text.slice(0, length)}\n… ${rest} more characters` : text;
-  return element("pre", { class: "value", tabindex: 0, role: "region", "aria-label": label }, shown);
+  return element("pre", { class: "value", tabindex: 0, role: "group", "aria-label": label }, shown);
 }
 
 const oneLine = 64; // characters
@@ -43,7 +43,7 @@ const oneLine = 64; // characters
  *
  * @param {unknown} value
  */
-function pretty(value) {
+export function pretty(value) {
   const text = JSON.stringify(value, null, 2) ?? "";
   // JSON escapes the line feeds of strings, so those that are here are layout.
   const line = text.replace(/\n */g, " ");

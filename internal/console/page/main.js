@@ -1,14 +1,13 @@
 // @ts-check
-// The page: joins its parts and keeps the one thing that they share, whether a
-// question is being answered.
-import { AnswerView } from "./answer.js";
-import { Client, Problem } from "./client.js";
+// The page: joins its parts.
+import { Client } from "./client.js";
+import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
 import { showExamples } from "./examples.js";
-import { History } from "./history.js";
 import { Panel } from "./panel.js";
-import { follow } from "./run.js";
 import { stickToEnd } from "./scroll.js";
+import { ThreadList } from "./threadlist.js";
+import { newThread, Threads, titleOf } from "./threads.js";
 import { Token } from "./token.js";
 
 /**
@@ -22,88 +21,88 @@ const composer = /** @type {HTMLFormElement} */ (byID("composer"));
 const field = /** @type {HTMLTextAreaElement} */ (byID("question"));
 const sendButton = /** @type {HTMLButtonElement} */ (byID("send"));
 const stopButton = /** @type {HTMLButtonElement} */ (byID("stop"));
-const freshButton = /** @type {HTMLButtonElement} */ (byID("fresh"));
-const conversation = byID("conversation");
+const root = byID("conversation");
 
 /** @param {string} text */
 const announce = (text) => void (byID("announcer").textContent = text);
 
 const client = new Client(new Token());
-const history = new History();
+const threads = new Threads();
 const panel = new Panel(client, announce, (tools) => showExamples(tools, ask));
-const toEnd = stickToEnd(conversation);
+const side = drawer("side", "side-open", "side-close");
+drawer("panel", "panel-open", "panel-close");
+const toEnd = stickToEnd(root);
+const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send: (run, answer) => client.answer(run, answer) }, show);
+const list = new ThreadList((thread) => void forget(thread));
 
-/** @typedef {{view: AnswerView, left: AbortController}} Run left is when the page follows it no more */
+const drawList = () => list.show(threads.all(), conversation.thread.id, conversation.running);
 
-/** The run that goes on now; null when the page is free for a question.
- * @type {Run | null} */
-let current = null;
+let ran = false; // whether a run went on when the page was drawn last
+
+/** Draws what depends on whether a question is being answered, and where. */
+function show() {
+  const { current, thread } = conversation;
+  const empty = thread.turns.length === 0;
+  byID("welcome").hidden = !empty;
+  document.title = empty ? "answerd" : `${titleOf(thread)} · answerd`;
+  byID("title").textContent = empty ? "New conversation" : titleOf(thread);
+  if (!empty && location.hash !== `#thread-${thread.id}`) history.replaceState(null, "", `#thread-${thread.id}`);
+  drawList();
+  sendButton.hidden = current !== undefined;
+  stopButton.hidden = current === undefined;
+  stopButton.disabled = false;
+  if (ran && !current) {
+    const last = thread.turns.at(-1);
+    if (last && !last.answer && field.value === "") field.value = last.question; // to ask it again, or otherwise
+    void panel.load(); // a call may have found a server down, or up again
+  }
+  // The end of a run takes the focus only from a button that went away: the reader may
+  // be selecting text.
+  if ((current && !ran) || document.activeElement?.closest("[hidden]")) field.focus({ preventScroll: true });
+  ran = current !== undefined;
+}
 
 /** @param {string} question */
-async function ask(question) {
-  if (current || question.trim() === "") return;
-  const view = new AnswerView(question, conversation.childElementCount + 1, announce, (path) => client.json(path), (run, answer) => client.answer(run, answer));
-  const left = new AbortController();
-  show({ view, left });
-  conversation.append(view.root);
+function ask(question) {
+  void conversation.ask(question);
   toEnd();
-  try {
-    for await (const event of follow(client, history.request(question), left.signal)) view.apply(event);
-  } catch (error) {
-    view.fail(left.signal.aborted ? left.signal.reason : error);
-  }
-  view.close();
-  if (view.answer) history.add(question, view.answer, view.threadID);
-  else if (field.value === "") field.value = question; // to ask it again, or otherwise
-  show(null);
-  void panel.load(); // a call may have found a server down, or up again
 }
 
-/** @param {Run | null} run */
-function show(run) {
-  current = run;
-  byID("welcome").hidden = true;
-  sendButton.hidden = run !== null;
-  stopButton.hidden = run === null;
-  stopButton.disabled = false;
-  stopButton.textContent = "Stop";
-  freshButton.disabled = run !== null;
-  // The end of a run takes the focus only from a button that went away: the reader
-  // may be selecting text.
-  if (run || document.activeElement?.closest("[hidden]")) field.focus();
-}
-
-/** Ends the run at the service, which then says so in the stream. Where that cannot be
- * asked, the page only stops following; a run that nobody reads is cancelled there. */
-async function stop() {
-  if (!current) return;
-  const { view, left } = current;
-  stopButton.disabled = true;
-  stopButton.textContent = "Stopping";
-  try {
-    if (!view.runID) throw new Problem(0, { code: "stopped", detail: "Stopped before the run had begun." });
-    await client.cancel(view.runID);
-  } catch (error) {
-    const cause = error instanceof Problem ? error : new Problem(0, { detail: "The service cannot be reached. It ends a run that nobody follows." });
-    left.abort(cause);
-  }
+/** Opens what the address names; anything else is a new conversation. */
+function openAddress() {
+  const id = location.hash.startsWith("#thread-") ? location.hash.slice("#thread-".length) : "";
+  if (id !== "" && id === conversation.thread.id) return;
+  ran = false;
+  conversation.open(threads.get(id) ?? newThread());
+  toEnd();
+  side.close();
 }
 
 function startAfresh() {
-  history.clear();
-  conversation.replaceChildren();
-  byID("welcome").hidden = false;
-  freshButton.disabled = true;
+  history.pushState(null, "", location.pathname + location.search);
+  openAddress();
   announce("A new conversation");
   field.focus();
 }
 
+/** Deletes a conversation here, and its runs where the service still has them.
+ * @param {import("./threads.js").Thread} thread */
+async function forget(thread) {
+  threads.remove(thread.id);
+  const dropped = conversation.drop(thread);
+  if (thread.id === conversation.thread.id) startAfresh();
+  else show();
+  announce("The conversation is deleted");
+  await dropped;
+  await Promise.allSettled(thread.turns.filter((t) => t.run).map((t) => client.forget(t.run)));
+}
+
 composer.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (current) return;
+  if (conversation.current) return;
   const question = field.value.trim();
   field.value = "";
-  void ask(question);
+  ask(question);
 });
 field.addEventListener("keydown", (event) => {
   // Enter that ends an input method's composition is not a wish to send.
@@ -111,11 +110,24 @@ field.addEventListener("keydown", (event) => {
   event.preventDefault();
   composer.requestSubmit();
 });
-stopButton.addEventListener("click", () => void stop());
-freshButton.addEventListener("click", startAfresh);
+stopButton.addEventListener("click", () => {
+  stopButton.disabled = true;
+  void conversation.stop();
+});
+byID("fresh").addEventListener("click", startAfresh);
+byID("threads").addEventListener("click", (event) => {
+  if (event.target instanceof Element && event.target.closest("a")) side.close(); // the address may be the same
+});
+byID("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the conversation's
+  field.focus();
+});
+window.addEventListener("hashchange", openAddress);
+window.addEventListener("popstate", openAddress);
+window.addEventListener("storage", drawList);
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && !current) void panel.load();
+  if (document.visibilityState === "visible" && !conversation.current) void panel.load();
 });
 
-drawer();
+openAddress();
 void panel.load();

@@ -1,16 +1,20 @@
 // @ts-check
 // The small part of Markdown that models write all the time: paragraphs, headings,
-// lists, code. Everything else stays the text that it is.
+// lists, code, tables, quotes. Everything else stays the text that it is.
+import { copyButton } from "./copy.js";
 import { element } from "./element.js";
 import { inline } from "./inline.js";
+import { beginsTable, renderTable, tableEnd } from "./table.js";
 
-/** @typedef {{kind: "paragraph" | "heading" | "code" | "list", source: string}} Block */
+/** @typedef {{kind: "paragraph" | "heading" | "code" | "list" | "table" | "quote" | "rule", source: string}} Block */
 
 const fence = /^\s{0,3}(`{3,}|~{3,})\s*(\S*)/;
 const heading = /^ {0,3}#{1,6}\s+/;
 const item = /^( {0,3})([-*+]|\d{1,9}[.)])\s+(?=\S)/;
+const quote = /^ {0,3}> ?/;
+const rule = /^(?=.{3,100}$) {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const nested = /^\s{2,}/; // a line that belongs to the item above it
-const deepest = 5; // lists in lists; what lies deeper is shown as text
+const deepest = 5; // lists in lists and quotes in quotes; what lies deeper is shown as text
 
 /** Shows a text that grows. */
 export class MarkdownView {
@@ -71,9 +75,12 @@ function extent(lines, at) {
   const open = fence.exec(lines[at]);
   if (open) return ["code", fenceEnd(lines, at, open[1])];
   if (heading.test(lines[at])) return ["heading", at + 1];
+  if (rule.test(lines[at])) return ["rule", at + 1];
   if (item.test(lines[at])) return ["list", listEnd(lines, at)];
+  if (quote.test(lines[at])) return ["quote", quoteEnd(lines, at)];
+  if (beginsTable(lines, at)) return ["table", tableEnd(lines, at)];
   let end = at + 1;
-  while (end < lines.length && lines[end].trim() !== "" && !beginsBlock(lines[end])) end++;
+  while (end < lines.length && lines[end].trim() !== "" && !beginsBlock(lines[end]) && !beginsTable(lines, end)) end++;
   return ["paragraph", end];
 }
 
@@ -81,7 +88,14 @@ function extent(lines, at) {
  * @param {string} line
  */
 function beginsBlock(line) {
-  return fence.test(line) || heading.test(line) || item.test(line);
+  return fence.test(line) || heading.test(line) || item.test(line) || quote.test(line) || rule.test(line);
+}
+
+/** @param {string[]} lines @param {number} at */
+function quoteEnd(lines, at) {
+  let end = at + 1;
+  while (end < lines.length && quote.test(lines[end])) end++;
+  return end;
 }
 
 /** A fence that is not closed yet goes on to the end, as the text is still coming.
@@ -133,6 +147,12 @@ function render(block, depth) {
       return element("h3", {}, ...inline(block.source.replace(heading, "").trimEnd().replace(/ #+$/, "")));
     case "list":
       return renderList(block.source, depth);
+    case "table":
+      return renderTable(block.source);
+    case "rule":
+      return element("hr");
+    case "quote":
+      return renderQuote(block.source, depth);
     default:
       return element("p", {}, ...inline(block.source));
   }
@@ -146,7 +166,19 @@ function renderCode(source) {
   const closed = lines.length > 1 && last.startsWith(mark) && last === mark[0].repeat(last.length);
   const code = lines.slice(1, closed ? -1 : undefined).join("\n");
   const label = language ? `Code, ${language}` : "Code";
-  return element("pre", { tabindex: 0, role: "region", "aria-label": label }, element("code", {}, code));
+  return element("div", { class: "code" },
+    element("div", { class: "code-head" }, element("span", {}, language), copyButton("Copy", "the code", () => code)),
+    element("pre", { tabindex: 0, role: "group", "aria-label": label }, element("code", {}, code)));
+}
+
+/**
+ * @param {string} source
+ * @param {number} depth
+ */
+function renderQuote(source, depth) {
+  const inner = source.split("\n").map((line) => line.replace(quote, "")).join("\n");
+  const nodes = depth < deepest ? split(inner).map((b) => render(b, depth + 1)) : [element("p", {}, ...inline(inner))];
+  return element("blockquote", {}, ...nodes);
 }
 
 /**

@@ -1,12 +1,14 @@
 // @ts-check
 // The side panel: the MCP servers, how they stand, and the tools that they give.
 import { Problem } from "./client.js";
-import { element, valueBlock } from "./element.js";
+import { element } from "./element.js";
+import { schemaView } from "./schema.js";
 
 /** @typedef {{name: string, type: string, state: string, reason?: string, protocol_version?: string, tools: number}} Server */
 /** @typedef {{name: string, server: string, title?: string, description?: string, input_schema: object, annotations?: {read_only?: boolean, destructive?: boolean}, needs_approval?: boolean}} Tool */
 
 const mostLooks = 8; // at servers that are still connecting, each after twice the time
+const manyTools = 12; // from here on they can be searched
 
 /** Shows servers and tools, and tells who wants to know which tools there are. */
 export class Panel {
@@ -16,10 +18,10 @@ export class Panel {
   #looks = 0;
   #timer = 0;
   #servers = /** @type {HTMLElement} */ (document.querySelector("#servers"));
-  #tools = /** @type {HTMLElement} */ (document.querySelector("#tools"));
-  #count = /** @type {HTMLElement} */ (document.querySelector("#tools-count"));
+  #brief = /** @type {HTMLElement} */ (document.querySelector("#panel-brief"));
+  #search = /** @type {HTMLInputElement} */ (document.querySelector("#tool-search"));
   #problem = /** @type {HTMLElement} */ (document.querySelector("#panel-problem"));
-  #shown = ""; // the tools on show; drawing them again would close what the reader opened
+  #shown = ""; // what is on show; drawing it again would close what the reader opened
 
   /**
    * @param {import("./client.js").Client} client
@@ -30,6 +32,7 @@ export class Panel {
     this.#client = client;
     this.#announce = announce;
     this.#onTools = onTools;
+    this.#search.addEventListener("input", () => this.#filter());
   }
 
   /** Asks the service how things stand. The service does not wait for its servers when
@@ -38,8 +41,7 @@ export class Panel {
     clearTimeout(this.#timer);
     try {
       const [{ servers }, { tools }] = await Promise.all([this.#client.json("servers"), this.#client.json("tools")]);
-      this.#showServers(servers);
-      this.#showTools(tools);
+      this.#show(servers, tools);
       this.#showProblem("");
       const unsettled = servers.some((/** @type {Server} */ s) => s.state === "connecting");
       if (unsettled && this.#looks < mostLooks) this.#timer = setTimeout(() => this.load(), 500 * 2 ** this.#looks++);
@@ -63,45 +65,55 @@ export class Panel {
     }
     await this.load();
     if (problem) this.#showProblem(problem);
-    // The list was drawn anew, and the reader's place in it must not be lost.
-    /** @type {HTMLElement | null} */ (this.#servers.querySelector(`[data-server="${CSS.escape(server.name)}"] button`))?.focus();
+    button.disabled = false;
+    // The list may have been drawn anew, and the reader's place in it must not be lost.
+    /** @type {HTMLElement | null} */ (this.#servers.querySelector(`[data-server="${CSS.escape(server.name)}"] .refresh`))?.focus();
   }
 
-  /** @param {Server[]} servers */
-  #showServers(servers) {
-    if (servers.length === 0) {
-      this.#servers.replaceChildren(element("li", { class: "small" }, "None is configured."));
-      return;
-    }
-    this.#servers.replaceChildren(...servers.map((s) => this.#serverItem(s)));
+  /**
+   * @param {Server[]} servers
+   * @param {Tool[]} tools
+   */
+  #show(servers, tools) {
+    const serialised = JSON.stringify([servers, tools]);
+    if (serialised === this.#shown) return;
+    this.#shown = serialised;
+    const failing = servers.filter((s) => s.state !== "connected" && s.state !== "disabled").length;
+    this.#brief.textContent = `${tools.length} ${tools.length === 1 ? "tool" : "tools"}`;
+    /** @type {HTMLElement} */ (this.#brief.parentElement).dataset.state = failing > 0 ? "failed" : "connected";
+    this.#servers.replaceChildren(...servers.map((s) => this.#serverItem(s, tools.filter((t) => t.server === s.name))));
+    const others = tools.filter((t) => !servers.some((s) => s.name === t.server));
+    if (others.length > 0) this.#servers.append(element("li", { class: "server" }, element("ul", { class: "plain tools" }, ...others.map(toolItem))));
+    if (servers.length === 0) this.#servers.append(element("li", { class: "small" }, "No MCP server is configured: the model answers without tools."));
+    this.#search.hidden = tools.length < manyTools;
+    this.#filter();
+    this.#onTools(new Set(tools.map((t) => t.name)));
   }
 
-  /** @param {Server} server */
-  #serverItem(server) {
-    const button = element("button", { type: "button", class: "quiet", "aria-label": `Refresh the tools of ${server.name}` }, "Refresh");
+  /**
+   * @param {Server} server
+   * @param {Tool[]} tools
+   */
+  #serverItem(server, tools) {
+    const button = element("button", { type: "button", class: "icon-button refresh", "aria-label": `Refresh the tools of ${server.name}`, title: "List the tools again" }, element("span", { class: "icon icon-refresh" }));
     button.addEventListener("click", () => this.#refresh(server, button));
-    const stands = `${server.state} · ${server.tools} ${server.tools === 1 ? "tool" : "tools"}`;
     const speaks = server.protocol_version ? `${server.type}, MCP ${server.protocol_version}` : server.type;
     const item = element("li", { class: "server", "data-server": server.name, "data-state": server.state });
     item.append(
-      element("p", { class: "server-name" }, server.name),
-      button,
-      element("p", { class: "small" }, stands),
-      element("p", { class: "small" }, speaks),
+      element("div", { class: "server-head" }, element("h3", { class: "server-name" }, server.name), button,
+        element("p", { class: "small" }, element("span", { class: "server-state" }, server.state), ` · ${server.tools} ${server.tools === 1 ? "tool" : "tools"} · ${speaks}`)),
     );
     if (server.reason) item.append(element("p", { class: "small bad" }, server.reason));
+    item.append(element("ul", { class: "plain tools" }, ...tools.map(toolItem)));
     return item;
   }
 
-  /** @param {Tool[]} tools */
-  #showTools(tools) {
-    const serialised = JSON.stringify(tools);
-    if (serialised === this.#shown) return;
-    this.#shown = serialised;
-    this.#count.textContent = String(tools.length);
-    this.#tools.replaceChildren(...tools.map(toolItem));
-    if (tools.length === 0) this.#tools.append(element("li", { class: "small" }, "The model has no tools at the moment."));
-    this.#onTools(new Set(tools.map((t) => t.name)));
+  #filter() {
+    const words = this.#search.hidden ? [] : this.#search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const tool of /** @type {NodeListOf<HTMLElement>} */ (this.#servers.querySelectorAll(".tool"))) {
+      const text = (tool.textContent ?? "").toLowerCase();
+      tool.hidden = !words.every((word) => text.includes(word));
+    }
   }
 
   /** @param {string} text */
@@ -113,15 +125,13 @@ export class Panel {
 
 /** @param {Tool} tool */
 function toolItem(tool) {
-  const kind = tool.annotations?.read_only ? "read only" : tool.annotations?.destructive ? "destructive" : "";
-  const hint = [kind, tool.needs_approval ? "asks first" : ""].filter(Boolean).join(", ");
-  return element(
-    "li",
-    { class: "tool" },
-    element("p", { class: "tool-name" }, tool.name, " ", ...(hint ? [element("span", { class: kind === "destructive" ? "small bad" : "small" }, hint)] : [])),
-    element("p", { class: "small tool-description" }, tool.description ?? tool.title ?? ""),
-    element("details", {}, element("summary", { class: "small" }, "Schema"), valueBlock(`Input schema of ${tool.name}`, tool.input_schema)),
-  );
+  const { read_only: readOnly, destructive } = tool.annotations ?? {};
+  const badges = [destructive && !readOnly && element("span", { class: "badge bad" }, "destructive"), tool.needs_approval && element("span", { class: "badge" }, "asks first")].filter((b) => b instanceof HTMLElement);
+  return element("li", { class: "tool" },
+    element("details", {},
+      element("summary", {}, element("span", { class: "tool-name" }, tool.name), ...badges),
+      element("p", { class: "small tool-description" }, tool.description ?? tool.title ?? "It says nothing about itself."),
+      ...schemaView(tool.name, tool.input_schema)));
 }
 
 /** @param {unknown} error */

@@ -44,7 +44,7 @@ export function elicitationForm(event, send) {
   const fields = fieldsOf(event.schema);
   const accept = element("button", { type: "submit" }, event.mode === "url" ? "I have done it" : "Send");
   const decline = element("button", { type: "button", class: "quiet" }, "Decline");
-  const form = question(event, event.mode === "url" ? address(event.url, url) : fields.map((f) => f.root), [accept, decline]);
+  const form = question(event, event.mode === "url" ? address(event.url, url) : [element("div", { class: "fields" }, ...fields.map((f) => f.root))], [accept, decline]);
   form.onAnswer(accept, () => {
     const content = event.mode === "url" ? {} : { content: Object.fromEntries(fields.flatMap((f) => f.entry())) };
     return send({ id: event.interrupt_id, action: "accept", ...content });
@@ -101,7 +101,7 @@ function question(event, parts, buttons) {
  */
 function address(text, url) {
   if (!url) return [element("p", { class: "problem" }, "The address cannot be used: ", visible(text))];
-  const link = element("a", { href: url.href, target: "_blank", rel: "noopener noreferrer nofollow" }, `Open ${url.host}`);
+  const link = element("a", { href: url.href, class: "ask-link", target: "_blank", rel: "noopener noreferrer nofollow" }, `Open ${url.host}`);
   return [element("p", {}, link), element("p", { class: "small" }, url.href)];
 }
 

@@ -20,31 +20,57 @@ const longestWait = 10_000; // ms
 
 const terminal = new Set(["final_answer", "run_error", "cancelled"]);
 
+/** Where the events of a run come from: a request that may be repeated.
+ * @typedef {{path: string, method: "GET" | "POST", body?: string, headers: Record<string, string>}} Source
+ */
+
 /**
- * Asks and yields what happens, every event once and in order. A cut connection is
- * taken up again at the last position. The idempotency key covers a cut before the
- * first event: the same key attaches to the same run, so no question is asked twice.
+ * Asks. The key attaches to the same run however often this is sent, so a cut before the
+ * first event asks no question twice.
+ *
+ * @param {object} request the body of POST /answer/stream
+ * @param {string} key
+ * @returns {Source}
+ */
+export function asking(request, key) {
+  return { path: "answer/stream", method: "POST", body: JSON.stringify(request), headers: { "Content-Type": "application/json", Accept: "text/event-stream", "Idempotency-Key": key } };
+}
+
+/**
+ * Follows a run that was begun before, from its first event.
+ *
+ * @param {string} run
+ * @returns {Source}
+ */
+export function following(run) {
+  return { path: `runs/${encodeURIComponent(run)}/events`, method: "GET", headers: { Accept: "text/event-stream" } };
+}
+
+/**
+ * Yields what happens in a run, every event once and in order. A cut connection is
+ * taken up again at the last position.
  *
  * It ends after the run's last event. At one that waits for a person the service ends the
  * stream, and goes on with it in the next: this waits there.
  *
  * @param {import("./client.js").Client} client
- * @param {object} request the body of POST /answer/stream
+ * @param {Source} source
  * @param {AbortSignal} signal
  * @returns {AsyncGenerator<RunEvent | ConnectionEvent, void, void>}
  * @throws {Problem} when the run cannot be followed any further
  */
-export async function* follow(client, request, signal) {
+export async function* follow(client, source, signal) {
   const position = { id: "", seq: 0 };
-  const post = { method: "POST", body: JSON.stringify(request), signal, headers: headers() };
+  const { path, headers, ...rest } = source;
+  const request = { ...rest, headers: { ...headers }, signal };
   let lost = 0; // since when there is no connection worth the name
   for (let attempt = 0; ; attempt++) {
     let retryAfter = 0;
     let suspended = false;
     let up = Infinity;
     try {
-      if (position.id) post.headers["Last-Event-ID"] = position.id;
-      const response = await client.send("answer/stream", post);
+      if (position.id) request.headers["Last-Event-ID"] = position.id;
+      const response = await client.send(path, request);
       if (response.status === 204 || !response.body) return; // ended, and all of it was seen
       up = Date.now();
       if (attempt > 0) yield { type: "connection", up: true, wait: 0 };
@@ -73,14 +99,6 @@ export async function* follow(client, request, signal) {
     yield { type: "connection", up: false, wait };
     await pause(wait, signal);
   }
-}
-
-/** @returns {Record<string, string>} */
-function headers() {
-  // randomUUID exists in secure contexts only, and a LAN address is none.
-  const random = crypto.getRandomValues(new Uint8Array(16));
-  const key = Array.from(random, (b) => b.toString(16).padStart(2, "0")).join("");
-  return { "Content-Type": "application/json", Accept: "text/event-stream", "Idempotency-Key": key };
 }
 
 /**

@@ -25,8 +25,9 @@ import (
 type Endpoint struct {
 	URL string // up to and including /v1
 
-	mu       sync.Mutex // guards requests
+	mu       sync.Mutex // guards the fields below
 	requests []Request
+	forgets  bool
 }
 
 // Request is what the endpoint was asked.
@@ -109,7 +110,9 @@ func New(t testing.TB, script Script) *Endpoint {
 		}
 		req.Header, req.Body = r.Header, body
 		e.mu.Lock()
-		e.requests = append(e.requests, req)
+		if !e.forgets {
+			e.requests = append(e.requests, req)
+		}
 		e.mu.Unlock()
 		script(req)(w, r)
 	}))
@@ -123,6 +126,13 @@ func (e *Endpoint) Requests() []Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]Request(nil), e.requests...)
+}
+
+// Forget keeps no requests from now on, for a test that makes very many.
+func (e *Endpoint) Forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forgets, e.requests = true, nil
 }
 
 // Turns answers a run's first request with the first answer, the one after its first

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The client scenarios of the public conformance suite: both requirement sets, the
-# extensions, and what came after the releases. Green means that exactly the
+# extensions, and what came after the releases; and what applies of those for servers. Green means that exactly the
 # scenarios of expected-failures.yml fail: one that fails besides is a fault, and one
 # that passes must leave the list. It skips, with the reason, without Node.
 set -eu
@@ -37,4 +37,6 @@ run --requirements 2025-11-25
 run --requirements 2026-07-28
 run --suite extensions
 run --scenario json-schema-2020-12-preservation --spec-version 2026-07-28
+printf '\n== the server that answerd is\n'
+./server.sh || failed=1
 exit "$failed"

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"answerd/internal/auth"
+	"answerd/internal/event/jetstream"
+)
+
+// check refuses settings that contradict each other or the outside.
+func (c *config) check(modelSet bool) error {
+	checks := []struct {
+		name string
+		bad  bool
+		why  string
+	}{
+		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
+		{"DEFAULT_MODEL_ID", !modelSet && c.atOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
+		{"LLM_TOOL_CALLING", c.LLMToolCalling != "native" && c.LLMToolCalling != "text", "must be native or text"},
+		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
+		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
+		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
+		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
+		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 1, "must be at least 1"},
+		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
+		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
+		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
+		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
+		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
+		{"BUDGET_TOOL_CALLS", c.BudgetToolCalls < 0, "must not be negative"},
+		{"BUDGET_INPUT_TOKENS", c.BudgetInputTokens < 0, "must not be negative"},
+		{"BUDGET_OUTPUT_TOKENS", c.BudgetOutputTokens < 0, "must not be negative"},
+		{"BUDGET_TOTAL_TOKENS", c.BudgetTotalTokens < 0, "must not be negative"},
+		{"BUDGET_SECONDS", !within(c.BudgetSeconds, 86400), "must be 0 to 86400"},
+		{"BUDGET_COST", !within(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
+		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
+		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
+		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
+		{"IAM_TOKEN_URL", c.IAMTokenURL != "" && !isURL(c.IAMTokenURL), "must be an http or https URL"},
+		{"IAM_CLIENT_ID", c.EnableJWTToken && c.IAMClientID == "", "must be set when ENABLE_JWT_TOKEN is"},
+		{"IAM_CLIENT_SECRET", c.EnableJWTToken && c.IAMClientSecret.IsZero() && c.SecretOCID == "", "or SECRET_OCID must be set when ENABLE_JWT_TOKEN is"},
+		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
+		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
+		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
+		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
+		{"AUTH_CLIENTS", slices.Contains(trimmed(c.AuthClients), ""), "has a comma too many"},
+		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
+		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
+		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
+		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
+		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
+		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
+		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
+		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
+		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
+		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
+		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
+		{"MAX_RUNS_PER_PRINCIPAL", c.MaxRunsPerPrincipal < 0, "must not be negative"},
+		{"MAX_STREAMS", c.MaxStreams < 1, "must be at least 1"},
+		{"MAX_STREAMS_PER_PRINCIPAL", c.MaxStreamsPerPrincipal < 0, "must not be negative"},
+		{"MAX_CONNECTIONS", c.MaxConnections < 0, "must not be negative"},
+		{"WRITE_TIMEOUT", c.WriteTimeout <= 0, "must be above 0"},
+		{"MAX_BODY_BYTES", c.MaxBodyBytes < 1<<10, "must be at least 1KiB"},
+		{"HEARTBEAT_INTERVAL", c.HeartbeatInterval <= 0, "must be above 0"},
+		{"DISCONNECT_GRACE", c.DisconnectGrace < 0, "must not be negative"},
+		{"SHUTDOWN_DELAY", c.ShutdownDelay < 0, "must not be negative"},
+		{"DRAIN_TIMEOUT", c.DrainTimeout < 0, "must not be negative"},
+	}
+	for _, k := range checks {
+		if k.bad {
+			return &configError{k.name, k.why}
+		}
+	}
+	if c.HooksURL != "" {
+		if err := auth.CheckEndpoint("the URL", c.HooksURL); err != nil {
+			return &configError{"HOOKS_URL", err.Error()}
+		}
+	}
+	if err := c.cleanHosts(); err != nil {
+		return err
+	}
+	return c.checkAddr()
+}
+
+func (c *config) checkAddr() error {
+	host, port, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return &configError{"ADDR", "must be host:port"}
+	}
+	if !loopback(host) && c.anonymous() {
+		return errOpen
+	}
+	if err := c.checkPublicURL(); err != nil {
+		return err
+	}
+	c.allowHosts(host)
+	if c.localURL = c.PublicURL; c.localURL == "" && loopback(host) && port != "0" {
+		c.localURL = "http://" + c.Addr
+	}
+	return nil
+}
+
+func (c *config) checkPublicURL() error {
+	if c.PublicURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
+		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	return nil
+}
+
+// redirectURL is where browsers come back to; "" where nobody knows.
+func (c *config) redirectURL() string {
+	if c.localURL == "" {
+		return ""
+	}
+	return c.localURL + "/oauth/callback"
+}
+
+func (c *config) atOpenAI() bool {
+	u, err := url.Parse(c.LLMBaseURL)
+	return err == nil && u.Hostname() == openAIHost
+}
+
+// tokenURL is where the service's JWT comes from.
+func (c *config) tokenURL() string {
+	if c.IAMTokenURL != "" {
+		return c.IAMTokenURL
+	}
+	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
+}
+
+// pinsPath is where accepted tool definitions are; "" without an mcp.json.
+func (c *config) pinsPath() string {
+	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
+		return c.MCPPinsPath
+	}
+	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func isHostPort(s string) bool {
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+// byteSize is a number of bytes, written with or without a unit: 1048576, 1MiB.
+type byteSize int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	units := []struct {
+		suffix string
+		size   int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
+	for _, u := range units {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.size {
+			return errors.New("not a size")
+		}
+		*b = byteSize(n * u.size)
+		return nil
+	}
+	return errors.New("not a size")
+}

@@ -1,0 +1,42 @@
+package agent_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+// A person may take longer than any process has: a drain ends a run that does nothing
+// but wait for one as soon as nothing else goes on, and not before.
+func TestADrainDoesNotWaitForAPerson(t *testing.T) {
+	g := newGate()
+	asks := llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})
+	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[len(r.Messages)-1].Content == "goes on" {
+			return g.hold(nil)
+		}
+		return asks
+	}, nil)
+	waits := h.Begin(t, agent.Request{Question: "waits", Interactive: true})
+	h.Until(t, waits.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
+	goes := h.Begin(t, agent.Request{Question: "goes on"})
+	<-g.reached
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() { h.Drain(ctx); close(drained) }()
+	close(g.open)
+	<-drained
+	if ctx.Err() != nil {
+		t.Error("the drain waited for the person")
+	}
+	agenttest.Last[event.FinalAnswer](t, h.Events(t, goes.ID))
+	if end := agenttest.Last[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
+		t.Errorf("end %+v", end)
+	}
+}

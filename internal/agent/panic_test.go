@@ -1,0 +1,75 @@
+package agent_test
+
+import (
+	"context"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+// buggyLog is a log with a bug: it panics where the run run_error does not end by
+// itself, on whichever goroutine that is.
+type buggyLog struct {
+	event.Log
+	at     event.Type // of the event whose first append panics
+	inputs bool       // reading inputs panics
+	done   chan struct{}
+}
+
+func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
+	if b.Type() == l.at {
+		select {
+		case <-l.done:
+		default:
+			close(l.done)
+			panic("a bug")
+		}
+	}
+	return l.Log.Append(ctx, run, b)
+}
+
+func (l *buggyLog) Inputs(ctx context.Context, run string, after int64) (event.InputPage, error) {
+	if l.inputs {
+		panic("a bug")
+	}
+	return l.Log.Inputs(ctx, run, after)
+}
+
+// F32: on whichever goroutine a bug strikes, its run ends once, as internal, and the
+// next one does not notice.
+func TestAPanicAnywhereEndsOneRun(t *testing.T) {
+	calls := func(tool string) llmtest.Script {
+		return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool, Args: `{}`}), llmtest.Says("Done."))
+	}
+	for name, c := range map[string]struct {
+		log  buggyLog
+		tool string
+	}{
+		"the run's own":        {buggyLog{at: "step_start"}, "fail"},
+		"a tool call":          {buggyLog{at: "tool_error"}, "fail"},
+		"progress of a server": {buggyLog{at: "tool_progress"}, "steps"},
+		"a log message":        {buggyLog{at: "log"}, "steps"},
+		"what a server asks":   {buggyLog{at: "elicitation"}, "ask"},
+		"what a person says":   {buggyLog{inputs: true}, "ask"},
+		"the end":              {buggyLog{at: "final_answer"}, "fail"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log *buggyLog
+			h := agenttest.Build(t, calls(c.tool), func(o *agent.Options) {
+				log = &c.log
+				log.Log, log.done = o.Log, make(chan struct{})
+				o.Log = log
+			})
+			run := h.Begin(t, agent.Request{Interactive: true})
+			if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "internal" || end.Message != "The run failed inside the service." {
+				t.Errorf("%+v", end)
+			}
+			log.inputs = false
+			next := h.Begin(t, agent.Request{})
+			agenttest.Last[event.FinalAnswer](t, h.Events(t, next.ID))
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package clients
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// scenarios are what can happen in a run, and clients what people have.
+var (
+	scenarios = []string{"plain", "tool", "parallel tools", "failing tool", "approval yes", "approval no", "elicitation", "client tool", "model failure", "cancel", "truncated", "cut", "resume"}
+	clients   = []string{
+		"openai chat", "openai responses", "ai-sdk openai chat", "ai-sdk openai responses", "ai-sdk openai-compatible", "ai-sdk open-responses",
+		"ai 5", "ai 6", "ai 7", "ag-ui 0.0.59", "ag-ui 1.0.0", "eventsource", "eventsource-client", "fetch-event-source",
+	}
+)
+
+const (
+	cannotAsk = "the format cannot ask: declined"
+	noResume  = "the format cannot go on with a stream"
+	ownTools  = "the native face has no tools of the caller's"
+)
+
+// notThere is what a protocol, or a client's version of it, does not have.
+var notThere = map[string]map[string]string{
+	"openai chat":              {"approval yes": cannotAsk, "resume": noResume},
+	"openai responses":         {},
+	"ai-sdk openai chat":       {"approval yes": cannotAsk, "resume": noResume},
+	"ai-sdk openai responses":  {"resume": noResume},
+	"ai-sdk openai-compatible": {"approval yes": cannotAsk, "resume": noResume},
+	"ai-sdk open-responses":    {"approval yes": "the client passes over mcp items", "approval no": "the client passes over mcp items", "resume": noResume},
+	"ai 5":                     {"approval yes": "version 5 has no approvals: declined"},
+	"eventsource":              {"client tool": ownTools},
+	"eventsource-client":       {"client tool": ownTools},
+	"fetch-event-source":       {"client tool": ownTools},
+}
+
+// table is which scenarios were gone through with which clients. One that was not, and is
+// not known to be missing from the protocol, is a hole.
+func table(t *testing.T, ran map[string]bool) string {
+	t.Helper()
+	var b strings.Builder
+	line := func(first string, cells []string) {
+		fmt.Fprintf(&b, "\n%-26s", first)
+		for i, cell := range cells {
+			fmt.Fprintf(&b, " %-*s", len(scenarios[i]), cell)
+		}
+	}
+	line("", scenarios)
+	reasons := make(map[string]bool)
+	for _, client := range clients {
+		var cells []string
+		for _, scenario := range scenarios {
+			why := notThere[client][scenario]
+			switch {
+			case ran[client+" | "+scenario]:
+				cells = append(cells, "ran")
+			case why != "":
+				cells = append(cells, "-")
+				reasons[fmt.Sprintf("%s, %s: %s", client, scenario, why)] = true
+			default:
+				cells = append(cells, "HOLE")
+				t.Errorf("%s: %s was not gone through", client, scenario)
+			}
+		}
+		line(client, cells)
+	}
+	for what := range ran {
+		client, scenario, _ := strings.Cut(what, " | ")
+		if !slices.Contains(clients, client) || !slices.Contains(scenarios, scenario) {
+			t.Errorf("%s is not in the table", what)
+		}
+	}
+	return b.String() + "\n\n- not in this protocol:\n" + strings.Join(slices.Sorted(maps.Keys(reasons)), "\n")
+}

@@ -1,0 +1,208 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"answerd/internal/api"
+)
+
+// facing is a request of a face with all that it reads, and what each of its members is:
+// s text, b bool, n number, l list, o object, * whatever else; * and what is behind it are
+// the wrong ones then. A + says that null is wrong, too.
+type facing struct {
+	path, whole string
+	members     map[string]string
+}
+
+var facings = []facing{
+	{"/v1/chat/completions", `{"model":"m","messages":[{"role":"developer","content":"B\u00e4"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"x","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"a","content":"1"},{"role":"user","content":[{"type":"text","text":"Wh?"},{"type":"image_url","image_url":{"url":"https://x.example/a.png"}},{"type":"input_audio","input_audio":{"data":"UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=","format":"wav"}}]}],
+		"stream":false,"stream_options":{"include_usage":true},"n":1,"tools":[{"type":"function","function":{"name":"t","description":"d","parameters":{"type":"object"}}}],"tool_choice":"auto",
+		"parallel_tool_calls":true,"max_tokens":500,"max_completion_tokens":5,"temperature":1.5,"top_p":1,"presence_penalty":0,"frequency_penalty":0,"seed":7,"stop":["x"],"reasoning_effort":"low",
+		"response_format":{"type":"json_schema","json_schema":{"name":"n"}},"logprobs":false,"top_logprobs":0,"logit_bias":{},"modalities":["text"],"answerd":{"max_turns":2}}`,
+		map[string]string{
+			"model": "s", "messages": "l+", "messages/0": "o+", "messages/0/role": "s+", "messages/0/content": `* true 0 {} [0] [[]] [{}] [{"type":7}]`, "messages/1/tool_calls": "l", "messages/1/tool_calls/0": "o+",
+			"messages/1/tool_calls/0/id": "s+", "messages/1/tool_calls/0/function": "o+", "messages/1/tool_calls/0/function/name": "s+", "messages/1/tool_calls/0/function/arguments": "s",
+			"messages/2/tool_call_id": "s+", "messages/2/content": "* true 0 {}", "messages/3/content/0": "o+", "messages/3/content/0/text": "s", "messages/3/content/1/image_url": "o+", "messages/3/content/1/image_url/url": "s+",
+			"messages/3/content/2/input_audio": "o+", "messages/3/content/2/input_audio/data": "s+", "messages/3/content/2/input_audio/format": "s+", "stream": "b", "stream_options": "o", "stream_options/include_usage": "b",
+			"n": "n", "tools": "l", "tools/0": "o+", "tools/0/type": "s+", "tools/0/function": "o+", "tools/0/function/name": "s+", "tools/0/function/description": "s", "tools/0/function/parameters": "o",
+			"tool_choice": `* true 0 [] {} "some" {"type":"function"} {"type":"function","function":"t"}`, "parallel_tool_calls": "b", "max_tokens": "n", "max_completion_tokens": "n", "temperature": "n", "top_p": "n",
+			"presence_penalty": "n", "frequency_penalty": "n", "seed": "n", "stop": "* true 0 {} [0] [{}]", "reasoning_effort": "s", "response_format": "o", "response_format/type": "s+", "response_format/json_schema": "o+",
+			"logprobs": "b", "top_logprobs": "n", "logit_bias": "o", "modalities": "l", "answerd": "o", "answerd/max_turns": "n+",
+		}},
+	{"/v1/responses", `{"model":"m","instructions":"B\u00e4","input":[{"role":"user","content":[{"type":"input_text","text":"Wh?"},{"type":"input_image","image_url":"https://x.example/a.png"}]},
+		{"type":"function_call","call_id":"c","name":"x","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"1"},{"type":"message","role":"user","content":"And?"}],
+		"stream":false,"stream_options":{"include_obfuscation":false},"background":false,"store":true,"tools":[{"type":"function","name":"t","description":"d","parameters":{"type":"object"},"strict":true},{"type":"mcp","server_label":"default","allowed_tools":["add"]}],
+		"tool_choice":"auto","temperature":1.5,"top_p":1,"presence_penalty":0,"frequency_penalty":0,"max_output_tokens":500,"max_tool_calls":5,"parallel_tool_calls":true,"reasoning":{"effort":"low"},
+		"text":{"format":{"type":"json_schema","name":"n","schema":{}}},"metadata":{"k":"v"},"truncation":"auto","include":["x"],"top_logprobs":0,"safety_identifier":"s","prompt_cache_key":"p","user":"u","answerd":{"max_turns":2}}`,
+		map[string]string{
+			"model": "s", "instructions": "s", "input": `* null true 0 {} "" " " [] [0] [null] [[]] [{}]`, "input/0/role": "s+", "input/0/content": `* true 0 {} [0] [{}]`, "input/0/content/0/text": "s", "input/0/content/1/image_url": "s+",
+			"input/1/type": "s+", "input/1/call_id": "s+", "input/1/name": "s+", "input/1/arguments": "s", "input/2/call_id": "s+", "input/2/output": "* true 0 {} [0]", "input/3/content": "* null true 0 {} []",
+			"stream": "b", "stream_options": "o", "background": "b", "store": "b", "tools": "l", "tools/0": "o+", "tools/0/type": "s+", "tools/0/name": "s+", "tools/0/description": "s", "tools/0/parameters": "o",
+			"tools/1/server_label": "s+", "tools/1/allowed_tools": `* true 0 "x" [0]`, "tool_choice": `* true 0 [] {} "some" {"type":"function"}`, "temperature": "n", "top_p": "n", "presence_penalty": "n", "frequency_penalty": "n",
+			"max_output_tokens": "n", "max_tool_calls": "n", "parallel_tool_calls": "b", "reasoning": "o", "reasoning/effort": "s", "text": "o", "text/format": "o", "text/format/type": `* "xml"`,
+			"metadata": "o", "metadata/k": "* true 0 [] {}", "truncation": "s", "include": "l", "top_logprobs": "n", "safety_identifier": "s", "prompt_cache_key": "s", "user": "s", "answerd": "o", "answerd/max_turns": "n+",
+		}},
+	{"/api/chat", `{"id":"t","trigger":"submit-message","messages":[{"id":"s","role":"system","parts":[{"type":"text","text":"B\u00e4"}]},
+		{"id":"m","role":"assistant","parts":[{"type":"step-start"},{"type":"tool-x","toolCallId":"c","state":"output-available","input":{},"output":1}]},
+		{"id":"u","role":"user","parts":[{"type":"text","text":"Wh?"},{"type":"file","url":"https://x.example/a.png","mediaType":"image/png"}]}],
+		"system":"s","tools":[{"name":"t","description":"d","parameters":{"type":"object"}}],"approvals":true,"model":"m","answerd":{"max_turns":2,"budget":{"total_tokens":500,"seconds":1.5}}}`,
+		map[string]string{
+			"id": "s+", "messages": "l+", "messages/0": "o+", "messages/0/role": "s+", "messages/0/parts": "l", "messages/0/parts/0": "o", "messages/0/parts/0/text": "s", "messages/1/parts/1/toolCallId": "s+",
+			"messages/1/parts/1/state": "s", "messages/2/id": "s", "messages/2/parts": "l+", "messages/2/parts/1/url": "s+", "system": "s", "tools": `* true 0 "x" [0] [null] [{}] {"a b":{}}`, "tools/0/name": "s+",
+			"tools/0/description": "s", "tools/0/parameters": "o", "approvals": "b", "model": "s", "messageId": "s", "answerd": "o", "answerd/max_turns": "n+", "answerd/budget": "o+",
+		}},
+	{"/agui", `{"threadId":"t","runId":"r","protocolVersion":"1.0","state":{},"messages":[{"id":"s","role":"developer","content":"B\u00e4"},{"id":"m","role":"assistant","toolCalls":[{"id":"c","type":"function","function":{"name":"x","arguments":"{}"}}]},
+		{"id":"o","role":"tool","toolCallId":"c","content":"1"},{"id":"u","role":"user","content":[{"type":"text","text":"Wh?"},{"type":"image","source":{"type":"url","value":"https://x.example/a.png"}}]}],
+		"tools":[{"name":"t","description":"d","parameters":{"type":"object"}}],"context":[{"description":"d","value":"v"}],"forwardedProps":{"answerd":{"max_turns":2,"budget":{"total_tokens":500,"seconds":1.5}}}}`,
+		map[string]string{
+			"threadId": "s+", "runId": "s+", "protocolVersion": "s", "messages": "l+", "messages/0": "o+", "messages/0/role": "s+", "messages/0/content": "* true 0 [0]", "messages/1/toolCalls": "l", "messages/1/toolCalls/0/id": "s+",
+			"messages/1/toolCalls/0/function": "o+", "messages/1/toolCalls/0/function/name": "s+", "messages/2/toolCallId": "s+", "messages/3/content": `* null true 0 {} [] "" " " [0] [{}]`, "messages/3/content/1/source": "o+",
+			"messages/3/content/1/source/value": "s+", "tools": "l", "tools/0": "o+", "tools/0/name": "s+", "tools/0/parameters": "o", "context": "l", "context/0": "o", "context/0/value": "s",
+			"resume": `* true 0 "x" {} [0] [null] [{}] [{"interruptId":"i"}] [{"interruptId":"i","status":"maybe"}] [{"interruptId":7,"status":"resolved"}]`, "forwardedProps/answerd": "o", "forwardedProps/answerd/max_turns": "n+", "forwardedProps/answerd/budget": "o+",
+		}},
+}
+
+// wrong are the values that a member of that kind must not have.
+func wrong(kind string) []string {
+	if list, ok := strings.CutPrefix(kind, "* "); ok {
+		var out []string
+		for dec := json.NewDecoder(strings.NewReader(list)); dec.More(); {
+			var v json.RawMessage
+			if err := dec.Decode(&v); err != nil {
+				panic(err)
+			}
+			out = append(out, string(v))
+		}
+		return out
+	}
+	all := map[byte]string{'s': `"\u0000 x"`, 'b': "true", 'n': "-1.5", 'l': "[]", 'o': "{}"}
+	if kind[0] != 's' {
+		all['s'] = `"x"`
+	} else {
+		delete(all, 's')
+	}
+	delete(all, kind[0])
+	out := []string{}
+	for _, v := range all {
+		out = append(out, v)
+	}
+	if kind[0] == 'n' {
+		out = append(out, "1e400")
+	}
+	if strings.HasSuffix(kind, "+") {
+		out = append(out, "null")
+	}
+	return out
+}
+
+// with is a value with another one at a path.
+func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
+	if len(path) == 0 {
+		return value
+	}
+	switch v := whole.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name, member := range v {
+			out[name] = member
+		}
+		out[path[0]] = with(t, v[path[0]], path[1:], value)
+		return out
+	case []any:
+		i, err := strconv.Atoi(path[0])
+		if err != nil || i >= len(v) {
+			t.Fatalf("no %v in the whole request", path)
+		}
+		out := slices.Clone(v)
+		out[i] = with(t, v[i], path[1:], value)
+		return out
+	}
+	t.Fatalf("no %v in the whole request", path)
+	return nil
+}
+
+// faceCorpus is the bad bodies of a face; the names say what is wrong.
+func faceCorpus(t *testing.T, f facing) map[string]string {
+	out := make(map[string]string)
+	for n := range len(f.whole) {
+		out[fmt.Sprintf("cut after %d bytes", n)] = f.whole[:n]
+	}
+	var tree any
+	if err := json.Unmarshal([]byte(f.whole), &tree); err != nil {
+		t.Fatal(err)
+	}
+	for path, kind := range f.members {
+		for _, value := range wrong(kind) {
+			b, err := json.Marshal(with(t, tree, strings.Split(path, "/"), json.RawMessage(value)))
+			if err != nil && value != "1e400" {
+				t.Fatal(err)
+			}
+			out[path+" is "+value] = string(b)
+		}
+	}
+	for name, body := range map[string]string{
+		"a byte order mark": "\ufeff" + f.whole, "UTF-16": string(utf16Bytes(f.whole)), "two values": f.whole + f.whole, "a comma behind": f.whole + ",", "NUL behind": f.whole + "\x00",
+		"a comment": "/**/" + f.whole, "single quotes": strings.ReplaceAll(f.whole, `"`, "'"), "NaN": strings.Replace(f.whole, "1.5", "NaN", 1), "hex": strings.Replace(f.whole, "500", "0x1f4", 1),
+		"a leading zero": strings.Replace(f.whole, "500", "0500", 1), "a plus": strings.Replace(f.whole, "500", "+500", 1), "a raw line feed": strings.Replace(f.whole, "Wh", "\n", 1),
+		"a bad escape": strings.Replace(f.whole, `\u00e4`, `\x41`, 1), "half an escape": strings.Replace(f.whole, `\u00e4`, `\u00`, 1), "an overlong slash": strings.Replace(f.whole, "Wh", "\xc0\xaf", 1),
+		"a surrogate in UTF-8": strings.Replace(f.whole, "Wh", "\xed\xa0\x80", 1), "deep lists": strings.Repeat("[", 20_000), "deep objects": strings.Repeat(`{"a":`, 20_000),
+		"350,000 objects": "[" + strings.Repeat("{},", 349_000) + "{}]", "nothing of ours": `{"a":1}`, "null": "null", "a text": `"x"`, "a number": "7",
+		"deep within": strings.Replace(f.whole, `{"type":"object"}`, strings.Repeat(`{"a":`, 10_001)+"1"+strings.Repeat("}", 10_001), 1),
+	} {
+		out[name] = body
+	}
+	return out
+}
+
+// Every bad body is the caller's mistake, said in the words of the face; none is a fault
+// of ours, and none starts a run.
+func TestTheCorpusOfBadBodiesIsRefusedByEveryFace(t *testing.T) {
+	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
+	for _, f := range facings {
+		t.Run(f.path, func(t *testing.T) {
+			bodies := faceCorpus(t, f)
+			if len(bodies) < 700 {
+				t.Errorf("%d bodies", len(bodies))
+			}
+			kind := "application/problem+json"
+			if strings.HasPrefix(f.path, "/v1/") {
+				kind = "application/json"
+			}
+			for name, body := range bodies {
+				req, err := http.NewRequestWithContext(bounded(t), "POST", s.URL+f.path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Content-Type", "application/json")
+				resp, err := s.Client().Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || resp.StatusCode != 400 || resp.Header.Get("Content-Type") != kind || !json.Valid(b) {
+					t.Errorf("%s: %s %.200s %v\n%.300s", name, resp.Status, b, err, body)
+				}
+			}
+			if n := len(s.Model.Requests()); n != 0 {
+				t.Errorf("%d model requests", n)
+			}
+		})
+	}
+}
+
+// What the corpus makes bad is good as it stands.
+func TestTheWholeRequestOfEveryFaceIsTaken(t *testing.T) {
+	for _, f := range facings {
+		s := serve(t, adds(), nil, nil)
+		read(t, s.doContext(bounded(t), t, "POST", f.path, f.whole))
+	}
+}

@@ -1,0 +1,220 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/api/mcptool"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// versions are those of the protocol that hosts speak.
+var versions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// mcpHost is an MCP host: the SDK's client, its person, and what it was told.
+type mcpHost struct {
+	*sdk.ClientSession
+	mu    sync.Mutex // protects what follows
+	told  []*sdk.ProgressNotificationParams
+	asked []*sdk.ElicitParams
+}
+
+// person is who sits before a host; nil is a host that asks nobody.
+type person func(*sdk.ElicitParams) *sdk.ElicitResult
+
+func accepts(content map[string]any) person {
+	return func(*sdk.ElicitParams) *sdk.ElicitResult {
+		return &sdk.ElicitResult{Action: "accept", Content: content}
+	}
+}
+
+func chooses(action string) person {
+	return func(*sdk.ElicitParams) *sdk.ElicitResult { return &sdk.ElicitResult{Action: action} }
+}
+
+// joins connects a host. Its requests go by client.
+func (s *service) joins(t *testing.T, version string, p person, client *http.Client) *mcpHost {
+	t.Helper()
+	h := &mcpHost{}
+	o := &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{},
+		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.told = append(h.told, r.Params)
+		},
+	}
+	if p != nil {
+		o.Capabilities.Elicitation = &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}
+		o.ElicitationHandler = func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			h.mu.Lock()
+			h.asked = append(h.asked, r.Params)
+			h.mu.Unlock()
+			return p(r.Params), nil
+		}
+	}
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "host", Version: "1"}, o).Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: s.URL + "/mcp", HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true},
+		&sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() })
+	h.ClientSession = session
+	if got := session.InitializeResult().ProtocolVersion; got != version {
+		t.Fatalf("the version is %s, want %s", got, version)
+	}
+	return h
+}
+
+var outputSchema = sync.OnceValue(func() *jsonschema.Resolved {
+	var s *jsonschema.Schema
+	if err := json.Unmarshal(mcptool.OutputSchema, &s); err != nil {
+		panic(err)
+	}
+	resolved, err := s.Resolve(nil)
+	if err != nil {
+		panic(err)
+	}
+	return resolved
+})
+
+// output is the structured content of a result.
+type output struct {
+	Answer   string
+	Metadata struct {
+		ToolNames []string `json:"tool_names"`
+	}
+	RunID      string `json:"run_id"`
+	ThreadID   string `json:"thread_id"`
+	TraceID    string `json:"trace_id"`
+	Status     string
+	Interrupts []struct{ ID, Kind, Message string }
+	Error      problem
+}
+
+// asks calls the tool, and checks that the result is what the tool says of itself.
+func (h *mcpHost) asks(ctx context.Context, t *testing.T, arguments string, meta sdk.Meta) (*sdk.CallToolResult, output) {
+	t.Helper()
+	if meta == nil {
+		meta = sdk.Meta{}
+	}
+	meta["progressToken"] = "p"
+	res, err := h.CallTool(ctx, &sdk.CallToolParams{Name: "answer", Arguments: json.RawMessage(arguments), Meta: meta})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(res.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		t.Fatal(err)
+	}
+	if err := outputSchema().Validate(value); err != nil {
+		t.Errorf("%s does not fit: %v", raw, err)
+	}
+	var out output
+	if err := json.Unmarshal(raw, &out); err != nil {
+		t.Fatal(err)
+	}
+	if res.IsError != (out.Error.Code != "") {
+		t.Errorf("isError is %v: %s", res.IsError, raw)
+	}
+	return res, out
+}
+
+func textOf(res *sdk.CallToolResult) string {
+	var b strings.Builder
+	for _, c := range res.Content {
+		if text, ok := c.(*sdk.TextContent); ok {
+			b.WriteString(text.Text)
+		}
+	}
+	return b.String()
+}
+
+// S0.8: the agent can itself be called as an MCP tool.
+func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			s := serve(t, adds(), nil, nil)
+			h := s.joins(t, version, nil, nil)
+			tools, err := h.ListTools(bounded(t), nil)
+			if err != nil || len(tools.Tools) != 1 || tools.Tools[0].Name != "answer" || tools.Tools[0].OutputSchema == nil {
+				t.Fatalf("tools %+v, %v", tools, err)
+			}
+			res, out := h.asks(bounded(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
+			if textOf(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
+				t.Errorf("result %+v", out)
+			}
+			run := decode[output](t, s.do(t, "GET", "/runs/"+out.RunID, ""), http.StatusOK)
+			if run.Status != "completed" || run.TraceID != out.TraceID {
+				t.Errorf("run %+v", run)
+			}
+			h.Close() // and every notification was handled
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			last, all := 0.0, ""
+			for _, p := range h.told {
+				if p.Progress <= last || p.ProgressToken != "p" {
+					t.Errorf("progress %v after %v", p.Progress, last)
+				}
+				last, all = p.Progress, all+p.Message+"\n"
+			}
+			for _, part := range []string{"Run " + out.RunID + " begins.", "Step 1", "add is called.", "add has answered", "Step 2"} {
+				if !strings.Contains(all, part) {
+					t.Errorf("nothing says %q:\n%s", part, all)
+				}
+			}
+		})
+	}
+}
+
+// A person agrees, refuses, fills in and dismisses before the host as before the console.
+func TestAHostsPersonIsAsked(t *testing.T) {
+	approve := func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} }
+	echo := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
+	form := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well."))
+	for name, c := range map[string]struct {
+		script llmtest.Script
+		person person
+		want   string // in the run's events
+	}{
+		"approved":           {echo, accepts(map[string]any{"approved": true}), `"approved":true`},
+		"refused":            {echo, accepts(map[string]any{"approved": false, "reason": "no way"}), `"approved":false,"reason":"no way"`},
+		"approval declined":  {echo, chooses("decline"), `"approved":false`},
+		"approval dismissed": {echo, chooses("cancel"), `"approved":false,"reason":"The question was dismissed."`},
+		"form filled in":     {form, accepts(map[string]any{"people": 3}), `\"people\":3`},
+		"form declined":      {form, chooses("decline"), `"action":"decline"`},
+		"form dismissed":     {form, chooses("cancel"), `"action":"cancel"`},
+	} {
+		for _, version := range []string{versions[0], versions[1]} {
+			t.Run(name+"/"+version, func(t *testing.T) {
+				s := serve(t, c.script, nil, nil, approve)
+				h := s.joins(t, version, c.person, nil)
+				_, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
+				if out.Answer != "Well." || len(h.asked) != 1 {
+					t.Errorf("asked %d times: %+v", len(h.asked), out)
+				}
+				var all strings.Builder
+				for _, e := range s.Events(t, out.RunID) {
+					all.Write(e.JSON)
+				}
+				if !strings.Contains(all.String(), c.want) {
+					t.Errorf("no %s in %s", c.want, all.String())
+				}
+			})
+		}
+	}
+}

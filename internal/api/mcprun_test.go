@@ -1,0 +1,329 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+	"answerd/internal/sse"
+)
+
+// message is a JSON-RPC message, as a host reads it.
+type message struct {
+	Method string
+	Params struct {
+		Message string
+		Mode    string
+		Level   string
+		Logger  string
+	}
+	Result struct {
+		ResultType        string                                       `json:"resultType"`
+		InputRequests     map[string]struct{ Params sdk.ElicitParams } `json:"inputRequests"`
+		RequestState      string                                       `json:"requestState"`
+		IsError           bool                                         `json:"isError"`
+		StructuredContent output                                       `json:"structuredContent"`
+	}
+	Error *struct {
+		Code    int
+		Message string
+	}
+}
+
+// sends posts a message to /mcp in the newest protocol, or in the session of the headers.
+func (s *service) sends(ctx context.Context, t *testing.T, method, params string, header ...string) *http.Response {
+	t.Helper()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params)
+	if strings.HasPrefix(method, "notifications/") {
+		body = strings.Replace(body, `"id":1,`, "", 1)
+	}
+	header = append([]string{"Accept", "application/json, text/event-stream"}, header...)
+	return s.doContext(ctx, t, "POST", "/mcp", body, header...)
+}
+
+// modern are the headers of a call in the newest protocol.
+var modern = []string{"Mcp-Protocol-Version", versions[0], "Mcp-Method", "tools/call", "Mcp-Name", "answer"}
+
+// callOf are the parameters of a call of a host that can elicit, with more of them.
+func callOf(arguments, more string) string {
+	return `{"name":"answer","arguments":` + arguments + `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + versions[0] + `",
+		"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}},"progressToken":1}` + more + `}`
+}
+
+// oldCall are the parameters of a call in a session.
+const oldCall = `{"name":"answer","arguments":{"question":"?"},"_meta":{"progressToken":1}}`
+
+// conversation is the stream that answers a request.
+type conversation struct {
+	*sse.Reader
+	t *testing.T
+}
+
+func heard(t *testing.T, resp *http.Response) conversation {
+	t.Helper()
+	if resp.StatusCode != http.StatusOK {
+		b, _ := io.ReadAll(resp.Body)
+		t.Fatalf("status %d: %s", resp.StatusCode, b)
+	}
+	return conversation{sse.NewReader(bufio.NewReader(resp.Body), 1<<20), t}
+}
+
+// until reads until a message pleases, or to the end, and returns the last.
+func (c conversation) until(pleases func(message) bool) (last message) {
+	c.t.Helper()
+	for {
+		f, err := c.Next()
+		if errors.Is(err, io.EOF) {
+			return last
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		last = message{}
+		if err := json.Unmarshal(f.Data, &last); err != nil {
+			c.t.Fatalf("%s: %v", f.Data, err)
+		}
+		if pleases(last) {
+			return last
+		}
+	}
+}
+
+// result is the last message.
+func (c conversation) result() message {
+	c.t.Helper()
+	return c.until(func(message) bool { return false })
+}
+
+// begun is the id of the run that the first progress names.
+func (c conversation) begun() string {
+	c.t.Helper()
+	m := c.until(func(m message) bool { return strings.HasPrefix(m.Params.Message, "Run ") })
+	return strings.Fields(m.Params.Message + " ?")[1]
+}
+
+// asks sends a call in the newest protocol, and returns what it comes to.
+func (s *service) asks(t *testing.T, params string, header ...string) message {
+	t.Helper()
+	return heard(t, s.sends(bounded(t), t, "tools/call", params, append(slices.Clone(modern), header...)...)).result()
+}
+
+// starts begins a session of an older protocol, and returns its headers.
+func (s *service) starts(t *testing.T, header ...string) []string {
+	t.Helper()
+	resp := s.sends(bounded(t), t, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"h","version":"1"}}`, header...)
+	heard(t, resp).result()
+	header = append([]string{"Mcp-Protocol-Version", "2025-11-25", "Mcp-Session-Id", resp.Header.Get("Mcp-Session-Id")}, header...)
+	s.sends(bounded(t), t, "notifications/initialized", `{}`, header...)
+	return header
+}
+
+var waits = llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}))
+
+var approvesEcho = func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} }
+
+func echoes() llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
+}
+
+// A stream that is closed is a call whose result nobody can take; the newest protocol has
+// no other cancellation, and the older ones have notifications/cancelled.
+func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
+	for name, giveUp := range map[string]func(*testing.T, *service, context.CancelFunc, []string){
+		"closed": func(_ *testing.T, _ *service, leave context.CancelFunc, _ []string) { leave() },
+		"cancelled": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
+			s.sends(bounded(t), t, "notifications/cancelled", `{"requestId":1}`, header...)
+		},
+		"session ended": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
+			if resp := s.do(t, "DELETE", "/mcp", "", header...); resp.StatusCode != http.StatusNoContent {
+				t.Errorf("status %s", resp.Status)
+			}
+		},
+	} {
+		for _, old := range []bool{true, false} {
+			if !old && name != "closed" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, old), func(t *testing.T) {
+				s := serve(t, waits, nil, nil)
+				header, params := modern, callOf(`{"question":"?"}`, "")
+				if old {
+					header, params = s.starts(t), oldCall
+				}
+				ctx, leave := context.WithCancel(bounded(t))
+				defer leave()
+				run := heard(t, s.sends(ctx, t, "tools/call", params, header...)).begun()
+				<-s.Tools.Entered
+				giveUp(t, s, leave, header)
+				agenttest.Last[event.Cancelled](t, s.Events(t, run))
+				<-s.Tools.Left
+			})
+		}
+	}
+}
+
+// A host that cannot ask its person is told where the person can answer, and the run
+// waits for that.
+func TestARunWaitsForAPersonWhomTheHostCannotAsk(t *testing.T) {
+	for _, version := range versions[:2] {
+		s := serve(t, echoes(), func(o *agent.Options) { o.Grace = 1 }, nil, approvesEcho)
+		h := s.joins(t, version, nil, nil)
+		res, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
+		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(textOf(res), "POST /runs/"+out.RunID+"/input") {
+			t.Fatalf("%s: %+v", version, out)
+		}
+		decode[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
+		agenttest.Last[event.FinalAnswer](t, s.Events(t, out.RunID))
+	}
+}
+
+// Whoever repeats a call because its result was lost goes on with the same run, and gives
+// no answer twice (SEP-2322: the state is all that a server may count on).
+func TestACallThatGoesOnCanBeRepeated(t *testing.T) {
+	s := serve(t, echoes(), nil, nil, approvesEcho)
+	first := s.asks(t, callOf(`{"question":"Do it."}`, ""))
+	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
+		t.Fatalf("result %+v", first)
+	}
+	id := ""
+	for id = range first.Result.InputRequests {
+	}
+	state := `,"requestState":"` + first.Result.RequestState + `"`
+	// Without an answer it is asked again.
+	again := s.asks(t, callOf(`{"question":"Do it."}`, state))
+	if _, same := again.Result.InputRequests[id]; !same || again.Result.RequestState != first.Result.RequestState {
+		t.Errorf("asked again: %+v", again)
+	}
+	given := state + `,"inputResponses":{"` + id + `":{"action":"accept","content":{"approved":true}},"other":{"action":"accept"}}`
+	for range 2 {
+		m := s.asks(t, callOf(`{"question":"Do it."}`, given))
+		if m.Result.StructuredContent.Answer != "Well." || !strings.HasPrefix(first.Result.RequestState, m.Result.StructuredContent.RunID+":") {
+			t.Errorf("answer %+v", m)
+		}
+	}
+	for _, bad := range []string{"nonsense", "run_x:3", strings.Split(first.Result.RequestState, ":")[0] + ":1", strings.Split(first.Result.RequestState, ":")[0] + ":999"} {
+		if m := s.asks(t, callOf(`{"question":"Do it."}`, `,"requestState":"`+bad+`"`)); !m.Result.IsError || m.Result.StructuredContent.Error.Code == "internal" {
+			t.Errorf("%s: %+v", bad, m.Result)
+		}
+	}
+}
+
+func TestAFormThatDoesNotFitIsAskedAgain(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")), nil, nil)
+	m := s.asks(t, callOf(`{"question":"Book."}`, ""))
+	for _, content := range []string{`{"people":"many"}`, `{"people":3}`} {
+		for id := range m.Result.InputRequests {
+			m = s.asks(t, callOf(`{"question":"Book."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":`+content+`}}`))
+		}
+		for _, q := range m.Result.InputRequests {
+			if !strings.Contains(q.Params.Message, "For how many?") || !strings.Contains(q.Params.Message, "/people") {
+				t.Errorf("asked again: %+v", q)
+			}
+		}
+	}
+	if m.Result.StructuredContent.Answer != "Well." {
+		t.Errorf("result %+v", m)
+	}
+}
+
+// A call that goes on is as much its caller's as the first one was.
+func TestACallThatGoesOnIsCancelledWithItsStream(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`})), nil, nil, approvesEcho)
+	m := s.asks(t, callOf(`{"question":"Do it."}`, ""))
+	ctx, leave := context.WithCancel(bounded(t))
+	defer leave()
+	for id := range m.Result.InputRequests {
+		s.sends(ctx, t, "tools/call", callOf(`{"question":"Do it."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":{"approved":true}}}`), modern...)
+	}
+	<-s.Tools.Entered
+	leave()
+	run, _, _ := strings.Cut(m.Result.RequestState, ":")
+	agenttest.Last[event.Cancelled](t, s.Events(t, run))
+}
+
+// What somebody answers in the console meanwhile, the host need not ask any more.
+func TestAQuestionThatIsAnsweredElsewhereIsTakenBack(t *testing.T) {
+	s := serve(t, echoes(), nil, nil, approvesEcho)
+	header := s.starts(t)
+	c := heard(t, s.sends(bounded(t), t, "tools/call", oldCall, header...))
+	run := c.begun()
+	c.until(func(m message) bool { return m.Method == "elicitation/create" })
+	var interrupt string
+	s.Until(t, run, func(e event.Event) bool {
+		if b, ok := e.Body.(event.Suspended); ok {
+			interrupt = b.Interrupts[0].ID
+		}
+		return interrupt != ""
+	})
+	decode[output](t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+interrupt+`","approved":true}`), http.StatusOK)
+	taken := false
+	last := c.until(func(m message) bool { taken = taken || m.Method == "notifications/cancelled"; return false })
+	if last.Result.StructuredContent.Answer != "Well." || !taken {
+		t.Errorf("taken back: %v, result %+v", taken, last)
+	}
+}
+
+// Two agents that have each other for tools end: the hop count of _meta goes up with every
+// agent, and is refused beyond three.
+func TestAQuestionThatCameThroughTooManyAgentsIsRefused(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	for hops, want := range map[string]string{"0": "", "3": "", "4": "unprocessable", "1e300": "unprocessable", "-1": "invalid_request", "1.5": "invalid_request", `"4"`: "invalid_request", "null": "invalid_request"} {
+		params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"io.answerd/hops":`+hops+`,"progressToken"`, 1)
+		if got := s.asks(t, params).Result.StructuredContent.Error.Code; got != want {
+			t.Errorf("%s hops: %q, want %q", hops, got, want)
+		}
+	}
+}
+
+func TestTheTraceOfACallGoesOn(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"traceparent":"00-`+trace+`-00f067aa0ba902b7-01","progressToken"`, 1)
+	if got := s.asks(t, params).Result.StructuredContent.TraceID; got != trace {
+		t.Errorf("trace %s", got)
+	}
+}
+
+func TestTheSameKeyIsTheSameCall(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	first := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent
+	if again := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; first.RunID == "" || again.RunID != first.RunID {
+		t.Errorf("runs %s and %s", first.RunID, again.RunID)
+	}
+	if other := s.asks(t, callOf(`{"question":"b"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; other.Error.Code != "unprocessable" {
+		t.Errorf("another question: %+v", other)
+	}
+}
+
+func TestLogMessagesOfToolsArePassedOnWhereTheyAreAskedFor(t *testing.T) {
+	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps", Args: `{}`}), llmtest.Says("Well."))
+	for level, want := range map[string]bool{"": false, "info": true, "error": false} {
+		s := serve(t, script, nil, nil)
+		params := callOf(`{"question":"?"}`, "")
+		if level != "" {
+			params = strings.Replace(params, `"progressToken"`, `"io.modelcontextprotocol/logLevel":"`+level+`","progressToken"`, 1)
+		}
+		logged := false
+		heard(t, s.sends(bounded(t), t, "tools/call", params, modern...)).until(func(m message) bool {
+			logged = logged || m.Method == "notifications/message" && m.Params.Level == "warning" && m.Params.Logger == "default/steps"
+			return false
+		})
+		if logged != want {
+			t.Errorf("level %q: logged is %v", level, logged)
+		}
+	}
+}

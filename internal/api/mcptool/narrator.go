@@ -1,0 +1,140 @@
+package mcptool
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/event"
+)
+
+const (
+	// textEvery and progressEvery are how long, in milliseconds of the log's time, what was
+	// told of the text or a tool's progress stands before it is told again.
+	textEvery     = 1000
+	progressEvery = 200
+	// maxText and maxMessage bound a message, in bytes.
+	maxText    = 2 << 10
+	maxMessage = 500
+)
+
+// Narrator tells a run in short messages, of which a host shows the newest. It must see
+// all events, from the first on.
+type Narrator struct {
+	text       string // of the step, or the end of it
+	shown      string // what was told of it
+	textAt     int64  // when
+	progressAt int64
+}
+
+// NewNarrator returns the narrator of a run that nothing was told of.
+func NewNarrator() *Narrator { return &Narrator{textAt: -textEvery, progressAt: -progressEvery} }
+
+// Tell is what the event is worth; "" if nothing.
+func (n *Narrator) Tell(e event.Event) string {
+	switch b := e.Body.(type) {
+	case event.Start:
+		return "Run " + e.RunID + " begins."
+	case event.StepStart:
+		n.text, n.shown = "", ""
+		return fmt.Sprintf("Step %d: the model is asked.", b.Step)
+	case event.StepReset:
+		n.text, n.shown = "", ""
+		return fmt.Sprintf("Step %d runs again.", b.Step)
+	case event.TextDelta:
+		return n.add(b.Delta, e.Time)
+	case event.TextEnd:
+		return n.rest(e.Time)
+	case event.ToolProgress:
+		if e.Time-n.progressAt < progressEvery {
+			return ""
+		}
+		n.progressAt = e.Time
+		return clip(fmt.Sprintf("%s: %s", b.Tool, progress(b)), maxMessage)
+	}
+	return clip(tellCall(e.Body), maxMessage)
+}
+
+// tellCall is what the events of calls and questions are worth.
+func tellCall(body event.Body) string {
+	switch b := body.(type) {
+	case event.ToolCall:
+		return b.Tool + " is called."
+	case event.ToolResult:
+		return fmt.Sprintf("%s has answered after %d ms.", b.Tool, b.DurationMS)
+	case event.ToolError:
+		return fmt.Sprintf("%s failed (%s): %s", b.Tool, b.Kind, b.Payload)
+	case event.ApprovalRequired:
+		return "A person must agree: " + b.Message
+	case event.ApprovalResolved:
+		if b.Approved {
+			return b.Tool + " is approved."
+		}
+		return b.Tool + " is refused."
+	case event.Elicitation:
+		return "A person is asked: " + b.Message
+	case event.ElicitationResolved:
+		return fmt.Sprintf("%s was answered: %s.", b.Tool, b.Action)
+	case event.Budget:
+		return fmt.Sprintf("Budget: %s %g of %g.", b.Limit, b.Used, b.Max)
+	}
+	return ""
+}
+
+func progress(b event.ToolProgress) string {
+	amount := fmt.Sprintf("%g", b.Progress)
+	if b.Total > 0 {
+		amount += fmt.Sprintf(" of %g", b.Total)
+	}
+	return strings.TrimSpace(b.Message + " (" + amount + ")")
+}
+
+// add is the text so far, unless it was told a moment ago.
+func (n *Narrator) add(delta string, now int64) string {
+	n.text = tail(n.text+delta, maxText)
+	if now-n.textAt < textEvery {
+		return ""
+	}
+	return n.rest(now)
+}
+
+// rest is the text so far, unless it was told.
+func (n *Narrator) rest(now int64) string {
+	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
+		return ""
+	}
+	n.shown, n.textAt = n.text, now
+	return n.text
+}
+
+// Log is a server's log message as the host gets it.
+func Log(m event.LogMessage) (level, logger string) {
+	if m.Logger == "" {
+		return m.Level, m.Server
+	}
+	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
+}
+
+// clip is s, cut at the end of a letter to at most limit bytes and a sign that it was.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit] + "…"
+}
+
+// tail is the end of s, cut likewise.
+func tail(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	from := len(s) - limit
+	for from < len(s) && !utf8.RuneStart(s[from]) {
+		from++
+	}
+	return "…" + s[from:]
+}

@@ -1,0 +1,103 @@
+package mcptool
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+	"answerd/internal/event"
+)
+
+// maxShown is how much of a call's arguments is shown to who is asked about it, in bytes.
+const maxShown = 4 << 10
+
+// approvalForm asks for an agreement that nobody gives by mistake: hosts that accept empty
+// forms by themselves refuse.
+var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
+	`"approved":{"type":"boolean","title":"Allow this call"},` +
+	`"reason":{"type":"string","title":"Reason","description":"for the agent, above all of a refusal","maxLength":1024}},` +
+	`"required":["approved"]}`)
+
+// Elicitation is what a person is asked: a form to fill in, or an address to visit.
+type Elicitation struct {
+	ID      string
+	Mode    string // form or url
+	Message string
+	Schema  json.RawMessage // of a form
+	URL     string
+}
+
+// Asks is what the event asks a person; ok is false if it asks nothing.
+func Asks(b event.Body) (i event.Interrupt, ok bool) {
+	switch b := b.(type) {
+	case event.ApprovalRequired:
+		return event.Interrupt{ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args}, true
+	case event.Elicitation:
+		return event.Interrupt{
+			ID: b.InterruptID, Kind: event.KindElicitation, Call: b.Call, Message: b.Message, Mode: b.Mode, Schema: b.Schema, URL: b.URL,
+		}, true
+	}
+	return event.Interrupt{}, false
+}
+
+// Resolves is the id of what is no longer asked after the event; "" if it resolves nothing.
+func Resolves(b event.Body) string {
+	switch b := b.(type) {
+	case event.ApprovalResolved:
+		return b.InterruptID
+	case event.ElicitationResolved:
+		return b.InterruptID
+	}
+	return ""
+}
+
+// Question is an interrupt as the host asks it. An approval is a form.
+func Question(i event.Interrupt) Elicitation {
+	if i.Kind == event.KindElicitation {
+		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
+	}
+	tool := i.Tool
+	if i.Server != "" {
+		tool += " of " + i.Server
+	}
+	return Elicitation{
+		ID: i.ID, Mode: "form", Schema: approvalForm,
+		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments: %s", i.Message, tool, clip(string(i.Args), maxShown)),
+	}
+}
+
+// Input is the answer to an interrupt. A form of ours that is not filled in as it asks
+// is a refusal; one of a server's is for the agent to judge.
+func Input(i event.Interrupt, action string, content json.RawMessage) agent.Input {
+	if i.Kind == event.KindElicitation {
+		if action == "accept" && content == nil && i.Mode == "form" {
+			content = json.RawMessage("{}")
+		}
+		return agent.Input{ID: i.ID, Action: action, Content: content}
+	}
+	var given struct {
+		Approved bool   `json:"approved"`
+		Reason   string `json:"reason"`
+	}
+	if action != "accept" || json.Unmarshal(content, &given) != nil {
+		given.Approved = false
+	}
+	if action == "cancel" {
+		given.Reason = "The question was dismissed."
+	}
+	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: clip(given.Reason, 1000)}
+}
+
+// Waiting is the result of a run that waits for a person whom the host cannot ask. It is
+// answered elsewhere, and its answer is to be had there.
+func Waiting(s native.Status) Result {
+	var b strings.Builder
+	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")
+	for _, i := range s.Interrupts {
+		fmt.Fprintf(&b, "\n- %s (%s): %s", i.ID, i.Kind, clip(i.Message, 500))
+	}
+	fmt.Fprintf(&b, "\nIt is decided in the agent's console, or by POST /runs/%s/input; the answer is then at GET /runs/%s.", s.RunID, s.RunID)
+	return Result{Text: b.String(), Structured: s}
+}

@@ -1,0 +1,36 @@
+package mcptool_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"answerd/internal/api/mcptool"
+	"answerd/internal/event"
+)
+
+// Nothing but the word itself is an agreement: hosts accept forms that nobody saw.
+func TestAnApprovalIsGivenByItsFieldOnly(t *testing.T) {
+	i := event.Interrupt{ID: "int_1", Kind: event.KindApproval, Message: "May I?", Args: json.RawMessage(`{"path":"a"}`)}
+	for _, c := range []struct {
+		action, content string
+		want            bool
+	}{
+		{"accept", `{"approved":true}`, true},
+		{"accept", `{"approved":false}`, false},
+		{"accept", `{"approved":"true"}`, false},
+		{"accept", `{}`, false},
+		{"accept", ``, false},
+		{"accept", `[]`, false},
+		{"decline", `{"approved":true}`, false},
+		{"cancel", `{"approved":true}`, false},
+		{"nonsense", `{"approved":true}`, false},
+	} {
+		if in := mcptool.Input(i, c.action, json.RawMessage(c.content)); in.Approved == nil || *in.Approved != c.want {
+			t.Errorf("%s %s: %v", c.action, c.content, *in.Approved)
+		}
+	}
+	if q := mcptool.Question(i); !strings.Contains(q.Message, `{"path":"a"}`) || !strings.Contains(q.Message, "May I?") {
+		t.Errorf("asked is %q", q.Message)
+	}
+}

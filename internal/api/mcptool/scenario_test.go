@@ -1,0 +1,63 @@
+package mcptool_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"answerd/internal/api/mcptool"
+	"answerd/internal/api/native"
+	"answerd/internal/api/scenario"
+	"answerd/internal/event"
+)
+
+// TestScenarios shows every run as a host that elicits hears of it: what is told with the
+// number of the event, what its person is asked, and the result.
+func TestScenarios(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			var out bytes.Buffer
+			told := mcptool.NewNarrator()
+			for _, e := range s.Events {
+				show(t, &out, told, e)
+			}
+			s.Golden(t, "mcp.golden", out.Bytes())
+		})
+	}
+}
+
+func show(t *testing.T, out *bytes.Buffer, told *mcptool.Narrator, e event.Event) {
+	if message := told.Tell(e); message != "" {
+		fmt.Fprintf(out, "progress %d %q\n", e.Seq, message)
+	}
+	run := event.Run{ID: e.RunID, ThreadID: scenario.ThreadID}
+	switch b := e.Body.(type) {
+	case event.LogMessage:
+		level, logger := mcptool.Log(b)
+		fmt.Fprintf(out, "log %s %s %s\n", level, logger, b.Data)
+	case event.Suspended:
+		for _, i := range b.Interrupts {
+			fmt.Fprintf(out, "elicit %s\n", line(t, mcptool.Question(i)))
+		}
+		run.Last = e
+		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.Waiting(native.NewStatus(run, nil))))
+	case event.FinalAnswer:
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Completed(run, b)))
+	case event.RunError:
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Failed(run, map[string]string{"code": b.Code, "detail": b.Message}, b.Message)))
+	case event.Cancelled:
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Failed(run, map[string]string{"code": "conflict"}, "The run was cancelled.")))
+	}
+}
+
+func line(t *testing.T, v any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.TrimSpace(b.Bytes())
+}

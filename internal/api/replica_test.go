@@ -1,0 +1,133 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+// replicas are two services on one log, with the same tools: a request may reach either,
+// and either may execute a run that waited.
+func replicas(t *testing.T, script llmtest.Script, configure ...func(*mcp.ServerConfig)) (one, other *service) {
+	log := event.NewMemory(event.MemoryOptions{})
+	shared := func(o *agent.Options) { o.Log, o.Durable = log, true }
+	one = serve(t, script, shared, nil, configure...)
+	same := func(c *mcp.ServerConfig) { c.URL = one.Tools.URL }
+	return one, serve(t, script, shared, nil, append(configure, same)...)
+}
+
+func TestAnApprovalReachesTheRunByWayOfAnotherReplica(t *testing.T) {
+	for _, stream := range []string{"", `,"stream":true`} {
+		one, other := replicas(t, adds(), needsApproval)
+		first := decode[resource](t, one.doContext(bounded(t), t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+		answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, first.Output[0].ID), stream)
+		said := read(t, other.doContext(bounded(t), t, "POST", "/v1/responses", answer))
+		if !strings.Contains(said, "It is 3.") {
+			t.Error(said)
+		}
+		again := decode[resource](t, one.doContext(bounded(t), t, "POST", "/v1/responses", strings.Replace(answer, stream, "", 1)), 200)
+		if again.shape() != "mcp_call:completed message:completed(It is 3.)" {
+			t.Errorf("%s: %s", again.shape(), again.Output[0].Error)
+		}
+	}
+}
+
+func TestAResponseIsCancelledReadAndDeletedByWayOfAnotherReplica(t *testing.T) {
+	one, other := replicas(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})))
+	r := decode[resource](t, one.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
+	stream := other.doContext(bounded(t), t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
+	frames(t, stream, "response.mcp_call_arguments.done")
+	r = decode[resource](t, other.doContext(bounded(t), t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	if rest := events(frames(t, stream, "")); r.Status != "cancelled" || !strings.Contains(rest, "response.incomplete") {
+		t.Errorf("%s, %s", r.Status, rest)
+	}
+	decode[map[string]any](t, other.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
+	if resp := one.do(t, "GET", "/v1/responses/"+r.ID, ""); resp.StatusCode != 410 {
+		t.Error(resp.Status)
+	}
+}
+
+func TestAChatGoesOnAndStopsByWayOfAnotherReplica(t *testing.T) {
+	one, other := replicas(t, asks())
+	first := chunks(t, frames(t, one.doContext(bounded(t), t, "POST", "/api/chat", says("c", "Book.")), ""))
+	id, message := asked(t, first), first[0].MessageID
+	again := chunks(t, frames(t, other.doContext(bounded(t), t, "GET", "/api/chat/c/stream", ""), ""))
+	if asked(t, again) != id || again[0].MessageID != message {
+		t.Error(types(again))
+	}
+	rest := chunks(t, frames(t, other.doContext(bounded(t), t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))
+	if rest[0].MessageID != message || rest[len(rest)-1].Type != "finish" {
+		t.Error(types(rest))
+	}
+
+	one, other = replicas(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})))
+	stream := one.doContext(bounded(t), t, "POST", "/api/chat", says("d", "Wait."))
+	select {
+	case <-one.Tools.Entered:
+	case <-bounded(t).Done():
+		t.Fatal("the tool was not called")
+	}
+	if resp := other.doContext(bounded(t), t, "POST", "/api/chat/d/stop", ""); resp.StatusCode != 204 {
+		t.Error(resp.Status)
+	}
+	if rest := types(chunks(t, frames(t, stream, ""))); !strings.HasSuffix(rest, "abort") {
+		t.Error(rest)
+	}
+	if resp := one.do(t, "GET", "/api/chat/d/stream", ""); resp.StatusCode != 204 {
+		t.Error("what was stopped is told again:", resp.Status)
+	}
+}
+
+// A message whose stream was cut, and whose run has ended since, is told whole by
+// whichever replica the page comes back to.
+func TestAChatThatWasCutIsToldByAnotherReplica(t *testing.T) {
+	open := make(chan struct{})
+	one, other := replicas(t, holds(open))
+	stream := one.doContext(bounded(t), t, "POST", "/api/chat", says("c", "And?"))
+	buf := make([]byte, 10)
+	if _, err := stream.Body.Read(buf); err != nil {
+		t.Fatal(err)
+	}
+	stream.Body.Close()
+	close(open)
+	run := newestRun(t, other)
+	frames(t, other.doContext(bounded(t), t, "GET", "/runs/"+run+"/events", ""), "final_answer")
+	resp := other.doContext(bounded(t), t, "GET", "/api/chat/c/stream", "")
+	if resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	if got := chunks(t, frames(t, resp, "")); got[0].MessageID != run || got[len(got)-1].Type != "finish" {
+		t.Error(types(got))
+	}
+}
+
+func TestAnAGUIRunGoesOnByWayOfAnotherReplica(t *testing.T) {
+	one, other := replicas(t, asks())
+	first, _ := aguiRun(t, one.doContext(bounded(t), t, "POST", "/agui", aguiInput("r1", "")))
+	end := first[len(first)-1]
+	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+end.Outcome.Interrupts[0].ID+`","status":"resolved","payload":{"people":2}}]`)
+	rest, types := aguiRun(t, other.doContext(bounded(t), t, "POST", "/agui", resume))
+	if rest[len(rest)-1].Outcome.Type != "success" {
+		t.Error(types)
+	}
+	refused(t, one.do(t, "POST", "/agui", resume), 409, "conflict")
+}
+
+// The key of a request that is repeated means the same at every replica.
+func TestARepeatedRequestIsTheSameAtAnotherReplica(t *testing.T) {
+	for _, d := range doors {
+		t.Run(d.name, func(t *testing.T) {
+			one, other := replicas(t, adds())
+			first := read(t, one.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
+			again := read(t, other.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
+			if first != again || len(other.Model.Requests()) != 0 {
+				t.Errorf("%d model requests; first\n%s\nagain\n%s", len(other.Model.Requests()), first, again)
+			}
+		})
+	}
+}

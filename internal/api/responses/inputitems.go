@@ -1,0 +1,130 @@
+package responses
+
+import (
+	"fmt"
+
+	"answerd/internal/agent"
+	"answerd/internal/event"
+)
+
+// InputItems are what the response with that id was asked with, oldest first: the
+// conversation up to its question, or the approvals that its run went on with. events
+// are those of the run. Pictures of a request that was too large to be kept are not
+// among them.
+func (k Kept) InputItems(id string, events []event.Event) []InputItem {
+	if _, span, _ := ParseID(id); span.After > 0 {
+		return approvals(id, span, events)
+	}
+	var out []InputItem
+	for _, m := range k.Asked() {
+		name := fmt.Sprintf("in_%d", len(out))
+		switch m.Role {
+		case "tool":
+			out = append(out, InputItem{ID: itemID("fco", id, name), Type: "function_call_output", Status: "completed", CallID: m.CallID, Output: &m.Content})
+			continue
+		case "assistant":
+			if m.Content != "" {
+				out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: m.Role, Content: []any{outputText(m.Content)}})
+			}
+		default:
+			out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: m.Role, Content: inputParts(m)})
+		}
+		for _, c := range m.Calls {
+			name := fmt.Sprintf("in_%d", len(out))
+			out = append(out, InputItem{ID: itemID("fc", id, name), Type: "function_call", Status: "completed", CallID: c.ID, Name: c.Name, Arguments: &c.Arguments})
+		}
+	}
+	return out
+}
+
+// approvals are the answers that a run went on with in a response.
+func approvals(id string, span Span, events []event.Event) (out []InputItem) {
+	for _, e := range events {
+		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
+			break
+		}
+		b, ok := e.Body.(event.ApprovalResolved)
+		if !ok || e.Seq <= span.After {
+			continue
+		}
+		item := InputItem{
+			ID: itemID("mcpa", id, b.InterruptID), Type: "mcp_approval_response",
+			ApprovalID: itemID("mcpr", id, b.InterruptID), Approve: &b.Approved,
+		}
+		if b.Reason != "" {
+			item.Reason = &b.Reason
+		}
+		out = append(out, item)
+	}
+	return out
+}
+
+func inputParts(m agent.Message) []any {
+	type text struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	type image struct {
+		Type   string `json:"type"`
+		Detail string `json:"detail"`
+		URL    string `json:"image_url"`
+	}
+	out := []any{}
+	if m.Content != "" {
+		out = append(out, text{"input_text", m.Content})
+	}
+	for _, p := range m.Media {
+		url := p.URL
+		if url == "" {
+			url = "data:" + p.MIME + ";base64," + p.Data
+		}
+		out = append(out, image{"input_image", "auto", url})
+	}
+	return out
+}
+
+// InputItem is one item of a request, in whichever form its type has.
+type InputItem struct {
+	ID         string  `json:"id"`
+	Type       string  `json:"type"`
+	Status     string  `json:"status,omitempty"`
+	Role       string  `json:"role,omitempty"`
+	Content    []any   `json:"content,omitempty"`
+	CallID     string  `json:"call_id,omitempty"`
+	Name       string  `json:"name,omitempty"`
+	Arguments  *string `json:"arguments,omitempty"`
+	Output     *string `json:"output,omitempty"`
+	ApprovalID string  `json:"approval_request_id,omitempty"`
+	Approve    *bool   `json:"approve,omitempty"`
+	Reason     *string `json:"reason,omitempty"`
+}
+
+// Page is a page of a list, as OpenAI's clients turn them.
+type Page struct {
+	Object string      `json:"object"` // list
+	Data   []InputItem `json:"data"`
+	First  *string     `json:"first_id"`
+	Last   *string     `json:"last_id"`
+	More   bool        `json:"has_more"`
+}
+
+// NewPage is the page of at most limit items that follow the one of the id after, or
+// begins the list if that is "". ok is false if there is no such item.
+func NewPage(items []InputItem, after string, limit int) (p Page, ok bool) {
+	p = Page{Object: "list", Data: []InputItem{}}
+	ok = after == ""
+	for _, item := range items {
+		switch {
+		case !ok:
+			ok = item.ID == after
+		case len(p.Data) < limit:
+			p.Data = append(p.Data, item)
+		default:
+			p.More = true
+		}
+	}
+	if n := len(p.Data); n > 0 {
+		p.First, p.Last = &p.Data[0].ID, &p.Data[n-1].ID
+	}
+	return p, ok
+}

@@ -1,0 +1,246 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"answerd/internal/agent"
+	"answerd/internal/api/native"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// inputPage is a page of what a response was asked with.
+type inputPage struct {
+	Object string
+	Data   []struct {
+		ID, Type, Role, Name string
+		CallID               string `json:"call_id"`
+		ApprovalID           string `json:"approval_request_id"`
+		Approve              *bool
+		Output, Arguments    *string
+		Content              []struct{ Type, Text, ImageURL string }
+	}
+	First   *string `json:"first_id"`
+	Last    *string `json:"last_id"`
+	HasMore bool    `json:"has_more"`
+}
+
+func (p inputPage) shape() string {
+	var out []string
+	for _, i := range p.Data {
+		s := i.Type + " " + i.Role + i.CallID
+		for _, c := range i.Content {
+			s += "(" + c.Type + ":" + c.Text + ")"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestWhatAResponseWasAskedWithCanBeListed(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
+	}, nil)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png"}]},
+		{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"blue"},
+		{"role":"assistant","content":"Blue."},{"role":"user","content":"Sure?"}]`)), 200)
+	path := "/v1/responses/" + one.ID + "/input_items"
+	all := decode[inputPage](t, s.do(t, "GET", path+"?order=asc", ""), 200)
+	want := "message user(input_text:Blue?)(input_image:), function_call c1, function_call_output c1, message assistant(output_text:Blue.), message user(input_text:Sure?)"
+	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || *all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
+		t.Errorf("%s, %+v", all.shape(), all)
+	}
+	// Page by page, in the order that is usual: the newest first.
+	var ids []string
+	for after := ""; ; {
+		page := decode[inputPage](t, s.do(t, "GET", path+"?limit=2&after="+after, ""), 200)
+		for _, i := range page.Data {
+			ids = append(ids, i.ID)
+		}
+		if !page.HasMore {
+			break
+		}
+		after = *page.Last
+	}
+	slices.Reverse(ids)
+	for i, item := range all.Data {
+		if ids[i] != item.ID || len(ids) != len(all.Data) {
+			t.Fatalf("pages %v", ids)
+		}
+	}
+	for query, param := range map[string]string{"limit=0": "limit", "limit=101": "limit", "limit=x": "limit", "order=up": "order", "after=msg_none": "after", "a=%zz": ""} {
+		e := decode[openAIError](t, s.do(t, "GET", path+"?"+query, ""), 400)
+		if (e.Error.Param == nil) != (param == "") || e.Error.Param != nil && *e.Error.Param != param {
+			t.Errorf("%s: %+v", query, e)
+		}
+	}
+	decode[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
+}
+
+func TestTheInputOfAResponseAfterAnApprovalIsTheApproval(t *testing.T) {
+	s := serve(t, adds(), nil, nil, needsApproval)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
+	page := decode[inputPage](t, s.do(t, "GET", "/v1/responses/"+two.ID+"/input_items", ""), 200)
+	if page.shape() != "mcp_approval_response " || page.Data[0].ApprovalID != one.Output[0].ID || *page.Data[0].Approve {
+		t.Errorf("%+v", page)
+	}
+}
+
+func TestADeletedResponseIsGoneAndThoseAfterItAreNot(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
+	said := decode[struct {
+		ID, Object string
+		Deleted    bool
+	}](t, s.do(t, "DELETE", "/v1/responses/"+one.ID, ""), 200)
+	if said.ID != one.ID || said.Object != "response" || !said.Deleted {
+		t.Errorf("%+v", said)
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/v1/responses/" + one.ID, ""}, {"DELETE", "/v1/responses/" + one.ID, ""}, {"GET", "/v1/responses/" + one.ID + "/input_items", ""},
+		{"POST", "/v1/responses", respond("x", `,"previous_response_id":"`+one.ID+`"`)},
+	} {
+		if resp := s.do(t, c.method, c.path, c.body); resp.StatusCode != 410 {
+			t.Errorf("%s %s: %s", c.method, c.path, resp.Status)
+		}
+	}
+	decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
+	requests := s.Model.Requests()
+	if n := len(requests[len(requests)-1].Messages); n != 6 {
+		t.Errorf("%d messages", n)
+	}
+	decode[openAIError](t, s.do(t, "DELETE", "/v1/responses/resp_none", ""), 404)
+}
+
+// What waits for a person ends with its response; what goes on is not deleted by mistake.
+func TestARunningResponseIsNotDeletedAndAWaitingOneIs(t *testing.T) {
+	open := make(chan struct{})
+	s := serve(t, holds(open), nil, nil)
+	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
+	resp := s.do(t, "DELETE", "/v1/responses/"+r.ID, "")
+	if e := decode[openAIError](t, resp, 409); e.Error.Code != "conflict" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("%+v", e)
+	}
+	decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
+
+	s = serve(t, adds(), nil, nil, needsApproval)
+	r = decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
+	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
+	answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, r.Output[0].ID))
+	if resp := s.do(t, "POST", "/v1/responses", answer); resp.StatusCode != 410 {
+		t.Error(resp.Status)
+	}
+	if s.Tools.Made()["add"] != 0 {
+		t.Error("the call was made")
+	}
+}
+
+// All approvals of a request count, or none.
+func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
+	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
+	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
+	if one.shape() != "mcp_approval_request mcp_approval_request" {
+		t.Fatal(one.shape())
+	}
+	approve := func(ids ...string) string {
+		var items []string
+		for _, id := range ids {
+			items = append(items, fmt.Sprintf(`{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}`, id))
+		}
+		return respond("[" + strings.Join(items, ",") + "]")
+	}
+	first, second := one.Output[0].ID, one.Output[1].ID
+	unknown := first[:strings.LastIndex(first, "_")] + "_none"
+	for _, body := range []string{approve(first, unknown), approve(first, first)} {
+		resp := s.do(t, "POST", "/v1/responses", body)
+		if resp.StatusCode/100 != 4 {
+			t.Errorf("%s: %s", body, resp.Status)
+		}
+	}
+	run := "/runs/" + strings.Replace(one.ID, "resp_", "run_", 1)
+	if now := decode[native.Status](t, s.do(t, "GET", run, ""), 200); len(now.Interrupts) != 2 {
+		t.Errorf("%d things are still asked", len(now.Interrupts))
+	}
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
+	again := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
+	if want := "mcp_call:completed mcp_call:completed message:completed(Done.)"; two.shape() != want || again.shape() != want || two.ID != again.ID {
+		t.Errorf("%s, again %s", two.shape(), again.shape())
+	}
+}
+
+// One of two approvals may come later than the other.
+func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
+	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
+	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
+	approve := func(id string) string {
+		return respond(`[{"type":"mcp_approval_response","approval_request_id":"` + id + `","approve":true}]`)
+	}
+	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(one.Output[0].ID)), 200)
+	last := two.Output[len(two.Output)-1]
+	if last.Type != "mcp_approval_request" || last.ID != one.Output[1].ID {
+		t.Fatal(two.shape())
+	}
+	three := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(last.ID)), 200)
+	if three.Status != "completed" || !strings.HasSuffix(three.shape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
+		t.Errorf("%s %s", three.ID, three.shape())
+	}
+	for _, r := range []resource{one, two, three} {
+		if again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.shape() != r.shape() {
+			t.Errorf("%s: %s, was %s", r.ID, again.shape(), r.shape())
+		}
+	}
+}
+
+func TestAModelCanBeAskedForByItsID(t *testing.T) {
+	s := serve(t, llmtest.Turns(), func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}, "meta/llama": {ID: "meta/llama"}}
+	}, nil)
+	for path, id := range map[string]string{"scripted": "scripted", "scripted:no-tools": "scripted:no-tools", "meta%2Fllama": "meta/llama", "meta%2Fllama%3Ano-tools": "meta/llama:no-tools"} {
+		if m := decode[struct{ ID, Object string }](t, s.do(t, "GET", "/v1/models/"+path, ""), 200); m.ID != id || m.Object != "model" {
+			t.Errorf("%s: %+v", path, m)
+		}
+	}
+	for _, path := range []string{"other", "%2e%2e", "scripted%3Ano"} {
+		if e := decode[openAIError](t, s.do(t, "GET", "/v1/models/"+path, ""), 404); e.Error.Code != "model_not_found" {
+			t.Errorf("%s: %+v", path, e)
+		}
+	}
+}
+
+// Open Responses wants every member of a response, and of what it repeats of the request.
+func TestAResponseRepeatsItsRequestWhole(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	body := respond("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
+		"safety_identifier":"s","prompt_cache_key":"p","user":"u","max_tool_calls":3,"include":["reasoning.encrypted_content"],"stream_options":{"include_obfuscation":false},"metadata":{"k":"v"}`)
+	got := decode[map[string]json.RawMessage](t, s.do(t, "POST", "/v1/responses", body), 200)
+	for member, want := range map[string]string{
+		"tools": `[{"description":null,"name":"colour","parameters":null,"strict":null,"type":"function"}]`, "text": `{"format":{"type":"text"},"verbosity":"low"}`,
+		"reasoning": `{"effort":"low","summary":null}`, "truncation": `"auto"`, "parallel_tool_calls": "false", "safety_identifier": `"s"`, "prompt_cache_key": `"p"`,
+		"user": `"u"`, "max_tool_calls": "3", "metadata": `{"k":"v"}`,
+	} {
+		if string(got[member]) != want {
+			t.Errorf("%s: %s", member, got[member])
+		}
+	}
+	if !strings.Contains(string(s.Model.Requests()[0].Body), `"parallel_tool_calls":false`) {
+		t.Error("the model may call tools in parallel")
+	}
+	for param, more := range map[string]string{
+		"top_logprobs": `,"top_logprobs":1`, "include[1]": `,"include":["x","message.output_text.logprobs"]`, "truncation": `,"truncation":"head"`,
+		"user": `,"user":"` + strings.Repeat("u", 513) + `"`, "include": `,"include":"x"`, "stream_options": `,"stream_options":1`,
+	} {
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", more)), 400)
+		if e.Error.Param == nil || *e.Error.Param != param {
+			t.Errorf("%s: %+v", param, e)
+		}
+	}
+}

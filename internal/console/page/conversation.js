@@ -1,0 +1,173 @@
+// @ts-check
+// The conversation on the page: its questions one below the other, and the one run that
+// may be going on.
+import { AnswerView } from "./answer.js";
+import { Problem } from "./client.js";
+import { asking, follow, following } from "./run.js";
+import { full, newThread, random, requestOf } from "./threads.js";
+
+/** @typedef {import("./threads.js").Thread} Thread */
+/** @typedef {import("./threads.js").Turn} Turn */
+/** A run that goes on. left is when the page follows it no more.
+ * @typedef {{thread: Thread, view: AnswerView, left: AbortController}} Run
+ */
+
+const stillOnItsWay = 60_000; // ms; an older question without a run did not arrive
+
+/** Asks, shows again what was asked before, and stops. */
+export class Conversation {
+  /** @type {Thread} */
+  thread = newThread();
+  /** Runs that go on, by their thread's id: one that nobody reads is cancelled by the
+   * service, so those of other conversations are followed too.
+   * @type {Map<string, Run>} */
+  running = new Map();
+  #opened = new AbortController(); // aborted when another conversation is opened
+  #root;
+  #client;
+  #threads;
+  #page;
+  #changed;
+
+  /**
+   * @param {HTMLElement} root
+   * @param {import("./client.js").Client} client
+   * @param {import("./threads.js").Threads} threads
+   * @param {import("./answer.js").Page} page
+   * @param {() => void} changed is called when a run begins or ends, or the thread is another
+   */
+  constructor(root, client, threads, page, changed) {
+    this.#root = root;
+    this.#client = client;
+    this.#threads = threads;
+    this.#page = page;
+    this.#changed = changed;
+  }
+
+  /** The run that goes on here; undefined when the page is free for a question. */
+  get current() {
+    return this.running.get(this.thread.id);
+  }
+
+  /** @param {string} question */
+  async ask(question) {
+    if (this.current || question.trim() === "") return;
+    if (full(this.thread)) this.open(newThread());
+    const turn = { question, key: random(), at: Date.now(), run: "", answer: "" };
+    this.thread.turns.push(turn);
+    await this.#run(this.thread, turn);
+  }
+
+  /**
+   * Shows a conversation instead of this one, where a run goes on. Questions stand there
+   * at once, in order; their steps are the service's to tell.
+   *
+   * @param {Thread} thread
+   */
+  open(thread) {
+    this.#opened.abort(new DOMException("another conversation was opened", "AbortError"));
+    this.#opened = new AbortController();
+    const running = this.running.get(thread.id);
+    this.thread = thread = running?.thread ?? thread;
+    this.#root.replaceChildren();
+    const last = thread.turns.at(-1);
+    for (const turn of thread.turns) {
+      if (turn === last && running) this.#root.append(running.view.root);
+      else if (turn === last && this.#mayGoOn(turn)) void this.#run(thread, turn);
+      else void this.#again(turn);
+    }
+    this.#changed();
+  }
+
+  /** @param {Turn} turn without an answer yet, that may get one */
+  #mayGoOn(turn) {
+    return turn.answer === "" && (turn.run !== "" || (turn.key !== "" && Date.now() - turn.at < stillOnItsWay));
+  }
+
+  /**
+   * Asks, or takes up what was asked, and shows it to its end.
+   *
+   * @param {Thread} thread
+   * @param {Turn} turn
+   */
+  async #run(thread, turn) {
+    const view = this.#add(turn, true);
+    const left = new AbortController();
+    this.running.set(thread.id, { thread, view, left });
+    this.#keep(thread);
+    this.#changed();
+    const source = turn.run ? following(turn.run) : asking(requestOf(thread, thread.turns.indexOf(turn)), turn.key);
+    try {
+      for await (const event of follow(this.#client, source, left.signal)) {
+        view.apply(event);
+        if (event.type !== "start") continue;
+        [turn.run, thread.threadID] = [view.runID, view.threadID];
+        this.#keep(thread);
+      }
+    } catch (error) {
+      view.fail(left.signal.aborted ? left.signal.reason : error);
+      if (!turn.run) turn.key = ""; // it was refused, or the reader had enough: not to be sent again
+    }
+    view.close();
+    turn.answer = view.answer;
+    if (!this.running.delete(thread.id)) return; // it was dropped
+    this.#keep(thread);
+    this.#changed();
+  }
+
+  /** Shows a turn whose run is over. @param {Turn} turn */
+  async #again(turn) {
+    const view = this.#add(turn, false);
+    const opened = this.#opened.signal;
+    try {
+      if (!turn.run) throw new Problem(404, {});
+      for await (const event of follow(this.#client, following(turn.run), opened)) view.apply(event);
+    } catch (error) {
+      if (opened.aborted) return;
+      // The service has forgotten it, or cannot be asked; what was answered is here.
+      if (view.runID) view.fail(error);
+      else if (turn.answer) view.recall(turn.answer);
+      else view.note(turn.run ? "This run is no longer kept." : "This question was not sent.");
+    }
+    view.close();
+  }
+
+  /**
+   * @param {Turn} turn
+   * @param {boolean} live
+   */
+  #add(turn, live) {
+    const view = new AnswerView(turn.question, this.#root.childElementCount + 1, this.#page, live);
+    this.#root.append(view.root);
+    return view;
+  }
+
+  /** Writes the thread down. @param {Thread} thread */
+  #keep(thread) {
+    thread.at = Date.now();
+    this.#threads.put(thread);
+  }
+
+  /** Ends the run at the service, which then says so in the stream. Where that cannot be
+   * asked, the page only stops following; a run that nobody reads is cancelled there. */
+  async stop(run = this.current) {
+    if (!run) return;
+    const { view, left } = run;
+    try {
+      if (!view.runID) throw new Problem(0, { code: "stopped", detail: "Stopped before the run had begun." });
+      await this.#client.cancel(view.runID);
+    } catch (error) {
+      left.abort(error instanceof Problem ? error : new Problem(0, { detail: "The service cannot be reached. It ends a run that nobody follows." }));
+    }
+  }
+
+  /** Ends what runs in a conversation that is deleted, so that nothing of it is kept.
+   * @param {Thread} thread */
+  async drop(thread) {
+    const run = this.running.get(thread.id);
+    if (!run) return;
+    this.running.delete(thread.id);
+    await this.stop(run);
+    run.left.abort(new Problem(0, { code: "deleted", detail: "The conversation was deleted." }));
+  }
+}

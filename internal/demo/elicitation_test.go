@@ -1,0 +1,99 @@
+package demo
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// person answers what the server asks.
+func person(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions {
+	return &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}},
+		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			return answer(r.Params), nil
+		},
+	}
+}
+
+// S0.6
+func TestATableIsBookedWithWhatTheUserSays(t *testing.T) {
+	var given sdk.ElicitResult
+	_, session := world(t, MCPConfig{}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+		if p.Mode != "form" || p.RequestedSchema == nil {
+			t.Errorf("asked %+v", p)
+		}
+		return &given
+	}))
+	for _, c := range []struct {
+		given sdk.ElicitResult
+		fails bool
+		says  string
+	}{
+		{sdk.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada", "people": 4}}, false, "A table for 4 is booked in the name of Ada."},
+		{sdk.ElicitResult{Action: "decline"}, true, "gave no details (decline)"},
+		{sdk.ElicitResult{Action: "cancel"}, true, "gave no details (cancel)"},
+	} {
+		given = c.given
+		if text, _, failed := call(t, session, "book_table", nil); failed != c.fails || !strings.Contains(text, c.says) {
+			t.Errorf("%+v: failed %v, %q", c.given, failed, text)
+		}
+	}
+}
+
+// S0.6: to say that it was done is not to have done it, and one consent is for one call.
+func TestTheCalendarIsConnectedOnlyAfterItsPageWasUsed(t *testing.T) {
+	var base string
+	visit := func(method string) string {
+		req, err := http.NewRequestWithContext(t.Context(), method, base+calendarPath, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatal(res.Status, err)
+		}
+		return string(body)
+	}
+	action, visits := "accept", false
+	s, session := world(t, MCPConfig{URL: "http://127.0.0.1:1"}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+		if p.Mode != "url" || p.URL != "http://127.0.0.1:1"+calendarPath {
+			t.Errorf("asked %+v", p)
+		}
+		if visits {
+			if page := visit(http.MethodGet); !strings.Contains(page, "Allow it") {
+				t.Errorf("the page says %s", page)
+			}
+			if page := visit(http.MethodPost); !strings.Contains(page, "go back") {
+				t.Errorf("the page says %s", page)
+			}
+		}
+		return &sdk.ElicitResult{Action: action}
+	}))
+	page := httptest.NewServer(s)
+	t.Cleanup(page.Close)
+	base = page.URL
+	for _, c := range []struct {
+		action string
+		visits bool
+		says   string
+	}{
+		{"accept", false, "nobody allowed it"}, {"accept", true, "The calendar is connected."},
+		{"accept", false, "nobody allowed it"}, {"decline", false, "did not want to"},
+	} {
+		action, visits = c.action, c.visits
+		if text, _, failed := call(t, session, "connect_calendar", nil); failed == c.visits || !strings.Contains(text, c.says) {
+			t.Errorf("%+v: failed %v, %q", c, failed, text)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// childMain is what the test binary does as a stdio MCP server. It shows at addr that
+// it lives: a connection that ends with the process, however that ends.
+func childMain(kind, addr string) int {
+	if addr != "" {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return 2
+		}
+		fmt.Fprintln(conn, kind)
+	}
+	switch kind {
+	case "exit":
+		return 3
+	case "banner":
+		fmt.Print("Welcome!\n\n  v1.2.3\r\n[not json\n")
+	case "stderr":
+		for range 64 {
+			_, _ = os.Stderr.Write([]byte(strings.Repeat("x", 1<<20)))
+		}
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fork("deaf", addr)
+		serveChild(kind)
+		select {}
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+		select {}
+	}
+	serveChild(kind)
+	return 0
+}
+
+// fork starts a process that is the server's own child.
+func fork(kind, addr string) {
+	cmd := exec.Command(os.Args[0], "child", kind, addr)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	_ = cmd.Start() // the test misses it
+}
+
+// serveChild answers until the end of its input.
+func serveChild(kind string) {
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var m message
+		if json.Unmarshal(line, &m) != nil || m.ID == nil {
+			continue
+		}
+		say := func(format string, args ...any) {
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,`+format+"}\n", append([]any{m.ID}, args...)...)
+		}
+		switch m.Method {
+		case "initialize":
+			say(`"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"child","version":"1"}}`)
+		case "tools/list":
+			say(`"result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		case "tools/call":
+			switch kind {
+			case "die":
+				os.Exit(7)
+			case "line":
+				fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":"`, m.ID)
+				for range 100 {
+					fmt.Print(strings.Repeat("x", 1<<20))
+				}
+				fmt.Println(`"}`)
+			default:
+				say(`"result":{"content":[{"type":"text","text":"ok"}]}`)
+			}
+		default:
+			say(`"error":{"code":-32601,"message":"what?"}`)
+		}
+	}
+}
+
+// lives is where children show that they live.
+type lives struct {
+	addr  string
+	begun chan string // the kind of each that came up
+	ended chan string // and of each that is gone
+}
+
+func newLives(t testing.TB) *lives {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	v := &lives{l.Addr().String(), make(chan string, 4096), make(chan string, 4096)}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				kind, _ := in.ReadString('\n')
+				v.begun <- kind
+				_, _ = io.Copy(io.Discard, in)
+				v.ended <- kind
+			}()
+		}
+	}()
+	return v
+}
+
+// childConfig is the setting for one stdio server of that kind.
+func childConfig(t testing.TB, kind, addr string) string {
+	t.Helper()
+	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"child":{"command":%q,"args":["child",%q,%q]}}}`, os.Args[0], kind, addr))
+	return setting
+}
+
+func TestF23AChildThatMisbehavesIsItsOwnFailure(t *testing.T) {
+	r := fault(t, "stdio child: exits at start, dies in a call, prints a banner, 100 MiB line, 64 MiB stderr, ignores the end and SIGTERM, forks", "the call fails or works, the run goes on; its group is gone with us; memory bounded")
+	for _, c := range []struct{ kind, fails string }{
+		{"exit", "unknown_tool"}, {"die", "unknown_outcome"}, {"banner", ""}, {"line", "too_large"}, {"stderr", ""}, {"stubborn", ""},
+	} {
+		l := newLives(t)
+		model := llmtest.New(t, callsThen())
+		s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, c.kind, l.addr))
+		within(t, l.begun, "the child "+c.kind)
+		before := s.metric(t, "process_resident_memory_bytes")
+		got := r.kindOf(s)
+		if got != c.fails && !(c.kind == "line" && got == "unknown_outcome") && !(c.kind == "die" && got == "unavailable") {
+			t.Errorf("%s: %q", c.kind, got)
+		}
+		if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
+			t.Errorf("%s: %.0f MiB more", c.kind, grown/(1<<20))
+		}
+		if c.kind == "stubborn" {
+			within(t, l.begun, "its own child")
+		}
+		d := took(func() {
+			if code := s.stop(t); code != 0 {
+				t.Errorf("%s: exit code %d\n%s", c.kind, code, s.out)
+			}
+		})
+		if c.kind == "stubborn" {
+			within(t, l.ended, "the end of one")
+			within(t, l.ended, "the end of the other")
+			r.saw("stubborn group gone in %s", d.Round(time.Second))
+		}
+	}
+}
+
+func TestF24ChildrenDieWithAProcessThatIsKilled(t *testing.T) {
+	r := fault(t, "SIGKILL for us", "the stdio child is gone; clients see a cut, no terminal event")
+	l := newLives(t)
+	entered := make(chan struct{}, 1)
+	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
+		llmtest.Stream(w, "", says("Well"))
+		entered <- struct{}{}
+		<-q.Context().Done()
+	}))
+	s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, "good", l.addr))
+	within(t, l.begun, "the child")
+	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	within(t, entered, "the model's request")
+	s.signal(t, syscall.SIGKILL)
+	within(t, l.ended, "the end of the child")
+	got, err := follow(resp.Body, nil)
+	if err == nil || got.last().terminal() {
+		t.Errorf("%v after %+v", err, got.last())
+	}
+	r.saw("child gone; %d events, then %v", len(got), err)
+}

@@ -1,0 +1,291 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+// wordy is a model that calls the tool once and then speaks until it is left; left
+// counts the requests that were.
+func wordy(left *atomic.Int64) llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "t", Args: "{}"}), func(w http.ResponseWriter, q *http.Request) {
+		defer left.Add(1)
+		llmtest.Stream(w, "")
+		rc := http.NewResponseController(w)
+		for n := 0; q.Context().Err() == nil; n++ {
+			fmt.Fprintf(w, `data: {"choices":[{"delta":{"content":"word "}}]}`+"\n\n")
+			if rc.Flush() != nil {
+				return
+			}
+			<-time.After(5 * time.Millisecond) // as models do
+		}
+	})
+}
+
+func TestF29WhoLeavesTakesTheRunAlong(t *testing.T) {
+	r := fault(t, "clients leave at each of 20 points of a stream, and of POST /answer", "the model's stream is closed, the slot free")
+	var left atomic.Int64
+	model := llmtest.New(t, wordy(&left))
+	tool := newPeer(t, nil)
+	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "DISCONNECT_GRACE=0s", "MAX_CONCURRENT_RUNS=1")
+	slowest := time.Duration(0)
+	for point := 1; point <= 20; point++ {
+		ctx, leave := context.WithCancel(t.Context())
+		resp := s.begin(t, ctx)
+		n := 0
+		got, _ := follow(resp.Body, func(happening) bool { n++; return n < point })
+		leave()
+		resp.Body.Close()
+		slowest = max(slowest, took(func() { s.ended(t, got.last().RunID) }))
+	}
+	ctx, leave := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer leave()
+	if resp, err := s.send(ctx, "POST", "/answer", question); err == nil {
+		resp.Body.Close()
+		t.Error("an endless answer came")
+	}
+	s.idle(t)
+	if slowest > 5*time.Second {
+		t.Errorf("a run lasted %s without its reader", slowest)
+	}
+	r.saw("20 of 20, the slowest after %s", slowest.Round(10*time.Millisecond))
+}
+
+// begin starts a stream. One that is refused for want of room is tried again.
+func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		resp, err := s.send(ctx, "POST", "/answer/stream", question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode == http.StatusOK {
+			return resp
+		}
+		resp.Body.Close()
+		if time.Now().After(deadline) {
+			t.Fatalf("no room: %s", resp.Status)
+		}
+	}
+}
+
+// ended reads a run to its terminal event; who reads it meanwhile does not start it
+// again.
+func (s *service) ended(t testing.TB, run string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		if status := s.request(t, "GET", "/runs/"+run, "").field("status"); status != "running" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("run %s goes on", run)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// idle waits until no run goes on.
+func (s *service) idle(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); s.metric(t, "answerd_runs_active") > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("runs go on")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func TestF30AClientThatStallsIsLetGo(t *testing.T) {
+	r := fault(t, "headers that never end; a body at 1 B/s", "closed after about 5 s; 408 or closed after about 15 s; others served meanwhile")
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := start(t, "LLM_BASE_URL="+model.URL)
+	host := strings.TrimPrefix(s.url, "http://")
+	var all sync.WaitGroup
+	for _, c := range []struct {
+		name, head string
+		most       time.Duration
+	}{
+		{"headers", "POST /answer HTTP/1.1\r\nHost: localhost\r\nX-A: ", 12 * time.Second},
+		{"body", "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", 25 * time.Second},
+	} {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", host)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, c.head)
+			over := make(chan string, 1)
+			go func() {
+				line, _ := bufio.NewReader(conn).ReadString('\n')
+				over <- strings.TrimSpace(line)
+			}()
+			began := time.Now()
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for {
+				select {
+				case line := <-over:
+					if d := time.Since(began); d > c.most || line != "" && !strings.Contains(line, "408") {
+						t.Errorf("%s: %q after %s", c.name, line, d)
+					}
+					r.saw("%s: %q", c.name, line)
+					return
+				case <-tick.C:
+					_, _ = io.WriteString(conn, "x")
+				}
+				if time.Since(began) > patience {
+					t.Errorf("%s: still there", c.name)
+					return
+				}
+			}
+		})
+	}
+	if a := s.ask(t); a.status != 200 {
+		t.Errorf("beside them: %+v", a)
+	}
+	all.Wait()
+}
+
+func TestF31AStormOfReconnectsDoublesNoRun(t *testing.T) {
+	r := fault(t, "100 clients that leave and come back 3 times with Last-Event-ID", "100 runs, each read whole, no question asked twice")
+	words := make([]string, 40)
+	for i := range words {
+		words[i] = "word "
+	}
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says(words...)))
+	s := start(t, "LLM_BASE_URL="+model.URL)
+	const clients = 100
+	var all sync.WaitGroup
+	var broken atomic.Int64
+	for range clients {
+		all.Go(func() {
+			var got story
+			for try := range 4 {
+				header := []string{}
+				if len(got) > 0 {
+					header = []string{"Last-Event-ID", got.last().ID}
+				}
+				resp, err := s.send(t.Context(), "POST", "/answer/stream", question, header...)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n := 0
+				part, err := follow(resp.Body, func(happening) bool { n++; return n < 8 || try == 3 })
+				resp.Body.Close()
+				if err != nil {
+					t.Error(err)
+				}
+				got = append(got, part...)
+			}
+			if flaw := got.flaw(); flaw != "" || got.last().Type != "final_answer" {
+				broken.Add(1)
+				t.Errorf("%s, last %+v", flaw, got.last())
+			}
+		})
+	}
+	all.Wait()
+	if n := len(model.Requests()); n != clients {
+		t.Errorf("%d questions to the model", n)
+	}
+	r.saw("%d questions, %d broken", len(model.Requests()), broken.Load())
+}
+
+// buggyLog panics for readers while it is told to, and on the append of one kind.
+type buggyLog struct {
+	event.Log
+	reading atomic.Bool
+	append  atomic.Bool
+}
+
+func (l *buggyLog) After(ctx context.Context, run string, after int64) (event.Page, error) {
+	if after > 0 && l.reading.Swap(false) {
+		panic("a bug in a reader")
+	}
+	return l.Log.After(ctx, run, after)
+}
+
+func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
+	if b.Type() == "tool_result" && l.append.Swap(false) {
+		panic("a bug in a tool call")
+	}
+	return l.Log.Append(ctx, run, b)
+}
+
+// The binary has no bugs to order, so these are put into the same parts.
+func TestF32APanicEndsOneRunOrCutsOneStream(t *testing.T) {
+	r := fault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
+	log := &buggyLog{}
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {
+		log.Log = o.Log
+		o.Log = log
+	})
+	handler := api.New(api.Options{Agent: h.Agent, Log: log, Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a bug in a handler") })})
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	s := &service{url: server.URL, client: server.Client(), out: &output{}, exited: make(chan struct{})}
+	r.wants(s.request(t, "GET", "/metrics", ""), 500, "internal")
+
+	log.reading.Store(true)
+	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := follow(resp.Body, nil)
+	resp.Body.Close()
+	if err == nil || got.last().terminal() {
+		t.Errorf("%v after %+v", err, got.last())
+	}
+	r.saw("cut: %v", err)
+	s.ended(t, got.last().RunID)
+
+	log.append.Store(true)
+	r.endsWith(s.stream(t, nil), "internal")
+	if end := s.stream(t, nil).last(); end.Answer != "3." {
+		t.Errorf("the next run: %+v", end)
+	}
+	r.saw("next works")
+}
+
+func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
+	r := fault(t, "50 requests with one Idempotency-Key, one with another body", "one run; 422")
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := start(t, "LLM_BASE_URL="+model.URL)
+	var all sync.WaitGroup
+	var runs sync.Map
+	for range 50 {
+		all.Go(func() {
+			a, err := s.try("POST", "/answer", question, "Idempotency-Key", "k")
+			if err != nil || a.status != 200 {
+				t.Errorf("%+v %v", a, err)
+			}
+			runs.Store(a.field("run_id"), true)
+		})
+	}
+	all.Wait()
+	n := 0
+	runs.Range(func(any, any) bool { n++; return true })
+	if n != 1 || len(model.Requests()) != 1 {
+		t.Errorf("%d runs, %d questions", n, len(model.Requests()))
+	}
+	r.saw("%d run", n)
+	r.wants(s.request(t, "POST", "/answer", `{"question":"!"}`, "Idempotency-Key", "k"), 422, "unprocessable")
+}

@@ -1,0 +1,339 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// amount is how many of something a test does: few by default, or as the environment
+// says.
+func amount(t testing.TB, name string, few int) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv(name))
+	if err != nil || n <= 0 {
+		return few
+	}
+	return n
+}
+
+// patient is a model that says a word, and the rest when open is closed. Who asks
+// "never" never gets the rest.
+func patient(begun *atomic.Int64, open <-chan struct{}) llmtest.Script {
+	return func(q llmtest.Request) llmtest.Answer {
+		never := q.Messages[len(q.Messages)-1].Content == "never"
+		return func(w http.ResponseWriter, hq *http.Request) {
+			llmtest.Stream(w, "", says("Well"))
+			begun.Add(1)
+			if !never {
+				select {
+				case <-open:
+					fmt.Fprint(w, `data: {"choices":[{"delta":{"content":"."},"finish_reason":"stop"}]}`+"\n\n")
+					return
+				case <-hq.Context().Done():
+				}
+			}
+			<-hq.Context().Done()
+		}
+	}
+}
+
+// reaches waits until a counter has come to n.
+func reaches(t testing.TB, c *atomic.Int64, n int64, what string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); c.Load() < n; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d %s", c.Load(), n, what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// free checks that nobody holds the address of a process that has ended.
+func (s *service) free(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Errorf("after its exit: %v", err)
+		return
+	}
+	l.Close()
+}
+
+func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
+	r := fault(t, "SIGTERM with runs open; a second; during start-up; without runs", "unready and accepting, refusing, ended, exit 0; second: cancelled at once; all exit 0")
+	var begun atomic.Int64
+	open := make(chan struct{})
+	model := llmtest.New(t, patient(&begun, open))
+
+	s := start(t, "LLM_BASE_URL="+model.URL, "SHUTDOWN_DELAY=1500ms")
+	ends := make(chan story, 2)
+	stream := func() { ends <- s.stream(t, nil) }
+	go stream()
+	reaches(t, &begun, 1, "runs")
+	s.signal(t, syscall.SIGTERM)
+	s.until(t, `"draining"`)
+	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 || a.field("status") != "draining" {
+		t.Errorf("readiness: %+v", a)
+	}
+	go stream() // still accepted
+	reaches(t, &begun, 2, "runs")
+	s.until(t, "new runs are refused")
+	a := s.request(t, "POST", "/answer", question)
+	r.wants(a, 503, "draining")
+	if a.header.Get("Retry-After") == "" || s.request(t, "GET", "/healthz", "").status != 200 {
+		t.Errorf("%+v", a)
+	}
+	close(open)
+	for range 2 {
+		if end := within(t, ends, "the end of a run").last(); end.Answer != "Well." {
+			t.Errorf("%+v", end)
+		}
+	}
+	if code := s.wait(t); code != 0 {
+		t.Errorf("exit %d:\n%s", code, s.out)
+	}
+	s.free(t)
+	text := s.out.String()
+	order := []int{strings.Index(text, `"draining"`), strings.Index(text, "new runs are refused"), strings.Index(text, "runs have ended")}
+	if !(order[0] >= 0 && order[0] < order[1] && order[1] < order[2]) {
+		t.Errorf("order %v:\n%s", order, text)
+	}
+	r.saw("2 of 2 ended, exit 0")
+
+	s = start(t, "LLM_BASE_URL="+model.URL)
+	resp, err := s.send(t.Context(), "POST", "/answer/stream", `{"question":"never"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	s.signal(t, syscall.SIGTERM)
+	s.until(t, `"draining"`)
+	s.signal(t, syscall.SIGTERM)
+	got, err := follow(resp.Body, nil)
+	if end := got.last(); err != nil || end.Code != "server_shutdown" || !end.Retryable {
+		t.Errorf("%v, %+v", err, end)
+	}
+	if code := s.wait(t); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	r.saw("second: server_shutdown, exit 0")
+
+	// The third does not even wait for a collector that hangs.
+	way := newToxic(t, web(t, func(http.ResponseWriter, *http.Request) {}))
+	way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+way.url)
+	s.ask(t)
+	d := took(func() {
+		tick := time.NewTicker(50 * time.Millisecond) // signals at the same moment are one
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			s.signal(t, syscall.SIGTERM)
+			select {
+			case <-s.exited:
+				return
+			case <-tick.C:
+			}
+			if n == 1200 {
+				t.Fatalf("it does not end:\n%s", s.out)
+			}
+		}
+	})
+	if d > 4*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
+		t.Errorf("third: after %s, %s", d, s.cmd.ProcessState)
+	}
+	r.saw("third: exit 0 after %s", d.Round(100*time.Millisecond))
+
+	for _, early := range []string{"at once", "a little later"} {
+		s = launch(t, "LLM_BASE_URL="+model.URL)
+		if early != "at once" {
+			<-time.After(20 * time.Millisecond) // somewhere in its start-up
+		}
+		s.signal(t, syscall.SIGTERM)
+		if code := s.wait(t); code != 0 && code != -1 { // before it can catch one, it is killed by it
+			t.Errorf("%s: exit %d:\n%s", early, code, s.out)
+		}
+	}
+	s = start(t, "LLM_BASE_URL="+model.URL)
+	d = took(func() { s.stop(t) })
+	s.free(t)
+	if d > 3*time.Second {
+		t.Errorf("without runs it took %s", d)
+	}
+}
+
+// Facts 4.5: who can finish does, the rest is told, nobody is cut.
+func TestADrainWithManyRunsCutsNobody(t *testing.T) {
+	long(t)
+	n := amount(t, "DRAIN_RUNS", 200)
+	var begun atomic.Int64
+	open := make(chan struct{})
+	model := llmtest.New(t, patient(&begun, open))
+	s := start(t, "LLM_BASE_URL="+model.URL, "DRAIN_TIMEOUT=5s", fmt.Sprintf("MAX_CONCURRENT_RUNS=%d", n))
+	var all sync.WaitGroup
+	var finished, told, broken atomic.Int64
+	for i := range n {
+		all.Go(func() {
+			body := question
+			if i%4 == 0 {
+				body = `{"question":"never"}`
+			}
+			resp, err := s.send(t.Context(), "POST", "/answer/stream", body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			got, err := follow(resp.Body, nil)
+			switch end := got.last(); {
+			case err != nil || got.flaw() != "":
+				broken.Add(1)
+			case end.Type == "final_answer":
+				finished.Add(1)
+			case end.Code == "server_shutdown" && end.Retryable:
+				told.Add(1)
+			}
+		})
+	}
+	reaches(t, &begun, int64(n), "runs")
+	s.signal(t, syscall.SIGTERM)
+	began := time.Now()
+	s.until(t, "new runs are refused")
+	close(open)
+	code := s.wait(t)
+	all.Wait()
+	d := time.Since(began)
+	never := int64((n + 3) / 4)
+	if finished.Load() != int64(n)-never || told.Load() != never || broken.Load() != 0 || code != 0 || d > 15*time.Second {
+		t.Errorf("of %d: %d finished, %d told, %d cut; exit %d after %s", n, finished.Load(), told.Load(), broken.Load(), code, d)
+	}
+	t.Logf("%d runs: %d finished, %d told, 0 cut, exit after %s", n, finished.Load(), told.Load(), d.Round(100*time.Millisecond))
+}
+
+// pair is two services behind the client, as a load balancer has them: it goes round,
+// leaves out who is not ready, and tries again where it is told to.
+type pair struct {
+	addr   [2]string
+	ready  [2]atomic.Bool
+	next   atomic.Int64
+	client *http.Client
+}
+
+// probe looks at both every 100 ms until over is closed.
+func (p *pair) probe(over <-chan struct{}) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for i := range p.addr {
+			resp, err := p.client.Get("http://" + p.addr[i] + "/readyz")
+			if err == nil {
+				resp.Body.Close()
+			}
+			p.ready[i].Store(err == nil && resp.StatusCode == http.StatusOK)
+		}
+		select {
+		case <-tick.C:
+		case <-over:
+			return
+		}
+	}
+}
+
+// errRefused is a 503 that says when to come back.
+var errRefused = errors.New("refused")
+
+// ask is one question, to the one whose turn it is.
+func (p *pair) ask() error {
+	i := int(p.next.Add(1)) % 2
+	if !p.ready[i].Load() {
+		i = 1 - i
+	}
+	resp, err := p.client.Post("http://"+p.addr[i]+"/answer", "application/json", strings.NewReader(question))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "":
+		return errRefused
+	case resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"answer":"Yes."`):
+		return fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return nil
+}
+
+// Facts 4.5: a rolling restart of a pair under load fails no request that is tried
+// again where it is told to.
+func TestARollingRestartFailsNobody(t *testing.T) {
+	long(t)
+	restarts := amount(t, "RESTARTS", 3)
+	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
+		<-time.After(30 * time.Millisecond) // it thinks
+		llmtest.Says("Yes.")(w, q)
+	}))
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 64
+	p := &pair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: patience}}
+	t.Cleanup(transport.CloseIdleConnections)
+	run := func(i int) *service {
+		s := start(t, "LLM_BASE_URL="+model.URL, "ADDR="+p.addr[i], "SHUTDOWN_DELAY=500ms")
+		p.ready[i].Store(true)
+		return s
+	}
+	both := [2]*service{run(0), run(1)}
+	over := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() { p.probe(over) })
+	var asked, refused, failed atomic.Int64
+	for i := range 10 { // 200 questions a second, and always some under way
+		all.Go(func() {
+			<-time.After(time.Duration(i) * 5 * time.Millisecond)
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-over:
+					return
+				case <-tick.C:
+				}
+				asked.Add(1)
+				err := p.ask()
+				if errors.Is(err, errRefused) {
+					refused.Add(1)
+					err = p.ask()
+				}
+				if err != nil {
+					failed.Add(1)
+					t.Errorf("a request failed: %v", err)
+				}
+			}
+		})
+	}
+	for n := range restarts {
+		reaches(t, &asked, asked.Load()+60, "requests")
+		i := n % 2
+		if code := both[i].stop(t); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+		both[i] = run(i)
+	}
+	reaches(t, &asked, asked.Load()+60, "requests")
+	close(over)
+	all.Wait()
+	t.Logf("%d restarts under %d requests: %d refused with Retry-After, %d failed", restarts, asked.Load(), refused.Load(), failed.Load())
+}

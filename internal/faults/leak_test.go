@@ -1,0 +1,209 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// holdings are what a process has at one moment, at rest.
+type holdings struct {
+	goroutines, descriptors, heap, runs float64 // runs so far
+	children                            int
+}
+
+func (h holdings) String() string {
+	return fmt.Sprintf("%.0f goroutines, %.0f descriptors, %.1f MiB heap, %d children", h.goroutines, h.descriptors, h.heap/(1<<20), h.children)
+}
+
+// atRest waits for two collections of garbage, since pools let go at the second, and
+// for what is over to be gone: at most as much as before, if that ever comes true.
+func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
+	t.Helper()
+	s.client.CloseIdleConnections()
+	s.idle(t)
+	for deadline := time.Now().Add(15 * time.Second); ; {
+		for gcs := s.metric(t, "go_gc_duration_seconds_count") + 2; s.metric(t, "go_gc_duration_seconds_count") < gcs; {
+			s.request(t, "GET", "/openapi.yaml", "") // makes garbage
+		}
+		s.client.CloseIdleConnections()
+		now = holdings{s.metric(t, "go_goroutines"), s.metric(t, "process_open_fds"), s.metric(t, "go_memstats_heap_alloc_bytes"), s.metric(t, "answerd_runs_total"), s.children(t)}
+		if before == nil || now.within(*before) == "" || time.Now().After(deadline) {
+			return now
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// maxIdle is how many connections to peers more may be kept for the next call: as many
+// as calls were under way at a time. Each is two goroutines.
+const maxIdle = 40
+
+// within says what there is too much of, measured by before; "" if nothing.
+func (h holdings) within(before holdings) string {
+	idle := max(h.descriptors-before.descriptors, 0)
+	switch {
+	case h.goroutines > before.goroutines+5+2*idle:
+		return "goroutines"
+	case idle > maxIdle:
+		return "descriptors"
+	// The log in memory remembers the last 16,384 runs that are gone, for its 410s.
+	case h.heap > before.heap+5<<20+800*min(h.runs-before.runs, 16384):
+		return "heap"
+	case h.children > before.children:
+		return "children"
+	}
+	return ""
+}
+
+// children are the processes that are ours or were, zombies included.
+func (s *service) children(t testing.TB) (n int) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // it is gone
+		}
+		_, rest, _ := strings.Cut(string(b), ") ") // proc(5): the name may hold blanks
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(s.cmd.Process.Pid) {
+			n++
+		}
+	}
+	return n
+}
+
+// long skips a test where there is no time for it, and under the race detector, which
+// does not look into another process.
+func long(t testing.TB) {
+	t.Helper()
+	if testing.Short() || raceEnabled {
+		t.Skip("long")
+	}
+}
+
+// Facts 4.6: whatever came and went, in the end there is as much as in the beginning.
+// LEAKS is how many times more of everything.
+func TestWhatIsOverIsGone(t *testing.T) {
+	long(t)
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc")
+	}
+	times := amount(t, "LEAKS", 1)
+	keys := newIssuer(t)
+	l := newLives(t)
+	tool := newPeer(t, nil)
+	var left atomic.Int64
+	model := llmtest.New(t, wordy(&left))
+	config := func(more string) string { return fmt.Sprintf(`{"mcpServers":{"web":{"url":%q}%s}}`, tool.url, more) }
+	child := config(fmt.Sprintf(`,"child":{"command":%q,"args":["child","good",%q],"toolPrefix":"child"}`, os.Args[0], l.addr))
+	setting, path := mcpConfig(t, config(""))
+	s := start(t, append(keys.settings(), "LLM_BASE_URL="+model.URL, setting, "DISCONNECT_GRACE=0s", "EVENTS_MAX_BYTES=1MiB", "GOGC=50")...)
+	ada := keys.header(t, "k1", "ada", time.Hour)
+
+	leave := func(n int) {
+		var all sync.WaitGroup
+		for worker := range 20 {
+			all.Go(func() {
+				for range n / 20 {
+					ctx, end := context.WithCancel(t.Context())
+					if worker%4 == 0 { // at some moment
+						time.AfterFunc(time.Duration(rand.N(60))*time.Millisecond, end)
+					}
+					resp, err := s.send(ctx, "POST", "/answer/stream", question, "Authorization", ada)
+					if err == nil {
+						left := rand.N(30) // at some event
+						_, _ = follow(resp.Body, func(happening) bool { left--; return left > 0 })
+						resp.Body.Close()
+					}
+					end()
+				}
+			})
+		}
+		all.Wait()
+	}
+	reconnect := func(n int) {
+		var used sync.Map
+		tool.acts(func(w http.ResponseWriter, q *http.Request, m message) {
+			if _, again := used.LoadOrStore(q.Header.Get("Mcp-Session-Id"), true); again {
+				http.Error(w, "session not found", http.StatusNotFound)
+				return
+			}
+			result(`{"content":[]}`)(w, q, m)
+		})
+		for range n {
+			if a := s.request(t, "POST", "/tools/t/call", "{}", "Authorization", ada); a.status != 200 {
+				t.Fatalf("%+v", a)
+			}
+		}
+		tool.acts(nil)
+	}
+	restart := func(n int) {
+		for range n {
+			for _, text := range []string{child, config("")} {
+				before := s.out.count("read again")
+				writeFile(t, path, text)
+				s.signal(t, syscall.SIGHUP)
+				for deadline := time.Now().Add(patience); s.out.count("read again") == before; {
+					if time.Now().After(deadline) {
+						t.Fatalf("not read again:\n%s", s.out)
+					}
+					<-time.After(5 * time.Millisecond)
+				}
+				if text == child {
+					within(t, l.begun, "a child")
+				} else {
+					within(t, l.ended, "the end of a child")
+				}
+			}
+		}
+	}
+	refuse := func(n int) {
+		for i := range n {
+			if a := s.request(t, "POST", "/answer", question, "Authorization", keys.header(t, fmt.Sprintf("x%d", i), fmt.Sprintf("eve%d", i), time.Hour)); a.status != 401 {
+				t.Fatalf("%+v", a)
+			}
+		}
+	}
+
+	leave(100)
+	reconnect(5)
+	restart(2)
+	refuse(20)
+	before := s.atRest(t, nil)
+	for _, c := range []struct {
+		what string
+		n    int
+		do   func(int)
+	}{
+		{"aborted streams", 1000 * times, leave},
+		{"children", 100 * times, restart},
+		{"MCP reconnects", 200 * times, reconnect},
+		{"failed authentications", 1000 * times, refuse},
+	} {
+		d := took(func() { c.do(c.n) })
+		after := s.atRest(t, &before)
+		if leak := after.within(before); leak != "" {
+			t.Errorf("after %d %s too many %s: before %s; after %s", c.n, c.what, leak, before, after)
+		}
+		t.Logf("%d %s in %s: before %s; after %s", c.n, c.what, d.Round(100*time.Millisecond), before, after)
+	}
+	if code := s.stop(t); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

@@ -1,0 +1,107 @@
+// Package faults holds the whole process to what it promises when something else does
+// not keep its own: every fault of the table F1 to F38 as one test over real sockets,
+// drains, leaks, and a soak. It has tests only.
+//
+// What is tested is the built binary, from outside: so signals, file descriptors and
+// children count. Its peers are scripted to misbehave; toxiproxy breaks what is between
+// (it leaves goroutines behind where a link was cut, so that goleak stays out of here).
+// At the end a table says what was injected, expected and seen: make faults.
+package faults
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// binary is answerd, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "child" {
+		os.Exit(childMain(os.Args[2], os.Args[3]))
+	}
+	os.Exit(withBinary(m.Run))
+}
+
+func withBinary(run func() int) int {
+	dir, err := os.MkdirTemp("", "answerd-faults-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "answerd")
+	build := exec.Command("go", "build", "-o", binary, "answerd/cmd/server")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return 1
+	}
+	code := run()
+	printTable()
+	return code
+}
+
+// row is one line of the table.
+type row struct {
+	number                   int
+	injected, expected, seen string
+	t                        *testing.T
+	failed                   bool
+}
+
+var (
+	tableMu sync.Mutex // guards table and its rows
+	table   []*row
+)
+
+// fault begins the test of a fault, beside others, and its line in the table.
+func fault(t *testing.T, injected, expected string) *row {
+	t.Helper()
+	t.Parallel()
+	number, _ := strconv.Atoi(t.Name()[len("TestF") : len("TestF")+2])
+	r := &row{number: number, injected: injected, expected: expected, t: t}
+	tableMu.Lock()
+	table = append(table, r)
+	tableMu.Unlock()
+	t.Cleanup(func() {
+		tableMu.Lock()
+		defer tableMu.Unlock()
+		r.failed = t.Failed()
+	})
+	return r
+}
+
+// saw notes what happened, for the table; several of it are joined.
+func (r *row) saw(format string, args ...any) {
+	tableMu.Lock()
+	defer tableMu.Unlock()
+	if r.seen != "" {
+		r.seen += "; "
+	}
+	r.seen += fmt.Sprintf(format, args...)
+}
+
+func printTable() {
+	if len(table) == 0 {
+		return
+	}
+	slices.SortStableFunc(table, func(a, b *row) int { return cmp.Compare(a.number, b.number) })
+	var out strings.Builder
+	out.WriteString("| fault | injected | expected | seen |\n|---|---|---|---|\n")
+	for _, r := range table {
+		seen := r.seen
+		if r.failed {
+			seen = "**FAILED** " + seen
+		}
+		fmt.Fprintf(&out, "| F%d | %s | %s | %s |\n", r.number, r.injected, r.expected, seen)
+	}
+	fmt.Print(out.String())
+}

@@ -1,0 +1,243 @@
+package faults
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// message is a JSON-RPC message as a scripted server reads it.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+		Cursor    string          `json:"cursor"`
+		Meta      struct {
+			Token any `json:"progressToken"`
+		} `json:"_meta"`
+	} `json:"params"`
+}
+
+// act answers one message of the client.
+type act func(w http.ResponseWriter, r *http.Request, m message)
+
+// peer is an MCP server over HTTP, of 2025-11-25, that misbehaves as it is told.
+type peer struct {
+	url    string
+	call   atomic.Pointer[act]                               // tools/call; the default says "ok"
+	list   act                                               // tools/list; nil: the tool "t"
+	before func(w http.ResponseWriter, r *http.Request) bool // true: answered
+
+	calls  atomic.Int64
+	shakes atomic.Int64
+	told   chan message // notifications/cancelled
+}
+
+func newPeer(t testing.TB, call act) *peer {
+	t.Helper()
+	p := &peer{told: make(chan message, 64)}
+	p.acts(call)
+	server := httptest.NewServer(p)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	p.url = server.URL
+	return p
+}
+
+// acts changes what a call gets.
+func (p *peer) acts(call act) {
+	if call == nil {
+		call = result(`{"content":[{"type":"text","text":"ok"}]}`)
+	}
+	p.call.Store(&call)
+}
+
+func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.before != nil && p.before(w, r) {
+		return
+	}
+	var m message
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch m.Method {
+	case "server/discover":
+		http.Error(w, "what?", http.StatusBadRequest)
+	case "initialize":
+		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", p.shakes.Add(1)))
+		result(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)(w, r, m)
+	case "tools/list":
+		if p.list != nil {
+			p.list(w, r, m)
+			return
+		}
+		result(`{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)(w, r, m)
+	case "tools/call":
+		p.calls.Add(1)
+		(*p.call.Load())(w, r, m)
+	default:
+		if m.Method == "notifications/cancelled" {
+			select {
+			case p.told <- m:
+			default:
+			}
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// result answers with that result.
+func result(json string) act {
+	return func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, json)
+	}
+}
+
+// raw answers with that body; ID in it is the request's.
+func raw(status int, contentType, body string) act {
+	return func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, strings.ReplaceAll(body, "ID", string(m.ID)))
+	}
+}
+
+// hang answers nothing until the client leaves, and says so on left.
+func hang(entered, left chan<- struct{}) act {
+	return func(w http.ResponseWriter, r *http.Request, m message) {
+		if entered != nil {
+			entered <- struct{}{}
+		}
+		<-r.Context().Done()
+		if left != nil {
+			left <- struct{}{}
+		}
+	}
+}
+
+// callsThen is a model that calls the tool "t" once and then answers.
+func callsThen(args ...string) llmtest.Script {
+	calls := []llmtest.Call{}
+	for _, a := range append(args, "{}")[:max(len(args), 1)] {
+		calls = append(calls, llmtest.Call{Name: "t", Args: a})
+	}
+	return llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done."))
+}
+
+// toxic is a way to upstream, a URL's host, that can be broken.
+type toxic struct {
+	*toxiproxy.Proxy
+	t   testing.TB
+	url string // of upstream, by this way
+}
+
+var toxics atomic.Int64
+
+func newToxic(t testing.TB, upstream string) *toxic {
+	t.Helper()
+	scheme, rest, _ := strings.Cut(upstream, "://")
+	host, path, _ := strings.Cut(rest, "/")
+	server := &toxiproxy.ApiServer{Collection: toxiproxy.NewProxyCollection(), Metrics: toxiproxy.NewMetricsContainer(nil)}
+	zero(&server.Logger)
+	// A port of its own, so that it is the same one after a stop.
+	p := toxiproxy.NewProxy(server, fmt.Sprintf("way-%d", toxics.Add(1)), closedPort(t), host)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	return &toxic{p, t, scheme + "://" + p.Listen + "/" + path}
+}
+
+// add adds a toxic, as toxiproxy's API takes it.
+func (x *toxic) add(json string) {
+	x.t.Helper()
+	if _, err := x.Toxics.AddToxicJson(bytes.NewBufferString(json)); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// zero makes what p points to: here toxiproxy's logger, silent as its zero value is,
+// without the module that its type is from.
+func zero[T any](p **T) { *p = new(T) }
+
+func (x *toxic) again() {
+	x.t.Helper()
+	if err := x.Start(); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// closedPort is an address on which nobody listens.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// web serves h until the test ends.
+func web(t testing.TB, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s.URL
+}
+
+// mcpConfig is the setting for an mcp.json of that text.
+func mcpConfig(t testing.TB, text string) (setting, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "mcp.json")
+	writeFile(t, path, text)
+	return "MCP_CONFIG_PATH=" + path, path
+}
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// took is how long f took.
+func took(f func()) time.Duration {
+	began := time.Now()
+	f()
+	return time.Since(began)
+}
+
+// makeBomb makes what unpacks to 16 MiB.
+func makeBomb() {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	zeros := make([]byte, 1<<20)
+	for range 16 {
+		_, _ = z.Write(zeros) // into memory
+	}
+	_ = z.Close()
+	bomb = out.Bytes()
+}

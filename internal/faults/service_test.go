@@ -1,0 +1,361 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/sse"
+)
+
+// patience bounds every wait of a test: on a busy machine things take long, but not
+// for ever.
+const patience = 60 * time.Second
+
+// service is answerd as a process of its own.
+type service struct {
+	url    string
+	cmd    *exec.Cmd
+	out    *output
+	exited chan struct{} // closed when the process is gone
+	client *http.Client
+}
+
+// output collects what a process writes, and wakes who waits for a line of it.
+type output struct {
+	mu   sync.Mutex // guards the fields below
+	text strings.Builder
+	more chan struct{} // closed and replaced with each line
+}
+
+func (o *output) add(line string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.WriteString(line + "\n")
+	close(o.more)
+	o.more = make(chan struct{})
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// count is how many lines contain text.
+func (o *output) count(text string) int { return strings.Count(o.String(), text) }
+
+// until waits for text in the output.
+func (s *service) until(t testing.TB, text string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		s.out.mu.Lock()
+		found, more := strings.Contains(s.out.text.String(), text), s.out.more
+		s.out.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-more:
+		case <-s.exited:
+			if !strings.Contains(s.out.String(), text) {
+				t.Fatalf("the process ended without %q:\n%s", text, s.out)
+			}
+			return
+		case <-late:
+			t.Fatalf("no %q in:\n%s", text, s.out)
+		}
+	}
+}
+
+// launch starts the binary with that environment and no other, until the test ends.
+func launch(t testing.TB, env ...string) *service {
+	t.Helper()
+	return launchAs(t, exec.Command(binary), env...)
+}
+
+// launchAs is launch by way of cmd.
+func launchAs(t testing.TB, cmd *exec.Cmd, env ...string) *service {
+	t.Helper()
+	s := &service{cmd: cmd, out: &output{more: make(chan struct{})}, exited: make(chan struct{})}
+	cmd.Env = append([]string{"ADDR=127.0.0.1:0", "DEFAULT_MODEL_ID=scripted", "PATH=" + os.Getenv("PATH")}, env...)
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read2 := make(chan struct{})
+	go func() {
+		defer close(read2)
+		for lines := bufio.NewReader(read); ; {
+			line, err := lines.ReadString('\n')
+			if line != "" {
+				s.out.add(strings.TrimSuffix(line, "\n"))
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = cmd.Wait() // the state says how
+		write.Close()
+		<-read2
+		close(s.exited)
+	}()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 256
+	s.client = &http.Client{Transport: transport, Timeout: patience}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = cmd.Process.Kill()
+		<-s.exited
+	})
+	return s
+}
+
+// start is launch, and waits until the service listens.
+func start(t testing.TB, env ...string) *service {
+	t.Helper()
+	s := launch(t, env...)
+	s.listens(t)
+	return s
+}
+
+func (s *service) listens(t testing.TB) {
+	t.Helper()
+	s.until(t, `"listening"`)
+	s.url = "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(s.out.String())[1]
+}
+
+// stop ends the process in good order and returns its exit code.
+func (s *service) stop(t testing.TB) int {
+	t.Helper()
+	s.signal(t, syscall.SIGTERM)
+	return s.wait(t)
+}
+
+func (s *service) signal(t testing.TB, sig os.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+}
+
+func (s *service) wait(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-s.exited:
+	case <-time.After(patience):
+		t.Fatalf("the process does not end:\n%s", s.out)
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// reply is a response that was read whole.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// field is a member of the body, "" where there is none.
+func (r reply) field(name string) string {
+	var m map[string]any
+	if json.Unmarshal([]byte(r.body), &m) != nil {
+		return ""
+	}
+	s, _ := m[name].(string)
+	return s
+}
+
+// request is one exchange; header comes in pairs.
+func (s *service) request(t testing.TB, method, path, body string, header ...string) reply {
+	t.Helper()
+	r, err := s.try(method, path, body, header...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", method, path, err, s.out)
+	}
+	return r
+}
+
+func (s *service) try(method, path, body string, header ...string) (reply, error) {
+	resp, err := s.send(context.Background(), method, path, body, header...)
+	if err != nil {
+		return reply{}, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return reply{resp.StatusCode, resp.Header, string(b)}, err
+}
+
+func (s *service) send(ctx context.Context, method, path, body string, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return s.client.Do(req)
+}
+
+const question = `{"question":"?"}`
+
+func (s *service) ask(t testing.TB) reply {
+	t.Helper()
+	return s.request(t, "POST", "/answer", question)
+}
+
+// happening is one event of a run, as a client sees it.
+type happening struct {
+	ID   string `json:"-"`
+	Type string
+	Seq  int64
+
+	RunID string `json:"run_id"`
+
+	Answer       string
+	FinishReason string `json:"finish_reason"`
+	Code         string
+	Retryable    bool
+	Kind         string
+	Delta        string
+	Payload      any
+	Reason       string
+}
+
+func (h happening) terminal() bool {
+	return h.Type == "final_answer" || h.Type == "run_error" || h.Type == "cancelled"
+}
+
+// story is what a client read of a run.
+type story []happening
+
+func (s story) last() happening {
+	if len(s) == 0 {
+		return happening{}
+	}
+	return s[len(s)-1]
+}
+
+// of are the events of one type.
+func (s story) of(kind string) (out story) {
+	for _, h := range s {
+		if h.Type == kind {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// flaw is what is wrong with a story that should be whole; "" if nothing is.
+func (s story) flaw() string {
+	var text strings.Builder
+	for i, h := range s {
+		switch {
+		case h.Seq != int64(i+1):
+			return "event " + strconv.Itoa(i+1) + " has the number " + strconv.FormatInt(h.Seq, 10)
+		case i == 0 && h.Type != "start":
+			return "it begins with " + h.Type
+		case h.terminal() != (i == len(s)-1):
+			return "terminal events are not the last, or more than one"
+		case h.Type == "step_start":
+			text.Reset()
+		case h.Type == "text_delta":
+			text.WriteString(h.Delta)
+		case h.Type == "final_answer" && h.Answer != text.String():
+			return "the deltas are not the answer"
+		}
+	}
+	if len(s) == 0 {
+		return "it is empty"
+	}
+	return ""
+}
+
+// follow reads a stream until it ends, or visit says that it is enough.
+func follow(body io.Reader, visit func(happening) bool) (out story, err error) {
+	for r := sse.NewReader(body, 8<<20); ; {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		h := happening{ID: f.ID}
+		if err := json.Unmarshal(f.Data, &h); err != nil {
+			return out, err
+		}
+		out = append(out, h)
+		if visit != nil && !visit(h) {
+			return out, nil
+		}
+	}
+}
+
+// stream asks, and reads the run to its end, which must be in good order.
+func (s *service) stream(t testing.TB, visit func(happening) bool) story {
+	t.Helper()
+	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, s.out)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		b, _ := io.ReadAll(resp.Body)
+		t.Fatalf("%s: %s", resp.Status, b)
+	}
+	out, err := follow(resp.Body, visit)
+	if err != nil {
+		t.Fatalf("%v after %+v\n%s", err, out, s.out)
+	}
+	if flaw := out.flaw(); flaw != "" && visit == nil {
+		t.Errorf("%s: %+v", flaw, out)
+	}
+	return out
+}
+
+// metric is a sum over the series of that name on /metrics.
+func (s *service) metric(t testing.TB, name string) float64 {
+	t.Helper()
+	sum := 0.0
+	page := s.request(t, "GET", "/metrics", "")
+	for lines := bufio.NewScanner(bytes.NewBufferString(page.body)); lines.Scan(); {
+		series, value, _ := strings.Cut(lines.Text(), " ")
+		if base, _, _ := strings.Cut(series, "{"); base == name {
+			n, _ := strconv.ParseFloat(value, 64)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// within waits for ch to be closed, or to give something.
+func within[T any](t testing.TB, ch <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		t.Fatalf("waited in vain for %s", what)
+	}
+	return v
+}

@@ -1,0 +1,140 @@
+package faults
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+)
+
+func TestF33ACollectorThatHangsCostsNoRunAnything(t *testing.T) {
+	r := fault(t, "OTLP collector: refuses; accepts and hangs (toxiproxy timeout)", "runs as fast as ever; exit within the time-outs")
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	way := newToxic(t, web(t, func(http.ResponseWriter, *http.Request) {}))
+	way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+	for _, endpoint := range []string{"http://" + closedPort(t), way.url} {
+		s := start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
+		slowest := time.Duration(0)
+		for range 100 {
+			slowest = max(slowest, took(func() {
+				if a := s.ask(t); a.status != 200 {
+					t.Errorf("%+v", a)
+				}
+			}))
+		}
+		code := 0
+		d := took(func() { code = s.stop(t) })
+		if slowest > 2*time.Second || code != 0 || d > 15*time.Second {
+			t.Errorf("slowest %s; exit %d after %s\n%s", slowest, code, d, s.out)
+		}
+		r.saw("slowest run %s, exit after %s", slowest.Round(time.Millisecond), d.Round(100*time.Millisecond))
+	}
+}
+
+func TestF34WithoutDescriptorsOrLogTheServiceRecovers(t *testing.T) {
+	r := fault(t, "64 file descriptors and 200 connections; stderr on a full disk", "no crash; works again by itself")
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := launchAs(t, exec.Command("sh", "-c", "ulimit -n 64; exec "+binary), "LLM_BASE_URL="+model.URL)
+	s.listens(t)
+	if a := s.ask(t); a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+	s.client.CloseIdleConnections()
+	var conns []net.Conn
+	for range 200 {
+		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(s.url, "http://"), time.Second)
+		if err != nil {
+			break // the backlog is full, too
+		}
+		conns = append(conns, conn)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	if a := s.ask(t); a.status != 200 {
+		t.Errorf("after %d connections: %+v\n%s", len(conns), a, s.out)
+	}
+	r.saw("%d connections, then 200", len(conns))
+
+	if _, err := os.Stat("/dev/full"); err != nil {
+		return
+	}
+	port := closedPort(t)
+	s = launchAs(t, exec.Command("sh", "-c", "exec "+binary+" 2>/dev/full"), "LLM_BASE_URL="+model.URL, "ADDR="+port)
+	s.url = "http://" + port
+	for deadline := time.Now().Add(patience); ; {
+		if a, err := s.try("POST", "/answer", question); err == nil {
+			r.saw("log on a full disk: %d", a.status)
+			if a.status != 200 {
+				t.Errorf("%+v", a)
+			}
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+func TestF36ABadConfigurationIsRefusedByItsField(t *testing.T) {
+	r := fault(t, "mcp.json reloaded good, bad; a secret's file missing", "used; refused with the field while the old one runs; exit 2 naming the setting")
+	tool := newPeer(t, nil)
+	server := func(more string) string { return fmt.Sprintf(`{"mcpServers":{"crm":{"url":%q%s}}}`, tool.url, more) }
+	setting, path := mcpConfig(t, server(""))
+	model := llmtest.New(t, callsThen())
+	s := start(t, "LLM_BASE_URL="+model.URL, setting)
+	r.works(s)
+	writeFile(t, path, server(`,"timeuot":"1s"`))
+	s.signal(t, syscall.SIGHUP)
+	s.until(t, "refused")
+	if s.out.count("timeuot") == 0 {
+		t.Errorf("the field is not named:\n%s", s.out)
+	}
+	r.works(s)
+	writeFile(t, path, server(`,"timeout":"7s"`))
+	s.signal(t, syscall.SIGHUP)
+	s.until(t, "read again")
+	r.works(s)
+	bad := launch(t, "LLM_BASE_URL="+model.URL, "LLM_API_KEY_FILE="+filepath.Join(t.TempDir(), "nope"))
+	if code := bad.wait(t); code != 2 || bad.out.count("LLM_API_KEY_FILE") == 0 {
+		t.Errorf("exit %d:\n%s", code, bad.out)
+	}
+	r.saw("refused by field; exit 2")
+}
+
+func TestF37MemoryPressureShedsLoadAndKillsNothing(t *testing.T) {
+	r := fault(t, "GOMEMLIMIT 256 MiB, 100 runs at once with 512 KiB of tool result each", "each is answered or refused with 503; no crash")
+	tool := newPeer(t, result(`{"content":[{"type":"text","text":"`+strings.Repeat("x", 512<<10)+`"}]}`))
+	model := llmtest.New(t, callsThen())
+	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "GOMEMLIMIT=256MiB")
+	var all sync.WaitGroup
+	var answered, shed atomic.Int64
+	for range 100 {
+		all.Go(func() {
+			a, err := s.try("POST", "/answer", question)
+			switch {
+			case err == nil && a.status == 200:
+				answered.Add(1)
+			case err == nil && (a.status == 503 || a.status == 429) && a.header.Get("Retry-After") != "":
+				shed.Add(1)
+			default:
+				t.Errorf("%d %.300s %v", a.status, a.body, err)
+			}
+		})
+	}
+	all.Wait()
+	if a := s.ask(t); a.status != 200 {
+		t.Errorf("afterwards: %.300s", a.body)
+	}
+	r.saw("%d answered, %d shed, %.0f MiB resident", answered.Load(), shed.Load(), s.metric(t, "process_resident_memory_bytes")/(1<<20))
+}

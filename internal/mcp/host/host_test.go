@@ -1,0 +1,191 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/mcp/host"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"h","version":"1"}}}`
+	call       = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	list       = `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`
+)
+
+// handler serves a tool that does what is given, to the callers that the header From names.
+func handler(t *testing.T, o host.Options, do func(context.Context, *host.Call) host.Result) *host.Handler {
+	t.Helper()
+	o.Tool = host.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}
+	o.Call, o.Owner = do, func(r *http.Request) string { return r.Header.Get("From") }
+	return host.New(o)
+}
+
+func says(context.Context, *host.Call) host.Result { return host.Result{Text: "hello"} }
+
+// request is a request to the handler. Headers come in pairs.
+func request(method, body string, header ...string) *http.Request {
+	r := httptest.NewRequest(method, "/mcp", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return r
+}
+
+func do(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+var modern = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "t"}
+
+// Sessions are not given out for ever to those who forget them.
+func TestSessionsAreBoundedAndEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := handler(t, host.Options{MaxSessions: 2, IdleTime: time.Minute}, says)
+		defer h.Close()
+		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
+		do(h, request("POST", initialize))
+		if w := do(h, request("POST", initialize)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("a third session: %d", w.Code)
+		}
+		if w := do(h, request("POST", call, modern...)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "hello") {
+			t.Errorf("a call that takes none: %d %s", w.Code, w.Body)
+		}
+		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusOK {
+			t.Errorf("the first session: %d", w.Code)
+		}
+		<-time.After(time.Minute + time.Second)
+		synctest.Wait()
+		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusNotFound {
+			t.Errorf("the first session, idle: %d", w.Code)
+		}
+		if w := do(h, request("POST", initialize)); w.Code != http.StatusOK {
+			t.Errorf("a session after that: %d", w.Code)
+		}
+	})
+}
+
+// Knowing a session's id is not enough to use or to end it.
+func TestASessionIsItsOwners(t *testing.T) {
+	h := handler(t, host.Options{}, says)
+	defer h.Close()
+	id := do(h, request("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
+	for _, r := range []*http.Request{
+		request("POST", list, "Mcp-Session-Id", id, "From", "eve"), request("DELETE", "", "Mcp-Session-Id", id, "From", "eve"),
+		request("DELETE", "", "Mcp-Session-Id", id),
+	} {
+		if w := do(h, r); w.Code != http.StatusForbidden {
+			t.Errorf("%s by another: %d", r.Method, w.Code)
+		}
+	}
+	if w := do(h, request("POST", list, "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusOK {
+		t.Errorf("by the owner: %d", w.Code)
+	}
+	if w := do(h, request("DELETE", "", "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusNoContent {
+		t.Errorf("ended by the owner: %d", w.Code)
+	}
+}
+
+// watched is a response that is looked at while it is written.
+type watched struct {
+	*httptest.ResponseRecorder
+	mu sync.Mutex // protects what is written
+}
+
+func (w *watched) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ResponseRecorder.Write(b)
+}
+
+func (w *watched) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ResponseRecorder.Flush()
+}
+
+func (w *watched) seen() (flushed bool, body string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Flushed, w.Body.String()
+}
+
+// Proxies cut a stream that is silent for long, and a host should know that its call is on.
+func TestAStreamIsNeverSilentForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		h := handler(t, host.Options{Heartbeat: time.Second}, func(context.Context, *host.Call) host.Result {
+			<-goOn
+			return host.Result{Text: "hello"}
+		})
+		defer h.Close()
+		w, done := &watched{ResponseRecorder: httptest.NewRecorder()}, make(chan struct{})
+		go func() { h.ServeHTTP(w, request("POST", call, modern...)); close(done) }()
+		synctest.Wait()
+		if flushed, body := w.seen(); !flushed || body != "" {
+			t.Errorf("at once: flushed %v, %q", flushed, body)
+		}
+		<-time.After(2500 * time.Millisecond)
+		synctest.Wait()
+		if _, got := w.seen(); got != ": ping\n: ping\n" {
+			t.Errorf("after two heartbeats: %q", got)
+		}
+		close(goOn)
+		<-done
+		if _, got := w.seen(); !strings.Contains(got, "hello") || w.Header().Get("X-Accel-Buffering") != "no" {
+			t.Errorf("in the end: %q", got)
+		}
+	})
+}
+
+func TestAPanicEndsItsCallOnly(t *testing.T) {
+	h := handler(t, host.Options{}, func(context.Context, *host.Call) host.Result { panic("no") })
+	defer h.Close()
+	w := do(h, request("POST", call, modern...))
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// Close ends what is under way, in a session or not.
+func TestCloseEndsCallsAndSessions(t *testing.T) {
+	entered, left := make(chan struct{}), make(chan struct{})
+	h := handler(t, host.Options{}, func(ctx context.Context, _ *host.Call) host.Result {
+		entered <- struct{}{}
+		<-ctx.Done()
+		left <- struct{}{}
+		return host.Result{}
+	})
+	id := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
+	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
+	for _, r := range []*http.Request{request("POST", call, modern...), request("POST", old, "Mcp-Session-Id", id)} {
+		go do(h, r)
+		<-entered
+	}
+	closed := make(chan struct{})
+	go func() { h.Close(); close(closed) }()
+	<-left
+	<-left
+	<-closed
+	if w := do(h, request("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
+		t.Errorf("the session: %d", w.Code)
+	}
+	if w := do(h, request("POST", call, modern...)); !strings.Contains(w.Body.String(), "shutting down") {
+		t.Errorf("a call: %s", w.Body)
+	}
+}

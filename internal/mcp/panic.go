@@ -1,0 +1,29 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+)
+
+// recovered turns a panic in the function that defers it into a failure, which it
+// hands to end. What a server sends is read on goroutines of the SDK's, of the
+// supervisors and of nobody's call: a fault of ours in there must cost the request, or
+// the session, and not the process with everybody's runs.
+func recovered(log *slog.Logger, end func(*failure)) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	log.Error("panic over what an MCP server sent", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	end(&failure{kind: Protocol, public: "what it sent could not be dealt with"})
+}
+
+// contained is f with a panic made its error.
+func contained[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
+	return func(ctx context.Context, arg Arg) (res Result, err error) {
+		defer recovered(log, func(f *failure) { err = f })
+		return f(ctx, arg)
+	}
+}

@@ -1,0 +1,69 @@
+package mcp
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// buggy is a way to a server with a bug in it, which strikes once: on the goroutine
+// that sends a message with that method, or on the one that reads its stream.
+type buggy struct {
+	next    http.RoundTripper
+	method  string
+	reading bool
+	struck  *atomic.Bool
+}
+
+func (b buggy) RoundTrip(r *http.Request) (*http.Response, error) {
+	hit := r.Body != nil && strings.Contains(peek(r), b.method)
+	if hit && !b.reading && !b.struck.Swap(true) {
+		panic("a bug")
+	}
+	resp, err := b.next.RoundTrip(r)
+	if err == nil && hit && b.reading && !b.struck.Swap(true) {
+		resp.Body = buggyBody{resp.Body}
+	}
+	return resp, err
+}
+
+type buggyBody struct{ io.ReadCloser }
+
+func (buggyBody) Read([]byte) (int, error) { panic("a bug") }
+
+// F32: nobody's call is on the goroutines that connect, list and read. A bug there
+// costs a failure, and the server is back by itself.
+func TestAPanicOverAServerIsItsFailure(t *testing.T) {
+	for name, b := range map[string]buggy{
+		"the handshake":     {method: `"initialize"`},
+		"the list of tools": {method: `"tools/list"`},
+		"a stream of it":    {method: `"tools/list"`, reading: true},
+		"a call's stream":   {method: `"tools/call"`, reading: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.struck = new(atomic.Bool)
+			c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
+				b := b
+				b.next = next
+				return b
+			}}, ServerConfig{Name: "a", URL: serve(t, handler(tools(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
+			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was struck
+				t.Log(err)
+			}
+			_ = c.Refresh(t.Context(), "a")
+			if strings.HasPrefix(name, "a call") {
+				_, err := c.Call(t.Context(), Call{Tool: "echo"})
+				if e := kind(t, err); e.Kind != Protocol || strings.Contains(e.Message, "bug") {
+					t.Errorf("%v: %s", err, e.Message)
+				}
+			}
+			res, err := c.Call(t.Context(), Call{Tool: "echo"})
+			if !b.struck.Load() {
+				t.Error("the bug did not strike")
+			}
+			must(t, res, err)
+		})
+	}
+}
