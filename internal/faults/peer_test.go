@@ -196,7 +196,8 @@ func closedPort(t testing.TB) string {
 	t.Helper()
 	host := "127.0.0.1"
 	if runtime.GOOS == "linux" {
-		host = fmt.Sprintf("127.0.1.%d", 1+closed.Add(1)%250)
+		pid := os.Getpid()
+		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+closed.Add(1)%250)
 	}
 	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
