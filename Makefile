@@ -7,6 +7,7 @@ BIN         ?= bin/answerd
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME    ?= 10s
 COUNT       ?= 6
+HOT         ?= ./internal/llm ./internal/event ./internal/sse ./internal/api/native ./internal/mcp ./internal/agent
 SOAK        ?= 90s
 REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
@@ -34,6 +35,11 @@ test: ## all tests that need only Go
 .PHONY: race
 race: ## the same under the race detector
 	go test -race ./...
+
+.PHONY: durable
+durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 times kill -9
+	ANSWERD_TEST_RUNS=200 ANSWERD_TEST_KILLS=50 ANSWERD_TEST_CALLS=1000 ANSWERD_TEST_DISK_KILLS=100 \
+		go test ./cmd/server -count=1 -timeout 5m -v -run 'Replica|Killed|Partition'
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
@@ -67,9 +73,21 @@ soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
 	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench
-bench: ## every benchmark COUNT times, summed up by benchstat
+bench: ## CPU and memory beside the floor's, as docs/performance.md has them (BENCH=part of a row's name; QUICK=1 in a minute)
+	go run ./bench $(if $(QUICK),-quick) -row '$(BENCH)'
+
+.PHONY: bench-micro
+bench-micro: ## every testing.B COUNT times, summed up by benchstat
 	go test -run '^$$' -bench . -benchmem -count $(COUNT) ./... | tee bench.txt
 	go run $(BENCHSTAT) bench.txt
+
+.PHONY: bench-compare
+bench-compare: ## the testing.B's of the hot path at BASE and here, by benchstat
+	@test -n "$(BASE)" || { echo 'BASE=revision is missing'; exit 2; }
+	@set -e; base=$$(mktemp -d); trap 'git worktree remove --force '"$$base" EXIT; \
+	git worktree add --detach --quiet $$base $(BASE); \
+	for side in $$base .; do (cd $$side && go test -run '^$$' -bench . -benchmem -count $(COUNT) $(HOT)) > bench-$$(test $$side = . && echo here || echo base).txt; done; \
+	go run $(BENCHSTAT) bench-base.txt bench-here.txt
 
 .PHONY: golden
 golden: ## renew the golden files and the documents made from the code

@@ -29,7 +29,7 @@ type prometheusRules struct {
 	}
 }
 
-func readRules(t *testing.T) (alerts []string, exprs []string) {
+func readAlerts(t *testing.T) (alerts []string, exprs []string) {
 	t.Helper()
 	var file prometheusRules
 	data, err := os.ReadFile(rulesFile)
@@ -48,7 +48,7 @@ func readRules(t *testing.T) (alerts []string, exprs []string) {
 }
 
 func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) {
-	alerts, _ := readRules(t)
+	alerts, _ := readAlerts(t)
 	page, err := os.ReadFile(runbookFile)
 	if err != nil {
 		t.Fatal(err)
@@ -75,13 +75,14 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
 	})
-	s := start(t, w.settings("HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal(),
-		"ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL))
+	p := spawn(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+hooktest.Secret.Reveal(),
+		"ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
+	url := p.url(t)
 	for _, question := range []string{"?", "Fail."} {
-		resp := post(t, web(t), s.url+"/answer", `{"question":"`+question+`"}`)
+		resp := post(t, web(t), url+"/answer", `{"question":"`+question+`"}`)
 		resp.Body.Close()
 	}
-	resp, err := web(t).Get(s.url + "/metrics")
+	resp, err := web(t).Get(url + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllSubmatch(page, -1) {
 		there[string(m[1])] = true
 	}
-	_, exprs := readRules(t)
+	_, exprs := readAlerts(t)
 	var dashboard struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}

@@ -32,7 +32,14 @@ func newMetrics(m metric.Meter) (metrics, error) {
 	out.firstEvent, errs[4] = m.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the first thing that the model says."))
 	out.tools, errs[5] = m.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
 	out.refused, errs[6] = m.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that found no place, by reason."))
-	return out, errors.Join(errs[:]...)
+	err := errors.Join(errs[:]...)
+	for _, reason := range refusals {
+		if err == nil {
+			// There from the start: an alert on the first refusal needs a zero to rise from.
+			out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
+		}
+	}
+	return out, err
 }
 
 // refusals are the reasons as a metric names them.

@@ -56,7 +56,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
 		return nil
 	case event.FinalAnswer:
-		writeJSON(w, http.StatusOK, "application/json", native.NewAnswer(run, end))
+		writeBody(w, http.StatusOK, "application/json", native.NewAnswer(run, end).JSON())
 		return nil
 	}
 	return endProblem(run)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -235,14 +236,25 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 }
 
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	begin(w, status, contentType)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	// An error here is a caller that left; there is nobody to tell.
+	_ = enc.Encode(v)
+}
+
+// writeBody is writeJSON for what is JSON already.
+func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	begin(w, status, contentType)
+	_, _ = w.Write(body) // as above
+}
+
+func begin(w http.ResponseWriter, status int, contentType string) {
 	// Counted from now: the run before it may have taken any time. An error means a
 	// connection without deadlines, in a test.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	// An error here is a caller that left; there is nobody to tell.
-	_ = enc.Encode(v)
 }

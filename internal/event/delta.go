@@ -32,8 +32,12 @@ func (d ToolCallArgs) appendFields(b []byte) []byte {
 func appendMember(b []byte, name, value string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
-	b = append(b, `":"`...)
-	return append(appendText(b, value), '"')
+	return AppendString(append(b, `":`...), value)
+}
+
+// AppendString appends s as a JSON string, as encoding/json does with HTML escaping off.
+func AppendString(b []byte, s string) []byte {
+	return append(appendText(append(b, '"'), s), '"')
 }
 
 // appendText writes s as the inside of a JSON string, as encoding/json does with HTML

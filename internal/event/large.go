@@ -59,11 +59,13 @@ func (f FinalAnswer) size() int {
 
 func (f FinalAnswer) appendFields(b []byte) []byte {
 	b = appendMember(b, "answer", f.Answer)
-	b = f.Metadata.append(append(b, `,"metadata":`...))
+	b = f.Metadata.AppendJSON(append(b, `,"metadata":`...))
 	return appendMember(append(b, ','), "finish_reason", f.FinishReason)
 }
 
-func (m Metadata) append(b []byte) []byte {
+// AppendJSON appends m as encoding/json would, but for what is JSON already: that is as it
+// was.
+func (m Metadata) AppendJSON(b []byte) []byte {
 	b = append(b, `{"tool_names":`...)
 	if m.ToolNames == nil {
 		b = append(b, "null"...)
@@ -73,7 +75,7 @@ func (m Metadata) append(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendText(append(b, '"'), name), '"')
+			b = AppendString(b, name)
 		}
 		b = append(b, ']')
 	}

@@ -41,12 +41,13 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	mu    sync.RWMutex // guards the fields below; taken before a run's own mutex
-	runs  map[string]*memoryRun
-	ended []*memoryRun // by time of ending, the oldest first
-	gone  []string     // ids of the tombstones, the oldest first
-	keys  map[ownedKey]*memoryRun
-	made  int64 // runs, ever
+	mu       sync.RWMutex // guards the fields below; taken before a run's own mutex
+	runs     map[string]*memoryRun
+	ended    []*memoryRun // by time of ending, the oldest first
+	unpacked []*memoryRun // those of them that are not packed yet, in the same order
+	gone     []string     // ids of the tombstones, the oldest first
+	keys     map[ownedKey]*memoryRun
+	made     int64 // runs, ever
 
 	jobs memoryJobs
 }
@@ -62,6 +63,7 @@ type memoryRun struct {
 	mu     sync.Mutex // guards the fields below
 	run    Run
 	events []Event
+	packed *pack // in place of events, some time after the end
 	first  int64 // Seq of events[0]
 	bytes  int64 // of events, results and inputs
 	kept   keptResults
@@ -136,6 +138,9 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 	}
 	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
 	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
+	if r.events == nil {
+		r.events = make([]Event, 0, 32) // to double from 1 copies twice as much
+	}
 	r.events = append(r.events, e)
 	r.run.Last = e
 	if e.Terminal() {
@@ -166,10 +171,18 @@ func (m *Memory) account(r *memoryRun, size int64, ended bool) {
 	if m.bytes.Add(size) <= m.maxBytes && !ended {
 		return
 	}
+	for _, due := range m.makeRoom(r, ended) {
+		due.pack()
+	}
+}
+
+// makeRoom is account beyond its first lines, and returns the runs to pack.
+func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ended {
-		m.ended = append(m.ended, r)
+		m.ended, m.unpacked = append(m.ended, r), append(m.unpacked, r)
+		due = m.duePacksLocked(time.Now())
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
@@ -179,6 +192,7 @@ func (m *Memory) account(r *memoryRun, size int64, ended bool) {
 		// every append.
 		m.bytes.Add(-r.trim(over + m.maxBytes/16))
 	}
+	return due
 }
 
 // trim drops the oldest results of r, and then its oldest events, at least want bytes
@@ -225,7 +239,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
-	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
+	r.events, r.packed, r.kept, r.bytes, r.gone = nil, nil, keptResults{}, 0, true
 	r.inbox.inputs, r.notes = nil, nil
 	if r.job != nil {
 		r.job.disarmLocked()
@@ -266,8 +280,11 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case seq < r.first-1:
 		return Page{}, ErrGone
 	}
-	events := r.events[seq-r.first+1:]
-	p := Page{Events: events[:len(events):len(events)], Ended: !r.ended.IsZero()}
+	events, err := r.eventsLocked(seq - r.first + 1)
+	if err != nil {
+		return Page{}, err
+	}
+	p := Page{Events: events, Ended: !r.ended.IsZero()}
 	if !p.Ended && len(events) == 0 {
 		if r.more == nil {
 			r.more = make(chan struct{})

@@ -16,6 +16,7 @@ import (
 // outside the modules, by prefix; std is always allowed.
 var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/api":                  {},
+	"answerd/bench":                {},
 	"answerd/internal/event":       {},
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},

@@ -105,9 +105,16 @@ func plain(name []byte) bool {
 
 // addQuick takes a chunk of the quick kind, and reports whether it is one.
 func (a *assembler) addQuick(data []byte) (bool, error) {
+	if said, ok := a.frame.text(data); ok {
+		return true, a.say(string(said))
+	}
 	q, ok := readQuick(data)
 	if !ok {
+		a.frame.head = 0 // it may name another model
 		return false, nil
+	}
+	if absent(q.content.ReasoningContent) && absent(q.content.Reasoning) {
+		a.frame.learn(data, q.content.Content)
 	}
 	if len(q.model) > 2 && a.model != string(q.model[1:len(q.model)-1]) {
 		a.model = text(json.RawMessage(q.model))

@@ -14,11 +14,10 @@ import (
 // to marshal with 1,000 tools and joined bytes 0.3 (facts/performance.md), and they
 // would model a schema again that is to pass through whole.
 
-// wireRequest is the head of a Chat Completions request; the tools are spliced in
-// behind it.
+// wireRequest is the head of a Chat Completions request; the messages and the tools are
+// appended to it.
 type wireRequest struct {
 	Model         string        `json:"model"`
-	Messages      []wireMessage `json:"messages"`
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
 	ToolChoice    any           `json:"tool_choice,omitempty"` // a ToolChoice or a wireChoice
@@ -53,23 +52,23 @@ type streamOptions struct {
 // assistant that only calls tools must say null: several endpoints refuse an empty text
 // there.
 type wireMessage struct {
-	Role       Role       `json:"role"`
-	Content    any        `json:"content"`
-	ToolCalls  []wireCall `json:"tool_calls,omitempty"`
-	ToolCallID string     `json:"tool_call_id,omitempty"`
+	Role       Role
+	Content    any
+	ToolCalls  []wireCall
+	ToolCallID string
 }
 
 // wireCall and wireFunction are a call in an assistant's message. Arguments is JSON
 // within a string.
 type wireCall struct {
-	ID       string       `json:"id"`
-	Type     string       `json:"type"`
-	Function wireFunction `json:"function"`
+	ID       string
+	Type     string
+	Function wireFunction
 }
 
 type wireFunction struct {
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"`
+	Name      string
+	Arguments string
 }
 
 // requestBody renders r. A tool_choice without tools is an error at most endpoints,
@@ -78,13 +77,11 @@ type wireFunction struct {
 func requestBody(r Request, cache *toolCache) ([]byte, error) {
 	head := wireRequest{
 		Model:         r.Model,
-		Messages:      make([]wireMessage, 0, len(r.Messages)),
 		Stream:        true,
 		StreamOptions: streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
 		Sampling:      r.Sampling,
 	}
-	head.Messages = appendMessages(head.Messages, r.Messages)
 	var tools []byte
 	if len(r.Tools) == 0 {
 		head.ParallelToolCalls = nil
@@ -95,20 +92,30 @@ func requestBody(r Request, cache *toolCache) ([]byte, error) {
 			return nil, err
 		}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(head); err != nil {
+	first, err := json.Marshal(head)
+	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	if tools == nil {
-		return b.Bytes(), nil
+	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages)
+	size := len(first) + len(tools) + 64
+	for i := range messages {
+		size += messages[i].size()
 	}
-	b.Truncate(b.Len() - len("}\n"))
-	b.WriteString(`,"tools":`)
-	b.Write(tools)
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	b := append(make([]byte, 0, size), first[:len(first)-len("}")]...)
+	b = append(b, `,"messages":[`...)
+	for i := range messages {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = messages[i].append(b); err != nil {
+			return nil, err
+		}
+	}
+	b = append(b, ']')
+	if tools != nil {
+		b = append(append(b, `,"tools":`...), tools...)
+	}
+	return append(b, '}'), nil
 }
 
 // wire turns a message into what goes over the wire. The caller has seen to it that a

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -26,6 +27,7 @@ type telemetry struct {
 	duration metric.Float64Histogram
 	first    metric.Float64Histogram
 	tokens   metric.Int64Histogram
+	sets     attributeSets
 }
 
 // Bucket bounds that the conventions ask for.
@@ -164,15 +166,57 @@ func (o *observation) outcome() []attribute.KeyValue {
 // attributes returns the attributes of a measurement. Models are named only once one
 // has answered: callers may ask for any, and each name would be a series of its own.
 func (o *observation) attributes(extra ...attribute.KeyValue) metric.MeasurementOption {
-	kv := make([]attribute.KeyValue, 0, len(o.telemetry.common)+len(extra)+2)
-	kv = append(kv, o.telemetry.common...)
+	key := measured{answered: o.finish.Model}
 	if o.begun {
-		kv = append(kv, semconv.GenAIRequestModel(o.model))
+		key.asked = o.model
 	}
-	if o.finish.Model != "" {
-		kv = append(kv, semconv.GenAIResponseModel(o.finish.Model))
+	if len(extra) > 0 { // at most one
+		key.extra = extra[0]
 	}
-	return metric.WithAttributes(append(kv, extra...)...)
+	return o.telemetry.sets.of(key, func() attribute.Set {
+		kv := make([]attribute.KeyValue, 0, len(o.telemetry.common)+len(extra)+2)
+		kv = append(kv, o.telemetry.common...)
+		if o.begun {
+			kv = append(kv, semconv.GenAIRequestModel(key.asked))
+		}
+		if key.answered != "" {
+			kv = append(kv, semconv.GenAIResponseModel(key.answered))
+		}
+		return attribute.NewSet(append(kv, extra...)...)
+	})
+}
+
+// measured is what tells the measurements of one endpoint apart.
+type measured struct {
+	asked, answered string
+	extra           attribute.KeyValue
+}
+
+// attributeSets keeps the attributes of measurements. There are few, and each takes four
+// sets to an answer: to sort them anew was a twentieth of its garbage.
+type attributeSets struct {
+	mu   sync.RWMutex // protects sets
+	sets map[measured]metric.MeasurementOption
+}
+
+// maxSets bounds them; names of models come from outside.
+const maxSets = 256
+
+func (a *attributeSets) of(key measured, set func() attribute.Set) metric.MeasurementOption {
+	a.mu.RLock()
+	kept := a.sets[key]
+	a.mu.RUnlock()
+	if kept != nil {
+		return kept
+	}
+	made := metric.WithAttributeSet(set())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sets == nil || len(a.sets) >= maxSets {
+		a.sets = make(map[measured]metric.MeasurementOption)
+	}
+	a.sets[key] = made
+	return made
 }
 
 // describe returns error.type, which has few values, and a text without anything that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,7 +38,7 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
+	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name), rests: new(sync.WaitGroup)}
 	client := &http.Client{Transport: edge, CheckRedirect: noRedirect}
 	mcp := sdkClient(cfg, o)
 	spoken := &speech{pinned: cfg.ProtocolVersion}
@@ -54,7 +55,11 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 			}, &sdk.ClientSessionOptions{ProtocolVersion: version})
 		})
 	}
-	return dialer{connect: connect, close: out.close, behalf: out.behalf}, nil
+	closeAll := func() {
+		edge.rests.Wait()
+		out.close()
+	}
+	return dialer{connect: connect, close: closeAll, behalf: out.behalf}, nil
 }
 
 // newOutgoing is the way to a server over HTTP, with the connections at its end.

@@ -26,7 +26,7 @@ func (s *eventReader) event() (sseEvent, error) {
 	var e sseEvent
 	other := false
 	for {
-		line, err := s.line()
+		line, own, err := s.line()
 		if err != nil {
 			return e, err
 		}
@@ -50,33 +50,38 @@ func (s *eventReader) event() (sseEvent, error) {
 				e.retry = strconv.FormatUint(ms, 10) // at most 65 s; the call's time-out rules anyway
 			}
 		case "data":
-			if e.data != nil {
-				e.data = append(e.data, '\n')
+			switch {
+			case e.data != nil:
+				e.data = append(append(e.data, '\n'), value...)
+			case own && len(value) > 0:
+				e.data = value // a large result need not be copied once more
+			default:
+				e.data = append(e.data, value...)
 			}
-			e.data = append(e.data, value...)
 		}
 	}
 }
 
-// line is the next line without its end; it is valid until the next read.
-func (s *eventReader) line() ([]byte, error) {
+// line is the next line without its end; it is valid until the next read, unless its
+// memory is its own.
+func (s *eventReader) line() (_ []byte, own bool, _ error) {
 	var long []byte
 	for {
 		part, err := s.in.ReadSlice('\n')
 		if s.quiet += len(part); s.quiet > maxBody {
-			return nil, tooLarge(maxBody)
+			return nil, false, tooLarge(maxBody)
 		}
 		if err == nil && long == nil {
-			return bytes.TrimRight(part, "\r\n"), nil
+			return bytes.TrimRight(part, "\r\n"), false, nil
 		}
 		long = append(long, part...)
 		switch {
 		case err == nil:
-			return bytes.TrimRight(long, "\r\n"), nil
+			return bytes.TrimRight(long, "\r\n"), true, nil
 		case errors.Is(err, io.EOF) && len(long) > 0:
-			return bytes.TrimRight(long, "\r\n"), nil
+			return bytes.TrimRight(long, "\r\n"), true, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
+			return nil, false, err
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -41,6 +42,7 @@ type guard struct {
 	listen bool // each session has a standing stream, if the server has one
 	watch  bool // where resources can be subscribed to
 	log    *slog.Logger
+	rests  *sync.WaitGroup // of streams that are read to their end here
 }
 
 func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
@@ -138,15 +140,25 @@ func (g guard) ask(r *http.Request, x *exchange, id jsonrpc.ID, method string) (
 	switch mediaType(resp) {
 	case "text/event-stream":
 		x.opened()
-		resp.Body = newStream(x, id, resp.Body, g.log)
+		s := newStream(x, id, resp.Body, g.log)
+		if hollow[method] != nil && s.takes() {
+			// Not waited for: the call has its answer, and exchange.finish bounds the rest.
+			g.rests.Go(s.finish)
+			return nil, errTaken
+		}
+		resp.Body = s
 		return resp, nil
 	case "application/json":
 		body, f := readJSON(x, resp)
+		taken := false
 		if f == nil {
-			body, f = x.accept(id, body)
+			body, taken, f = x.accept(id, body)
 		}
-		if f != nil {
+		switch {
+		case f != nil:
 			return nil, x.fail(f)
+		case taken:
+			return nil, errTaken
 		}
 		resp.Body = io.NopCloser(bytes.NewReader(body))
 		return resp, nil
@@ -171,19 +183,20 @@ func readJSON(x *exchange, resp *http.Response) ([]byte, *failure) {
 }
 
 // accept checks that data is the answer to the request id, notes it, and returns what
-// of it the SDK is to have.
-func (x *exchange) accept(id jsonrpc.ID, data []byte) ([]byte, *failure) {
+// of it the SDK is to have, if it needs any.
+func (x *exchange) accept(id jsonrpc.ID, data []byte) (_ []byte, taken bool, _ *failure) {
 	msg, err := x.decode(data)
 	if err != nil {
 		x.salvage(id, data)
-		return nil, badReply("it does not decode", err)
+		return nil, false, badReply("it does not decode", err)
 	}
 	resp, ok := msg.(*jsonrpc.Response)
 	if !ok || resp.ID != id {
-		return nil, badReply("it answers another request", nil)
+		return nil, false, badReply("it answers another request", nil)
 	}
 	x.answer(resp)
-	return x.forSDK(resp, data), nil
+	data, taken = x.forSDK(resp, data)
+	return data, taken, nil
 }
 
 // salvage notes the result of an answer that the SDK refuses to decode, which may be
@@ -210,7 +223,7 @@ func (g guard) refused(r *http.Request, x *exchange, id jsonrpc.ID, resp *http.R
 	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		// A JSON-RPC error with a status of its own; the SDK reads it for the
 		// versions that server/discover may be tried with.
-		if body, f := x.accept(id, body); f == nil {
+		if body, _, f := x.accept(id, body); f == nil {
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 			return resp, nil
 		}

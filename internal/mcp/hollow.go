@@ -3,7 +3,9 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -39,29 +41,54 @@ func (x *exchange) decode(data []byte) (jsonrpc.Message, error) {
 	return jsonrpc.DecodeMessage(data)
 }
 
-// plainAnswer is a JSON-RPC message if it is an answer with a result; else nil.
+// plainAnswer is a JSON-RPC message if it is an answer with a result; else nil. The result
+// shares data: to decode a large one into a map of raw values reads it thrice, and copies it.
 func plainAnswer(data []byte) *jsonrpc.Response {
-	var w map[string]json.RawMessage // a struct would take "Result" for "result"
-	if json.Unmarshal(data, &w) != nil || string(w["jsonrpc"]) != `"2.0"` || w["method"] != nil || w["error"] != nil || w["result"] == nil {
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 || data[0] != '{' || !json.Valid(data) {
+		return nil
+	}
+	var version, rawID, result json.RawMessage
+	for name, value := range members(data) {
+		switch {
+		case name == "jsonrpc":
+			version = value
+		case name == "id":
+			rawID = value
+		case name == "result":
+			result = value
+		case name == "method", name == "error", strings.Contains(name, `\`):
+			return nil // the SDK knows what that is
+		}
+	}
+	if string(version) != `"2.0"` || result == nil {
 		return nil
 	}
 	var raw any
-	if json.Unmarshal(w["id"], &raw) != nil {
+	if json.Unmarshal(rawID, &raw) != nil {
 		return nil
 	}
 	id, err := jsonrpc.MakeID(raw)
 	if err != nil || !id.IsValid() {
 		return nil
 	}
-	return &jsonrpc.Response{ID: id, Result: w["result"]}
+	return &jsonrpc.Response{ID: id, Result: result}
 }
 
-// forSDK is the answer m, received as data, as the SDK is to have it.
-func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) []byte {
+// errTaken is an answer that the SDK does not get to see, over HTTP: to it the request
+// looks refused, which ends that request and nothing else (see guard), and outcome finds the
+// result in the exchange. To read even a hollow one would cost the SDK three decoders of 32
+// KiB each, and a goroutine to read the stream with: of the 322 kB of garbage that an answer
+// with one call made, 120.
+var errTaken = errors.New("the answer was taken from the wire")
+
+// forSDK is the answer m, received as data, as the SDK is to have it. taken says that all
+// of it is noted, and the SDK can do without.
+func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) (_ []byte, taken bool) {
 	empty, ok := hollowed(x.asking(), m)
 	if !ok {
-		return data
+		return data, false
 	}
 	id, _ := json.Marshal(m.ID.Raw()) // a number or a string
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty)
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty), true
 }

@@ -26,6 +26,8 @@ type stream struct {
 	requests int    // the server's own requests so far
 	hasID    bool   // an event had an id, so the stream can be resumed
 	answered bool
+	spoken   bool  // there was a message for the SDK
+	taken    bool  // the answer is one that the SDK needs not see
 	err      error // what Read returns once out is empty
 }
 
@@ -46,6 +48,22 @@ func (s *stream) Read(p []byte) (int, error) {
 	n := copy(p, s.out)
 	s.out = s.out[n:]
 	return n, nil
+}
+
+// takes reads on until there is something for the SDK, and reports whether that is an
+// answer which it needs not see, with nothing before it.
+func (s *stream) takes() bool {
+	// Ids are kept, for the SDK to resume with.
+	for !s.spoken && len(s.out) < maxError && s.err == nil {
+		s.step()
+	}
+	return s.taken && s.err == nil
+}
+
+// finish reads a stream that was taken to its end.
+func (s *stream) finish() {
+	s.step()
+	_ = s.Close() // the exchange has its answer
 }
 
 // Close closes the body and tells the exchange.
@@ -94,6 +112,7 @@ func (s *stream) step() {
 			return
 		}
 		if pass != nil {
+			s.spoken = true
 			// A line feed in valid JSON is only a blank.
 			s.out = append(append(s.out, "data: "...), bytes.ReplaceAll(pass, []byte("\n"), []byte(" "))...)
 			s.out = append(s.out, '\n')
@@ -131,7 +150,8 @@ func (s *stream) message(data []byte) ([]byte, *failure) {
 		}
 		s.answered = true
 		s.x.answer(m)
-		return s.x.forSDK(m, data), nil
+		data, s.taken = s.x.forSDK(m, data)
+		return data, nil
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"maps"
 	"net/http"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -53,7 +54,7 @@ func (i injector) RoundTrip(r *http.Request) (*http.Response, error) {
 		return i.next.RoundTrip(r)
 	}
 	out := r.WithContext(r.Context())
-	out.Header = r.Header.Clone()
+	out.Header = maps.Clone(r.Header) // its values are replaced, never written to
 	propagator.Inject(r.Context(), propagation.HeaderCarrier(out.Header))
 	return i.next.RoundTrip(out)
 }

@@ -47,6 +47,14 @@ func parse(body []byte) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, invalid("", "the body is not valid UTF-8")
 	}
+	if v, ok := quickParse(body); ok {
+		return v, nil
+	}
+	return slowParse(body)
+}
+
+// slowParse is parse for any body that is valid UTF-8.
+func slowParse(body []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	p := parser{dec: dec, body: body}

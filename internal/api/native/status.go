@@ -1,6 +1,7 @@
 package native
 
 import (
+	"encoding/json"
 	"time"
 
 	"answerd/internal/event"
@@ -13,6 +14,24 @@ type Answer struct {
 	RunID    string         `json:"run_id"`
 	ThreadID string         `json:"thread_id"`
 	TraceID  string         `json:"trace_id"`
+}
+
+// JSON is a as it goes over the wire. encoding/json would read every result in it once more, byte by
+// byte: of 100 kB that takes it 0.5 ms.
+func (a Answer) JSON() []byte {
+	size := len(a.Answer) + len(a.Answer)/16 + 512
+	for _, lists := range [][]json.RawMessage{a.Metadata.ToolParams, a.Metadata.ToolResults} {
+		for _, v := range lists {
+			size += len(v) + 64
+		}
+	}
+	b := make([]byte, 0, size)
+	b = event.AppendString(append(b, `{"answer":`...), a.Answer)
+	b = a.Metadata.AppendJSON(append(b, `,"metadata":`...))
+	b = event.AppendString(append(b, `,"run_id":`...), a.RunID)
+	b = event.AppendString(append(b, `,"thread_id":`...), a.ThreadID)
+	b = event.AppendString(append(b, `,"trace_id":`...), a.TraceID)
+	return append(b, "}\n"...)
 }
 
 // NewAnswer joins a run and its final answer.

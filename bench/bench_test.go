@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What is measured against must do the same work, and the check must see what is missing.
+func TestTheFloorAnswersEveryRowWhole(t *testing.T) {
+	m, calls := &model{}, &tools{}
+	modelServer, toolServer := httptest.NewServer(m), httptest.NewServer(calls)
+	transport := &http.Transport{}
+	f := httptest.NewServer(&floor{model: modelServer.URL, tools: toolServer.URL + "/old/10", transport: transport})
+	t.Cleanup(func() {
+		f.Close()
+		transport.CloseIdleConnections()
+		modelServer.Close()
+		toolServer.Close()
+	})
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			l := newLoad(f.URL, r)
+			defer l.client.CloseIdleConnections()
+			asked, called := m.requests.Load(), calls.calls.Load()
+			if _, err := l.ask(ctx); err != nil {
+				t.Fatal(err)
+			}
+			used := upstream{model: m.requests.Load() - asked, calls: calls.calls.Load() - called}
+			if err := used.expect(r.script, 1); err != nil {
+				t.Error(err)
+			}
+			if err := used.expect(r.script, 2); err == nil {
+				t.Error("half of the requests would pass for all")
+			}
+		})
+	}
+}
+
+func TestAnAnswerThatLacksSomethingIsAnError(t *testing.T) {
+	s := script{Tokens: 2, Rounds: 1, Calls: 1, Result: 5}
+	whole := `{"answer":"word0 word1 ","metadata":{"tool_results":[` + quoted(resultText(5)) + `]}}`
+	if err := s.check([]byte(whole)); err != nil {
+		t.Error(err)
+	}
+	for _, lacking := range []string{`{`, `{"answer":"word0 "}`, `{"answer":"word0 word1 ","metadata":{"tool_results":[]}}`, `{"answer":"word0 word1 ","metadata":{"tool_results":["A lin"]}}`[:50] + `"]}}`} {
+		if s.check([]byte(lacking)) == nil {
+			t.Errorf("%s passes", lacking)
+		}
+	}
+	delta := "event: text_delta\ndata: {\"delta\":\"word0 \"}\n\n"
+	if s.checkStream([]byte(delta+"event: final_answer\ndata: "+whole+"\n\n")) == nil {
+		t.Error("a stream without its second delta passes")
+	}
+}
+
+func TestAScriptTravelsAsTheNameOfTheModel(t *testing.T) {
+	for _, r := range rows {
+		if got, ok := scriptIn(r.question()); !ok || got != r.script {
+			t.Errorf("%s: %+v", r.name, got)
+		}
+	}
+	if _, ok := scriptIn([]byte(`{"model":"gpt"}`)); ok {
+		t.Error("any model is a script")
+	}
+}

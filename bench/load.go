@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// load asks one service the same question again and again.
+type load struct {
+	client *http.Client
+	url    string
+	script script
+	stream bool
+	body   []byte
+}
+
+func newLoad(url string, r row) *load {
+	t := &http.Transport{MaxIdleConnsPerHost: 16384, DisableCompression: true}
+	path := "/answer"
+	if r.stream {
+		path = "/answer/stream"
+	}
+	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.question()}
+}
+
+// timing is how long one answer took, and until its first bytes came.
+type timing struct{ first, whole time.Duration }
+
+// ask asks once and checks the answer.
+func (l *load) ask(ctx context.Context) (t timing, err error) {
+	began := time.Now()
+	resp, err := l.open(ctx)
+	if err != nil {
+		return t, err
+	}
+	defer resp.Body.Close()
+	in := bufio.NewReader(resp.Body)
+	if _, err := in.Peek(1); err != nil {
+		return t, fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	t.first = time.Since(began)
+	body, err := io.ReadAll(in)
+	t.whole = time.Since(began)
+	switch {
+	case err != nil:
+		return t, err
+	case resp.StatusCode != http.StatusOK:
+		return t, fmt.Errorf("%s: %.300s", resp.Status, body)
+	case l.stream:
+		return t, l.script.checkStream(body)
+	}
+	return t, l.script.check(body)
+}
+
+func (l *load) open(ctx context.Context) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(l.body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	return l.client.Do(r)
+}
+
+// run asks for as long as d, callers at a time, each at least once.
+func (l *load) run(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
+	ctx, cancel := context.WithTimeout(ctx, d+sliceTime)
+	defer cancel()
+	over := time.Now().Add(d)
+	var mu sync.Mutex
+	var all []timing
+	var failed error
+	var stopped atomic.Bool
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			var own []timing
+			for len(own) == 0 || time.Now().Before(over) && !stopped.Load() {
+				t, err := l.ask(ctx)
+				if err != nil {
+					mu.Lock()
+					failed = fmt.Errorf("%s: %w", l.url, err)
+					mu.Unlock()
+					stopped.Store(true)
+					return
+				}
+				own = append(own, t)
+			}
+			mu.Lock()
+			all = append(all, own...)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return all, failed
+}
+
+// sliceTime is how long after its end the last answers of a slice may come.
+const sliceTime = 30 * time.Second
+
+// shown is how many bytes of a result every answer has.
+const shown = 120_000
+
+// check compares a whole answer with what the script says.
+func (s script) check(body []byte) error {
+	var a struct {
+		Answer   string
+		Metadata struct {
+			ToolResults []string `json:"tool_results"`
+		}
+	}
+	if err := json.Unmarshal(body, &a); err != nil {
+		return fmt.Errorf("the answer does not decode: %w", err)
+	}
+	// Of a result beyond its bounds answerd gives the beginning, and where the rest is.
+	want := resultText(min(s.Result, shown))
+	switch results := a.Metadata.ToolResults; {
+	case a.Answer != s.answer():
+		return fmt.Errorf("the answer is %.80q", a.Answer)
+	case len(results) != s.Rounds*s.Calls:
+		return fmt.Errorf("%d results", len(results))
+	case slices.ContainsFunc(results, func(r string) bool { return !strings.HasPrefix(r, want) || s.Result <= shown && r != want }):
+		return fmt.Errorf("a result is another one")
+	}
+	return nil
+}
+
+// checkStream compares the deltas of a stream, and its last event, with the script.
+func (s script) checkStream(body []byte) error {
+	var said strings.Builder
+	var last []byte
+	results := 0
+	for frame := range bytes.SplitSeq(body, []byte("\n\n")) {
+		_, rest, _ := bytes.Cut(frame, []byte("event: "))
+		name, data, ok := bytes.Cut(rest, []byte("\ndata: "))
+		if !ok {
+			continue
+		}
+		switch last = data; string(name) {
+		case "text_delta":
+			var d struct{ Delta string }
+			if err := json.Unmarshal(data, &d); err != nil {
+				return fmt.Errorf("a delta does not decode: %w", err)
+			}
+			said.WriteString(d.Delta)
+		case "tool_result":
+			results++
+		}
+	}
+	if said.String() != s.answer() || results != s.Rounds*s.Calls {
+		return fmt.Errorf("the stream says %.80q, %d results", said.String(), results)
+	}
+	return s.check(last)
+}

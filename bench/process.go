@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child that serves HTTP.
+type process struct {
+	cmd     *exec.Cmd
+	url     string
+	started time.Duration // from its start to its being ready to be asked
+	done    chan error
+}
+
+// startTime bounds the start of a child.
+const startTime = 20 * time.Second
+
+// spawn starts a child, and waits for the first line of out that names an address.
+func spawn(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
+	lines, err := out()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	p := &process{cmd: cmd, done: make(chan error, 1)}
+	found := make(chan string, 1)
+	go func() {
+		scan := bufio.NewScanner(lines)
+		for scan.Scan() {
+			if a := address(scan.Bytes()); a != "" && p.started == 0 {
+				p.started = time.Since(began)
+				found <- a
+			}
+		}
+		_, _ = io.Copy(io.Discard, lines)
+		p.done <- cmd.Wait()
+	}()
+	select {
+	case a := <-found:
+		p.url = "http://" + a
+		return p, nil
+	case err := <-p.done:
+		return nil, fmt.Errorf("%s ended before it served: %w", cmd.Path, err)
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), p.stop())
+	case <-time.After(startTime):
+		return nil, errors.Join(fmt.Errorf("%s does not serve", cmd.Path), p.stop())
+	}
+}
+
+// self starts this program in one of its roles.
+func self(ctx context.Context, args ...string) (*process, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stderr = os.Stderr
+	return spawn(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
+}
+
+// answerd starts the service, which says in its log where it listens.
+func answerd(ctx context.Context, path string, environ []string) (*process, error) {
+	cmd := exec.Command(path)
+	cmd.Env = append(environ, "ADDR=127.0.0.1:0", "PATH="+os.Getenv("PATH"))
+	return spawn(ctx, cmd, cmd.StderrPipe, func(line []byte) string {
+		var said struct{ Msg, Addr string }
+		if json.Unmarshal(line, &said) != nil || said.Msg != "listening" {
+			return ""
+		}
+		return said.Addr
+	})
+}
+
+// stop ends the child, hard: nothing of it is of use any more.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Kill() // it may be gone
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(startTime):
+		return errors.New("a child does not end")
+	}
+}
+
+// tick is the unit of CPU time in /proc.
+const tick = 10 * time.Millisecond
+
+// cpu is the CPU time that the child has used.
+func (p *process) cpu() (time.Duration, error) {
+	stat, err := os.ReadFile(p.proc("stat"))
+	if err != nil {
+		return 0, err
+	}
+	// Behind the name, which may hold anything: the state is the third field of all.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 13 {
+		return 0, errors.New("/proc/PID/stat is short")
+	}
+	user, err := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * tick, errors.Join(err, err2)
+}
+
+// resident is the child's memory in bytes.
+func (p *process) resident() (int64, error) {
+	statm, err := os.ReadFile(p.proc("statm"))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return 0, errors.New("/proc/PID/statm is short")
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// descriptors is how many files and sockets the child has open.
+func (p *process) descriptors() (int, error) {
+	entries, err := os.ReadDir(p.proc("fd"))
+	return len(entries), err
+}
+
+func (p *process) proc(name string) string {
+	return filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), name)
+}
+
+// get reads a JSON object that the child serves.
+func (p *process) get(path string) (map[string]int64, error) {
+	resp, err := http.Get(p.url + path)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var out map[string]int64
+	return out, json.NewDecoder(resp.Body).Decode(&out)
+}
+
+// garbage is how much the service has allocated so far, by its own metrics.
+func (p *process) garbage() (objects, bytes float64, _ error) {
+	resp, err := http.Get(p.url + "/metrics")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		switch name {
+		case "go_memstats_mallocs_total":
+			objects, err = strconv.ParseFloat(value, 64)
+		case "go_memstats_alloc_bytes_total":
+			bytes, err = strconv.ParseFloat(value, 64)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	return objects, bytes, nil
+}
+
+// descriptorsAllowed is how many files this process and its children may have open.
+func descriptorsAllowed() int {
+	var l syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
+		return 1024
+	}
+	return int(min(l.Cur, 1<<20))
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+//go:embed testdata/pprof.go.txt
+var pprofSource []byte
+
+// build makes the binary in dir. One that is to be profiled has net/http/pprof in it, by
+// way of an overlay: the service itself has no such door.
+func (o options) build(ctx context.Context, dir string) (binary string, err error) {
+	binary = filepath.Join(dir, "answerd")
+	args := []string{"build", "-o", binary}
+	if o.profiles == "" {
+		args = append(args, "-trimpath", "-ldflags", "-s -w") // as it is shipped
+	} else {
+		source, overlay := filepath.Join(dir, "pprof.go"), filepath.Join(dir, "overlay.json")
+		top, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(top, "cmd/server/benchpprof.go"): source}})
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(source, pprofSource, 0o600); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/server")...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build answerd, from the repository's top: %w", err)
+	}
+	return binary, nil
+}
+
+// profileTime is how long a row is profiled.
+const profileTime = 4 * time.Second
+
+// profile keeps CPU and allocation profiles of the service under a row's load.
+func (h *house) profile(ctx context.Context, r row, l *load, door string) error {
+	addr, err := os.ReadFile(door)
+	if err != nil {
+		return err
+	}
+	name := strings.NewReplacer(" ", "-", ",", "").Replace(r.name)
+	base := "http://" + string(addr) + "/debug/pprof/"
+	done := make(chan error, 1)
+	go func() {
+		done <- fetch(base+fmt.Sprintf("profile?seconds=%d", int(profileTime.Seconds())), filepath.Join(h.profiles, name+".cpu"))
+	}()
+	if _, err := l.run(ctx, r.callers, profileTime+200*time.Millisecond); err != nil {
+		return err
+	}
+	if err := <-done; err != nil {
+		return err
+	}
+	return fetch(base+"allocs", filepath.Join(h.profiles, name+".allocs"))
+}
+
+func fetch(url, file string) error {
+	resp, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, resp.Body); err != nil {
+		return err
+	}
+	return f.Close()
+}

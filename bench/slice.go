@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms CPU | allocations | kB | p50, ms (floor) | p99, ms (floor) | first event, ms (floor) | upstream |\n" +
+	"|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+
+// measureRow is one line of the table.
+func (h *house) measureRow(ctx context.Context, r row) (string, error) {
+	floor, err := h.floorFor(ctx, r.setting())
+	if err != nil {
+		return "", err
+	}
+	service, err := h.service(ctx, r.setting())
+	if err != nil {
+		return "", err
+	}
+	loads := [2]*load{newLoad(floor.url, r), newLoad(service.url, r)}
+	n, each := h.slices()
+	for _, l := range loads { // connections are made, caches filled and pages touched
+		if _, err := l.run(ctx, 1, 0); err != nil {
+			return "", err
+		}
+		if _, err := l.run(ctx, r.callers, each); err != nil {
+			return "", err
+		}
+		defer l.client.CloseIdleConnections()
+	}
+	var all [2][]figures
+	var ratios []float64
+	objects, bytes, err := service.garbage()
+	if err != nil {
+		return "", err
+	}
+	before, err := h.upstream()
+	if err != nil {
+		return "", err
+	}
+	var used upstream
+	for range n {
+		var pair [2]figures
+		for i, p := range []*process{floor, service} {
+			if i == 1 {
+				if before, err = h.upstream(); err != nil {
+					return "", err
+				}
+			}
+			if pair[i], err = slice(ctx, p, loads[i], r.callers, each); err != nil {
+				return "", err
+			}
+			if i == 1 {
+				after, err := h.upstream()
+				if err != nil {
+					return "", err
+				}
+				used = used.plus(after.minus(before))
+			}
+			all[i] = append(all[i], pair[i])
+		}
+		if r.latency {
+			ratios = append(ratios, ms(percentile(pair[1:], 50, whole))/ms(percentile(pair[:1], 50, whole)))
+		} else if pair[0].cpu > 0 {
+			ratios = append(ratios, float64(pair[1].cpu)/float64(pair[0].cpu))
+		}
+	}
+	afterObjects, afterBytes, err := service.garbage()
+	if err != nil {
+		return "", err
+	}
+	if h.profiles != "" {
+		if err := h.profile(ctx, r, loads[1], h.door(r.setting())); err != nil {
+			return "", err
+		}
+	}
+	answers := 0
+	for _, f := range all[1] {
+		answers += f.answers
+	}
+	if err := used.expect(r.script, int64(answers)); err != nil {
+		return "", err
+	}
+	cpu := func(side []figures) float64 {
+		var each []float64
+		for _, f := range side {
+			each = append(each, ms(f.cpu))
+		}
+		return median(each)
+	}
+	both := func(q int, of func(timing) time.Duration) string {
+		return fmt.Sprintf("%.3g (%.3g)", ms(percentile(all[1], q, of)), ms(percentile(all[0], q, of)))
+	}
+	return fmt.Sprintf("| %s | **%.1f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(ratios), bound(r.must), bound(r.goal),
+		cpu(all[0]), cpu(all[1]), (afterObjects-objects)/float64(answers), (afterBytes-bytes)/float64(answers)/1000,
+		both(50, whole), both(99, whole), both(50, func(t timing) time.Duration { return t.first })), nil
+}
+
+func bound(x float64) string {
+	if x == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f", x)
+}
+
+// slice measures one service for a while.
+func slice(ctx context.Context, p *process, l *load, callers int, d time.Duration) (figures, error) {
+	before, err := p.cpu()
+	if err != nil {
+		return figures{}, err
+	}
+	timings, err := l.run(ctx, callers, d)
+	if err != nil {
+		return figures{}, err
+	}
+	after, err := p.cpu()
+	if err != nil {
+		return figures{}, err
+	}
+	return figures{cpu: (after - before) / time.Duration(len(timings)), answers: len(timings), timings: timings}, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func whole(t timing) time.Duration { return t.whole }
+
+// percentile is of all slices together.
+func percentile(side []figures, q int, of func(timing) time.Duration) time.Duration {
+	var all []time.Duration
+	for _, f := range side {
+		for _, t := range f.timings {
+			all = append(all, of(t))
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[min(len(all)*q/100, len(all)-1)]
+}
+
+// upstream is what the model and the MCP server were asked.
+type upstream struct{ model, calls, lists, others int64 }
+
+func (h *house) upstream() (upstream, error) {
+	m, err := h.model.get("/stats")
+	if err != nil {
+		return upstream{}, err
+	}
+	t, err := h.tools.get("/stats")
+	return upstream{m["requests"], t["calls"], t["lists"], t["others"]}, err
+}
+
+func (u upstream) minus(v upstream) upstream {
+	return upstream{u.model - v.model, u.calls - v.calls, u.lists - v.lists, u.others - v.others}
+}
+
+func (u upstream) plus(v upstream) upstream {
+	return upstream{u.model + v.model, u.calls + v.calls, u.lists + v.lists, u.others + v.others}
+}
+
+// expect is exactly what so many answers take: a request to the model for each step, one
+// to the MCP server for each call, and nothing else.
+func (u upstream) expect(s script, answers int64) error {
+	want := upstream{model: answers * int64(s.Rounds+1), calls: answers * int64(s.Rounds*s.Calls)}
+	if u != want {
+		return fmt.Errorf("%d answers took %+v upstream, and not %+v", answers, u, want)
+	}
+	return nil
+}

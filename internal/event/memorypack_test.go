@@ -1,0 +1,63 @@
+package event
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Whoever reads an old run finds what its first readers found, from any position.
+func TestAPackedRunReadsAsBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(MemoryOptions{})
+		say := func(run string, bodies ...Body) {
+			if err := m.Create(t.Context(), Run{ID: run}); err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range bodies {
+				if _, err := m.Append(t.Context(), run, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		call := Call{CallID: "c", Tool: "t"}
+		say("run_old", Start{Question: "?", Metadata: map[string]string{"a": "b"}}, StepStart{1}, TextStart{"p"}, TextDelta{"p", "wo\nrd \"é\""}, TextEnd{"p"},
+			ToolCallStart{Call: call}, ToolCallArgs{Call: call, Delta: "{}"}, ToolCall{Call: call, Args: json.RawMessage(`{}`)},
+			ToolResult{Call: call, Args: json.RawMessage(`{}`), Payload: json.RawMessage(`"x"`), Content: []json.RawMessage{json.RawMessage(`{"type":"text","text":"x"}`)}},
+			FinalAnswer{Answer: "word"})
+		first := pages(t, m)
+		<-time.After(packAfter)
+		say("run_new", Start{}, FinalAnswer{})
+		if m.runs["run_old"].packed == nil || m.runs["run_old"].events != nil {
+			t.Fatal("not packed")
+		}
+		if m.runs["run_new"].packed != nil {
+			t.Error("packed at its end")
+		}
+		if again := pages(t, m); again != first {
+			t.Errorf("packed:\n%s\nbefore:\n%s", again, first)
+		}
+		if err := m.Delete(t.Context(), "run_old"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.After(t.Context(), "run_old", 0); err != ErrGone {
+			t.Errorf("deleted: %v", err)
+		}
+	})
+}
+
+// pages is what the readers at every position of the old run get.
+func pages(t *testing.T, m *Memory) (out string) {
+	for seq := range int64(11) {
+		p, err := m.After(t.Context(), "run_old", seq)
+		if err != nil || !p.Ended || len(p.Events) != int(10-seq) {
+			t.Fatalf("after %d: %d events, ended %v, %v", seq, len(p.Events), p.Ended, err)
+		}
+		for _, e := range p.Events {
+			out += fmt.Sprintf("%s %d %d %s %T %+v\n", e.RunID, e.Seq, e.Time, e.JSON, e.Body, e.Body)
+		}
+	}
+	return out
+}
