@@ -132,6 +132,16 @@ func (s *service) starts(t *testing.T, header ...string) []string {
 	return header
 }
 
+// came waits for a tool to be where the channel says.
+func came[T any](t *testing.T, there <-chan T) {
+	t.Helper()
+	select {
+	case <-there:
+	case <-bounded(t).Done():
+		t.Fatal("the tool does not come there")
+	}
+}
+
 var waits = llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}))
 
 var approvesEcho = func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} }
@@ -167,10 +177,10 @@ func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
 				ctx, leave := context.WithCancel(bounded(t))
 				defer leave()
 				run := heard(t, s.sends(ctx, t, "tools/call", params, header...)).begun()
-				<-s.Tools.Entered
+				came(t, s.Tools.Entered)
 				giveUp(t, s, leave, header)
 				agenttest.Last[event.Cancelled](t, s.Events(t, run))
-				<-s.Tools.Left
+				came(t, s.Tools.Left)
 			})
 		}
 	}
@@ -249,7 +259,7 @@ func TestACallThatGoesOnIsCancelledWithItsStream(t *testing.T) {
 	for id := range m.Result.InputRequests {
 		s.sends(ctx, t, "tools/call", callOf(`{"question":"Do it."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":{"approved":true}}}`), modern...)
 	}
-	<-s.Tools.Entered
+	came(t, s.Tools.Entered)
 	leave()
 	run, _, _ := strings.Cut(m.Result.RequestState, ":")
 	agenttest.Last[event.Cancelled](t, s.Events(t, run))
