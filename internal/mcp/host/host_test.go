@@ -162,6 +162,16 @@ func TestAPanicEndsItsCallOnly(t *testing.T) {
 	}
 }
 
+// came waits for what the channel says, and not for ever.
+func came(t *testing.T, there <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-there:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not come to that")
+	}
+}
+
 // Close ends what is under way, in a session or not, when it may wait no longer.
 func TestCloseEndsCallsAndSessions(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan struct{})
@@ -175,15 +185,15 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
 	for _, r := range []*http.Request{request("POST", call, modern...), request("POST", old, "Mcp-Session-Id", id)} {
 		go do(h, r)
-		<-entered
+		came(t, entered)
 	}
 	closed := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { h.Close(ctx); close(closed) }()
 	stop()
-	<-left
-	<-left
-	<-closed
+	came(t, left)
+	came(t, left)
+	came(t, closed)
 	if w := do(h, request("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
 		t.Errorf("the session: %d", w.Code)
 	}
