@@ -20,7 +20,7 @@ export class Timeline {
   #started = NaN;
   /** @type {Row | null} */
   #step = null;
-  /** @type {Map<string, Row>} by call_id */
+  /** @type {Map<string, Row>} by call_id, or interrupt_id of a limit */
   #calls = new Map();
 
   /** @param {RunEvent} event */
@@ -47,6 +47,12 @@ export class Timeline {
       case "approval_resolved":
       case "elicitation_resolved":
         this.#turn(event.call_id, "tool", at);
+        break;
+      case "budget_required":
+        this.#calls.set(event.interrupt_id, this.#row(`Limit of ${event.limit}`, "wait", at));
+        break;
+      case "budget_resolved":
+        this.#end(this.#calls.get(event.interrupt_id) ?? null, at);
         break;
       case "tool_result":
       case "tool_error":
