@@ -37,6 +37,8 @@ export class AnswerView {
   #calls = new Map();
   /** @type {Map<string, LimitView>} by interrupt_id */
   #limits = new Map();
+  /** @type {HTMLElement | null} what says that a limit was reached, until a card does */
+  #reached = null;
   /** @type {Set<{draw: () => void}>} whose text has grown since the last frame */
   #stale = new Set();
   #frame = 0;
@@ -75,7 +77,7 @@ export class AnswerView {
         this.#reset(event.step);
         break;
       case "budget":
-        this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        this.#reached = this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
         break;
       case "budget_required":
       case "budget_resolved":
@@ -182,6 +184,7 @@ export class AnswerView {
   /** @param {RunEvent} event */
   #applyLimit(event) {
     if (event.type === "budget_required") {
+      this.#reached?.remove();
       const limit = this.#add(new LimitView(event, (answer) => this.#page.send(this.runID, answer)));
       this.#limits.set(event.interrupt_id, limit);
       this.#announce(`The run has reached its limit of ${limit.name} and waits for you`);
@@ -263,7 +266,9 @@ export class AnswerView {
 
   /** Says something beside the answer. @param {string} text */
   note(text) {
-    this.#body.append(element("p", { class: "notice" }, text));
+    const shown = element("p", { class: "notice" }, text);
+    this.#body.append(shown);
+    return shown;
   }
 
   /**

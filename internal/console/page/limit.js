@@ -17,7 +17,7 @@ export class LimitView {
    * @param {Send} send answers it
    */
   constructor(event, send) {
-    this.name = visible(event.limit).replaceAll("_", " ");
+    this.name = limitName(event);
     this.#used = event.used;
     this.#form = limitForm(event, this.name, send);
     this.root = element("section", { class: "limit", "aria-label": `Limit of ${this.name}`, "data-asks": "true" },
@@ -46,6 +46,11 @@ export class LimitView {
   #show(max) {
     this.#state.textContent = `${amount(this.#used)} of ${amount(max)} used`;
   }
+}
+
+/** How people read the name of a limit. @param {RunEvent} event */
+export function limitName(event) {
+  return visible(event.limit).replaceAll("_", " ");
 }
 
 /** @param {number} n in the limit's own unit; costs are small */

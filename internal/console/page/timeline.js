@@ -1,6 +1,7 @@
 // @ts-check
 // Where the time of a run went, by the service's clock: model calls, tool calls, and
 // waiting for a person.
+import { limitName } from "./limit.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {"model" | "tool" | "wait"} Kind */
@@ -49,7 +50,7 @@ export class Timeline {
         this.#turn(event.call_id, "tool", at);
         break;
       case "budget_required":
-        this.#calls.set(event.interrupt_id, this.#row(`Limit of ${event.limit}`, "wait", at));
+        this.#calls.set(event.interrupt_id, this.#row(`Limit of ${limitName(event)}`, "wait", at));
         break;
       case "budget_resolved":
         this.#end(this.#calls.get(event.interrupt_id) ?? null, at);
