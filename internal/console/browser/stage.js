@@ -100,9 +100,13 @@ export async function startIssuer() {
 
 /** Keeps what the page looks like, for people to look at: shots/, or SHOTS. */
 export async function shoot(page, name) {
-  // What fades in is to be seen.
-  await page.evaluate(() => Promise.all(document.getAnimations().filter((a) => a.effect?.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => {}))));
+  await fadedIn(page);
   await page.screenshot({ path: path.join(process.env.SHOTS ?? fileURLToPath(new URL("shots", import.meta.url)), `${name}.png`) });
+}
+
+/** Waits for what fades in: halfway its colours are others. */
+function fadedIn(page) {
+  return page.evaluate(() => Promise.all(document.getAnimations().filter((a) => a.effect?.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => {}))));
 }
 
 /** A browser with an empty profile that talks to nobody on its own account. */
@@ -159,6 +163,7 @@ export async function answered(page) {
 export async function accessible(page) {
   const source = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
   await page.evaluate(source);
+  await fadedIn(page);
   const { violations } = await page.evaluate(() => window.axe.run());
   const told = violations.map((v) => `${v.id}: ${v.help}\n  ${v.nodes.map((n) => n.html).join("\n  ")}`);
   assert.deepEqual(told, []);
