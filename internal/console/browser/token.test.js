@@ -77,7 +77,7 @@ describe("a token that ends before the run", { skip: missing }, () => {
   let issuer, demo, browser;
   before(async () => {
     [issuer, browser] = await Promise.all([startIssuer(), startBrowser()]);
-    demo = await startDemo({ AUTH_ISSUER: issuer.url, AUTH_AUDIENCE: audience, AUTH_JWKS_URL: issuer.url });
+    demo = await startDemo({ AUTH_ISSUER: issuer.url, AUTH_AUDIENCE: audience, AUTH_JWKS_URL: issuer.url, DISCONNECT_GRACE: "5m" });
   });
   after(async () => {
     await browser?.close();
@@ -103,7 +103,7 @@ describe("a token that ends before the run", { skip: missing }, () => {
     await field.waitFor();
     await use(6);
     await page.getByRole("progressbar").waitFor();
-    await page.getByText("Your token has expired. The run goes on without you: with a new token you see the rest of it.").waitFor();
+    await page.getByText("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.").waitFor();
     assert.equal(await page.locator(".status").textContent(), "Waiting for a new token");
     assert.equal(await field.evaluate((node) => node === document.activeElement), true);
     assert.equal(await page.locator('.call[data-state="running"]').count(), 1);

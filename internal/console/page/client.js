@@ -65,7 +65,7 @@ export class Client {
    */
   async renew(response, signal) {
     if (this.#token.value !== this.#sent.get(response)) return;
-    await this.#token.ask("Your token has expired. The run goes on without you: with a new token you see the rest of it.", signal);
+    await this.#token.ask("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.", signal);
   }
 
   /**
