@@ -36,6 +36,11 @@ test: ## all tests that need only Go
 race: ## the same under the race detector
 	go test -race ./...
 
+.PHONY: durable
+durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 times kill -9
+	ANSWERD_TEST_RUNS=200 ANSWERD_TEST_KILLS=50 ANSWERD_TEST_CALLS=1000 ANSWERD_TEST_DISK_KILLS=100 \
+		go test ./cmd/server -count=1 -timeout 5m -v -run 'Replica|Killed|Partition'
+
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }

@@ -28,9 +28,16 @@ func BenchmarkStream(b *testing.B) {
 	benchmarkQuestions(b, "/answer/stream")
 }
 
+// benchmarkQuestions asks with the events in each place where they can be kept.
 func benchmarkQuestions(b *testing.B, path string) {
+	b.Run("memory", func(b *testing.B) { benchmarkQuestion(b, path, "") })
+	b.Run("file", func(b *testing.B) { benchmarkQuestion(b, path, "file:"+b.TempDir()) })
+	b.Run("nats", func(b *testing.B) { benchmarkQuestion(b, path, newNATS(b)) })
+}
+
+func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 	w := newWorld(b, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("It ", "is ", "100.")))
-	p := spawn(b, w.environ())
+	p := spawn(b, append(w.environ(), "EVENTS_URL="+eventsURL, "EVENTS_MAX_BYTES=4GiB"))
 	url, c := p.url(b), web(b)
 	one := func() {
 		resp := post(b, c, url+path, `{"question":"What is 12.5 * 8?"}`)

@@ -36,7 +36,7 @@ func checkCommand(ctx context.Context, args []string, getenv func(string) string
 }
 
 // check connects to every MCP server as serve would, and calls no model. It fails
-// unless all enabled servers answered, and all definitions of pinned tools are
+// unless the event log and all enabled servers answered, and all definitions of pinned tools are
 // accepted, which accept does.
 func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
@@ -65,10 +65,10 @@ func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer)
 	}
 	defer tools.close()
 	printModels(stdout, c)
-	failed := false
+	failed := !checkLog(ctx, c, stdout)
 	if tools.tokens != nil {
 		_, err := tools.tokens.Token(ctx)
-		failed = err != nil
+		failed = failed || err != nil
 		fmt.Fprintf(stdout, "token from %s: %s\n\n", c.tokenURL(), verdict(err))
 	}
 	tools.client.Tools(ctx) // waits until every server was tried

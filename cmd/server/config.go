@@ -149,6 +149,8 @@ type config struct {
 
 	// Where events are kept: file:DIR on this disk, which one process uses, or the servers of a NATS cluster with JetStream (nats:// or tls://, comma separated), which any number share. Unset: in memory, until the process ends.
 	EventsURL auth.Secret `env:"EVENTS_URL"`
+	// File to log in to that cluster with: .creds, or the seed of an NKey.
+	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
 	// Bytes of events and results that are kept in all; the runs that ended first go first.

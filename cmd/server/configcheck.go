@@ -56,6 +56,7 @@ func (c *config) check(modelSet bool) error {
 		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
+		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},

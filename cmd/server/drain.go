@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -69,9 +70,8 @@ func drain(h haste, handler *api.Handler, runs *agent.Agent, server *http.Server
 	ctx, cancel := context.WithTimeout(h.runs, timeout)
 	defer cancel()
 	runs.Drain(ctx)
-	handler.Close()
 	logger.Info("runs have ended")
-	return shutdown(h.rest, server)
+	return shutdown(h.rest, handler, server)
 }
 
 // wait waits for d, or for the end of ctx.
@@ -89,9 +89,12 @@ func wait(ctx context.Context, d time.Duration) {
 
 // shutdown closes the listener and waits for the last responses. Followers have seen
 // their runs end; whoever still holds a connection is cut.
-func shutdown(ctx context.Context, server *http.Server) error {
+func shutdown(ctx context.Context, handler *api.Handler, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
+	var hosts sync.WaitGroup
+	hosts.Go(func() { handler.Close(ctx) })
+	defer hosts.Wait() // which a connection that is cut does not hold up
 	if err := server.Shutdown(ctx); err != nil {
 		return server.Close()
 	}

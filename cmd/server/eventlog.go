@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"answerd/internal/event"
@@ -14,6 +16,35 @@ import (
 // service could do nothing, so it is started again by whoever watches it.
 const openTimeout = 30 * time.Second
 
+// checkLogTimeout is how long answerd check waits for it.
+const checkLogTimeout = 5 * time.Second
+
+// sharesLog reports whether the log is one that other processes use, too.
+func (c *config) sharesLog() bool {
+	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
+}
+
+// checkLog prints where events are kept, and reports whether they can be. A directory is
+// left alone: a process that serves may use it.
+func checkLog(ctx context.Context, c config, stdout io.Writer) bool {
+	if !c.sharesLog() {
+		where := "in memory, until the process ends"
+		if !c.EventsURL.IsZero() {
+			where = "on this disk"
+		}
+		fmt.Fprintf(stdout, "event log: %s\n\n", where)
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkLogTimeout)
+	defer cancel()
+	if err := jetstream.Check(ctx, jetstream.Options{URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile}); err != nil {
+		fmt.Fprintf(stdout, "event log on NATS: failed: %v\n\n", err)
+		return false
+	}
+	fmt.Fprint(stdout, "event log on NATS: reachable\n\n")
+	return true
+}
+
 // openLog opens the log that EVENTS_URL names, and returns what closes it.
 func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
@@ -22,7 +53,7 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: c.EventsURL.Reveal(), Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes), Logger: logger,
+		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes), Logger: logger,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("EVENTS_URL: %w", err)

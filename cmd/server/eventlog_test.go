@@ -114,6 +114,21 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 	}
 }
 
+// answerd check looks at the log, where others share it.
+func TestCheckLooksAtTheLog(t *testing.T) {
+	w := newWorld(t, twoTools())
+	for url, want := range map[string]string{
+		"": "event log: in memory", "file:" + t.TempDir(): "event log: on this disk", newNATS(t): "event log on NATS: reachable",
+		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log",
+	} {
+		out := &buffer{}
+		err := run(t.Context(), []string{"check"}, w.settings("EVENTS_URL", url), out, io.Discard)
+		if !strings.Contains(out.String(), want) || (err != nil) != strings.Contains(want, "failed") || strings.Contains(out.String(), "canary") {
+			t.Errorf("%v, %s", err, out)
+		}
+	}
+}
+
 func readiness(t *testing.T, c *http.Client, url string, status int) string {
 	t.Helper()
 	resp := get(t, c, url+"/readyz")
@@ -124,7 +139,7 @@ func readiness(t *testing.T, c *http.Client, url string, status int) string {
 	return ready.Status
 }
 
-func startNATS(t *testing.T, o *server.Options) *server.Server {
+func startNATS(t testing.TB, o *server.Options) *server.Server {
 	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)

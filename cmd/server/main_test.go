@@ -19,10 +19,14 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// TestMain lets the test binary be answerd itself, for the tests that need a process
-// of its own.
+// TestMain lets the test binary be answerd itself, or a NATS server, for the tests that
+// need a process of its own.
 func TestMain(m *testing.M) {
-	if os.Getenv("TEST_AS_ANSWERD") != "" {
+	switch {
+	case os.Getenv(natsDir) != "":
+		serveNATS(os.Getenv(natsDir), os.Getenv(natsPort))
+		return
+	case os.Getenv("TEST_AS_ANSWERD") != "":
 		main()
 		return
 	}

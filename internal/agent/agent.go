@@ -242,6 +242,9 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 		if ru.job != nil {
 			_ = ru.job.Done(over)
 		}
+		if ru.gone() == errHandedOver {
+			return ErrDraining // which began while the log was asked
+		}
 		return fmt.Errorf("start a run: %w", err)
 	}
 	a.mu.Lock()

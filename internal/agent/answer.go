@@ -144,9 +144,15 @@ func aboutInterrupt(e event.Event) (asked event.Interrupt, answered string) {
 			ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args, ArgsSHA256: digest(b.Args),
 			ToolVersion: b.ToolVersion, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
 		}, ""
+	case event.BudgetRequired:
+		return event.Interrupt{
+			ID: b.InterruptID, Kind: event.KindBudget, Message: b.Message, Limit: b.Limit, Used: b.Used, Max: b.Max, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+		}, ""
 	case event.ElicitationResolved:
 		return asked, b.InterruptID
 	case event.ApprovalResolved:
+		return asked, b.InterruptID
+	case event.BudgetResolved:
 		return asked, b.InterruptID
 	}
 	return asked, ""
@@ -154,8 +160,11 @@ func aboutInterrupt(e event.Event) (asked event.Interrupt, answered string) {
 
 // checkInput refuses an answer that the question does not allow.
 func (a *Agent) checkInput(asked event.Interrupt, in *Input) error {
-	if asked.Kind == event.KindApproval {
+	switch asked.Kind {
+	case event.KindApproval:
 		return a.checkApproval(asked, in)
+	case event.KindBudget:
+		return a.checkRaise(asked, *in)
 	}
 	switch {
 	case in.Approved != nil || in.Reason != "" || in.Args != nil:

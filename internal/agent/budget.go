@@ -69,6 +69,7 @@ type budget struct {
 	turns, calls         limit
 	input, output, total limit
 	cost, bytes          limit
+	seconds              float64       // that the clock has; 0 is no limit
 	sampled              event.Usage   // by servers, not yet in the metadata
 	settled              []bool        // of the turn's calls: it was taken, or will not be made
 	moved                chan struct{} // closed, and made anew, when one more is settled
@@ -78,7 +79,8 @@ type budget struct {
 type limit struct {
 	name      string
 	used, max float64
-	told      int // percent of the bound that readers were told of: 0, 80 or 100
+	told      int     // percent of the bound that readers were told of: 0, 80 or 100
+	toldOf    float64 // the raised bound of which that is true; 0 if it was not raised
 }
 
 func newBudget(r Request, price *llm.Price, c *clock, w *waits) *budget {
@@ -94,14 +96,17 @@ func newBudget(r Request, price *llm.Price, c *clock, w *waits) *budget {
 		cost:   limit{name: "cost", max: r.Budget.Cost},
 		bytes:  limit{name: "result_bytes", max: float64(r.Budget.ResultBytes)},
 		moved:  make(chan struct{}),
+
+		seconds: r.Budget.Seconds,
 	}
 }
 
-// spent reports whether no further turn with tools may follow.
-func (b *budget) spent() bool {
+// spent is the name of a limit after which no further turn with tools may follow, "" if
+// none is reached.
+func (b *budget) spent() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.spentLocked() != ""
+	return b.spentLocked()
 }
 
 // spentLocked is the name of a limit that is reached, "" if none is. Turns are no part
@@ -118,11 +123,16 @@ func (b *budget) spentLocked() string {
 	return ""
 }
 
-// remember says what readers know of the limits already, in percent.
-func (b *budget) remember(told map[string]int) {
-	for _, l := range []*limit{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
-		l.told = told[l.name]
+// remember says what readers know of the limits already, in percent, and to what these
+// were raised.
+func (b *budget) remember(told map[string]int, raised map[string]float64) {
+	for _, l := range b.limits() {
+		l.told, l.toldOf = told[l.name], raised[l.name]
 	}
+}
+
+func (b *budget) limits() []*limit {
+	return []*limit{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
 // spendTokens counts a model call and tells readers.
@@ -244,7 +254,7 @@ func report(ctx context.Context, out *event.Writer, limits ...*limit) error {
 		case l.used*100 >= l.max*80:
 			level = 80
 		}
-		if level <= l.told {
+		if level <= l.told || l.max < l.toldOf {
 			continue
 		}
 		// To a millionth: money is counted in fractions that have no end in binary.

@@ -17,7 +17,7 @@ const maxReserve = 15 * time.Second
 // limit nothing happens.
 type clock struct {
 	ctx   context.Context         // of the run; ends with errSeconds when the seconds are over
-	tools context.Context         // within ctx; ends with errToolTime when the reserve is reached
+	tools context.Context         // within ctx; ends with errToolTime when the reserve is reached; of who runs the turns
 	end   context.CancelCauseFunc // of both
 
 	mu      sync.Mutex // protects what follows; held while a mark is reached
@@ -50,18 +50,41 @@ func (c *clock) start(ctx context.Context, seconds float64, out *event.Writer) {
 	if c.tools = c.ctx; seconds <= 0 {
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = time.Now()
+	c.limitLocked(seconds, out)
+}
+
+// raise gives a run that has a limit another one, from its start. It is called when no
+// call goes on.
+func (c *clock) raise(seconds float64, out *event.Writer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told, c.marks = 0, nil
+	c.limitLocked(seconds, out)
+}
+
+// elapsed is what the run has used.
+func (c *clock) elapsed() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held > 0 {
+		return c.used
+	}
+	return c.used + time.Since(c.since)
+}
+
+func (c *clock) limitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(seconds * float64(time.Second))
 	tell := func(used time.Duration) {
 		// A run that has just ended is not told, and a log that fails ends the run at its
 		// own next event.
-		_ = out.Append(ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
+		_ = out.Append(c.ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
 	}
 	near := limit / 5 * 4
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.since = time.Now()
 	if c.told < 80 {
 		c.marks = append(c.marks, mark{near, func() { tell(near) }})
 	}

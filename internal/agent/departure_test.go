@@ -221,8 +221,6 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 	}
 }
 
-// An approval may be lost, asked for and given at any moment of a process' death; the call
-// is made once, and only if and as it was approved.
 // An answer may come in the very moment in which its run is parked.
 func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
@@ -238,6 +236,8 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 	}
 }
 
+// An approval may be lost, asked for and given at any moment of a process' death; the call
+// is made once, and only if and as it was approved.
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}

@@ -11,13 +11,15 @@ import (
 )
 
 // Input is a person's answer to something that a run waits for: Approved for an
-// approval, Action for an elicitation.
+// approval and for a limit that is reached, Action for an elicitation.
 type Input struct {
 	ID string // of the interrupt
 
 	Approved *bool
-	Reason   string   // for the model; of a refusal, mostly
-	Args     jsonText // replaces the arguments of an approved call, a JSON object; nil leaves them
+	Reason   string // for the model; of a refusal, mostly
+	// Args replaces the arguments of an approved call, a JSON object; nil leaves them. Of a
+	// raised limit it is {"max": N}.
+	Args jsonText
 
 	Action string // accept, decline or cancel
 	// Content is what an accepted form was filled in with, a JSON object; nil else.
@@ -122,6 +124,8 @@ func (r Request) answerable(kind string) bool {
 		return r.Interactive && !r.FormsDeclined
 	case event.KindApproval:
 		return r.Interactive && !r.ApprovalsDeclined
+	case event.KindBudget:
+		return r.Interactive && r.AskAtLimit
 	}
 	return r.Interactive
 }
@@ -162,12 +166,15 @@ func (i *interrupt) await(ctx context.Context, r *run) (verdict, error) {
 
 // resolution is the event that says what became of the question.
 func (i *interrupt) resolution(v verdict) event.Body {
-	if i.Kind == event.KindApproval {
-		r := event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: v.approves(), Reason: v.Reason, By: v.by.Subject}
-		if v.why != nil {
-			r.Reason = v.why.Error()
-		}
-		return r
+	reason := v.Reason
+	if v.why != nil {
+		reason = v.why.Error()
+	}
+	switch i.Kind {
+	case event.KindApproval:
+		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: v.approves(), Reason: reason, By: v.by.Subject}
+	case event.KindBudget:
+		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: v.approves(), Max: v.raised(i.Max), Reason: reason, By: v.by.Subject}
 	}
 	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: v.action()}
 }

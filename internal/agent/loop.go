@@ -39,6 +39,7 @@ type loop struct {
 	meta      event.Metadata
 	metaSize  int    // bytes of the calls in meta
 	cutOff    string // why the summing-up turn came, as finish_reason; "" if it did not
+	spent     bool   // a limit is used up, and nobody raises it
 	past      *past  // what the run did before it came here; nil if it began here
 }
 
@@ -65,6 +66,9 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 		if len(said.calls) == 0 {
 			return l.finalAnswer(said), nil
 		}
+		if err := l.mayCall(ctx, turn, said, last); err != nil {
+			return nil, err
+		}
 		if err := l.act(ctx, said, last); err != nil {
 			return nil, err
 		}
@@ -84,12 +88,20 @@ func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
 // cut decides whether the next turn is the last one. Where the log has more of the run,
 // that was decided before, perhaps by time that is over only now.
 func (l *loop) cut(ctx context.Context, turn int) error {
-	if s := l.past.step(l.step); s != nil && (s.cut != "" || l.step < len(l.past.steps)) {
-		l.cutOff = s.cut
-		return nil
+	if s := l.past.step(l.step); s != nil {
+		l.budget.raiseAll(s.raised)
+		if s.cut != "" || l.step < len(l.past.steps) {
+			l.cutOff = s.cut
+			return nil
+		}
+	}
+	if !l.spent {
+		if err := l.reachesLimit(ctx, turn); err != nil {
+			return err
+		}
 	}
 	switch {
-	case l.budget.spent():
+	case l.spent:
 		l.cutOff = "budget_exceeded"
 	case turn == l.run.req.MaxTurns:
 		l.cutOff = "max_turns"

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ type past struct {
 	told   map[string]int       // what readers know of limits, in percent, by their names
 	used   time.Duration        // of the run's own time
 	waited bool                 // the run was suspended once
+	asked  *event.Interrupt     // the limit that somebody is asked about; nil if there is none
+	raised map[string]float64   // what somebody raised limits to, by their names
 	ending bool                 // what was open is closed already, for an end that never came
 }
 
@@ -29,6 +32,10 @@ type pastStep struct {
 	ended   bool // it did not end: it runs again
 	sampled event.Usage
 	cut     string // why the next step is the last one; "" if that was not said
+	// What became of the questions about limits before its calls, and after them.
+	raisedFirst, raised []event.BudgetResolved
+
+	refused string // the limit that was not raised; "" if there is none
 }
 
 // pastCall is a call, as far as it came.
@@ -43,7 +50,7 @@ type pastCall struct {
 
 // readPast makes sense of the events, notes and inputs of a run.
 func readPast(events []event.Event, notes []event.Note, inputs []event.Input) *past {
-	p := &past{calls: make(map[string]*pastCall), told: make(map[string]int)}
+	p := &past{calls: make(map[string]*pastCall), told: make(map[string]int), raised: make(map[string]float64)}
 	given := make(map[string]verdict)
 	for _, in := range inputs {
 		given[in.ID] = decodeInput(in.ID, in.Data)
@@ -127,11 +134,36 @@ func (p *past) take(e event.Event, given map[string]verdict) {
 		if b.Used >= b.Max {
 			p.told[b.Limit] = 100
 		}
+	case event.BudgetRequired:
+		asked, _ := aboutInterrupt(e)
+		p.asked = &asked
+	case event.BudgetResolved:
+		p.resolve(b, step)
 	case event.Suspended:
 		p.waited = true
 	default:
 		p.takeCall(e, given)
 	}
+}
+
+// resolve takes what became of a limit that was asked about.
+func (p *past) resolve(b event.BudgetResolved, step *pastStep) {
+	switch p.asked = nil; {
+	case !b.Approved:
+		step.refused = b.Limit
+	default:
+		p.told[b.Limit], p.raised[b.Limit] = 0, b.Max
+		if p.acted(step) {
+			step.raised = append(step.raised, b)
+		} else {
+			step.raisedFirst = append(step.raisedFirst, b)
+		}
+	}
+}
+
+// acted reports whether a call of the step has ended.
+func (p *past) acted(s *pastStep) bool {
+	return slices.ContainsFunc(s.calls, func(c *call) bool { return p.calls[c.CallID].end != nil })
 }
 
 func (p *past) takeCall(e event.Event, given map[string]verdict) {

@@ -20,7 +20,7 @@ func (l *loop) remember() {
 		l.callIDs[id] = true
 	}
 	l.window.told = p.told["context_tokens"] > 0
-	l.budget.remember(p.told)
+	l.budget.remember(p.told, p.raised)
 }
 
 // step is the step of that number, from 1, if it ended; nil else.
@@ -116,6 +116,10 @@ func (l *loop) recallEnding(ctx context.Context, c *pastCall) ending {
 // is one that is open still, v what became of one that is not. Both are nil if nobody was
 // asked, or of another call than this has become.
 func (l *loop) askedBefore(ctx context.Context, rec event.Interrupt) (i *interrupt, v *verdict, _ error) {
+	if rec.Kind == event.KindBudget {
+		i, v = l.past.limitAsked(l.step, rec.Limit)
+		return i, v, nil
+	}
 	c := l.past.known(rec.CallID)
 	if c == nil || rec.Kind != event.KindApproval || c.approval == nil {
 		return nil, nil, nil

@@ -38,6 +38,9 @@ type Request struct {
 	// MaxTurns lowers the agent's own limit; 0 leaves it.
 	MaxTurns int
 	Budget   Budget
+	// AskAtLimit says that those who answer can raise the request's own budget, and are to be
+	// asked when the run reaches one of its limits. Without it the run sums up.
+	AskAtLimit bool
 	// Context goes to the MCP servers with every call (seed 000).
 	Context map[string]string
 	// Prompt is a prompt of an MCP server whose messages come right before the question.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -94,10 +95,12 @@ func (a *Agent) execute(r *run, lost error) {
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.contain(r)
 	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
+	seconds := r.req.Budget.Seconds
 	if r.past != nil {
 		r.clock.remember(r.past.used, r.past.told["seconds"])
+		seconds = cmp.Or(r.past.raised["seconds"], seconds)
 	}
-	r.clock.start(ctx, r.req.Budget.Seconds, r.out)
+	r.clock.start(ctx, seconds, r.out)
 	defer r.clock.stop()
 	ctx = r.clock.ctx
 	l := &loop{agent: a, run: r, started: started, past: r.past}

@@ -5,7 +5,7 @@
 //	// at the end:
 //	h.Unready()      // /readyz says so
 //	a.Drain(ctx)     // every follower sees its run end
-//	h.Close()        // the sessions of MCP hosts end
+//	h.Close(ctx)     // the sessions of MCP hosts end
 //	srv.Shutdown(ctx)
 //
 // A handler decodes, calls one method, encodes. What every request needs stands in
@@ -109,8 +109,9 @@ func New(o Options) *Handler {
 // Unready makes /readyz fail from now on, so that no new traffic is sent here.
 func (h *Handler) Unready() { h.unready.Store(true) }
 
-// Close ends what MCP hosts have open, and returns when it is gone. The listener may go on.
-func (h *Handler) Close() { h.host.Close() }
+// Close returns when what MCP hosts have open is gone. It waits for their calls, whose runs
+// have ended, until ctx ends, and then cancels them. The listener may go on.
+func (h *Handler) Close(ctx context.Context) { h.host.Close(ctx) }
 
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {

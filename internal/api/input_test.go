@@ -131,6 +131,28 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 	}
 }
 
+func TestALimitIsRaisedByTheOwnerOfTheRun(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("7.")), nil, nil)
+	const limited = `{"question":"?","budget":{"tool_calls":1,"on_limit":"ask"}}`
+	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", limited))
+	if i.Kind != event.KindBudget || i.Limit != "tool_calls" || i.Used != 1 || i.Max != 1 {
+		t.Errorf("%+v", i)
+	}
+	id := `{"id":"` + i.ID + `",`
+	refused(t, s.do(t, "POST", run+"/input", id+`"action":"accept"}`), 400, "invalid_request")
+	if p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" {
+		t.Errorf("%+v", p)
+	}
+	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":2}}`, "Accept", "text/event-stream")
+	if got := events(frames(t, stream, "final_answer")); !strings.HasPrefix(got, "budget_resolved step_start") {
+		t.Errorf("%s", got)
+	}
+	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false}`), 409, "conflict")
+	if got := events(frames(t, s.do(t, "POST", "/answer/stream", `{"question":"?","budget":{"tool_calls":1}}`), "final_answer")); strings.Contains(got, "budget_required") {
+		t.Errorf("asked without being told to: %s", got)
+	}
+}
+
 func TestInputThatComesTooLateIsGone(t *testing.T) {
 	s := serve(t, asks(), func(o *agent.Options) { o.AnswerTime = time.Millisecond }, nil)
 	// Whether the stream sees the wait end is a matter of the machine's speed.

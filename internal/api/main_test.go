@@ -45,7 +45,7 @@ func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), option
 		over, stop := context.WithCancel(context.Background())
 		stop()
 		s.Drain(over)
-		s.handler.Close()
+		s.handler.Close(over)
 		s.Server.Close()
 	})
 	return s

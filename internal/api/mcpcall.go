@@ -84,6 +84,7 @@ func (t *toolCall) begin(ctx context.Context) (event.Run, error) {
 		return event.Run{}, err
 	}
 	req.Hops, req.Interactive, req.Awaited = hops, true, true
+	req.AskAtLimit = false // there is no form for it
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaText()), t.caller, req)
 }
 

@@ -210,6 +210,7 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "fingerprint")
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
+	delete(fields, "ask_at_limit") // on_limit of the budget
 	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
 		delete(fields, name) // of other formats
 	}
@@ -220,11 +221,15 @@ func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	}
 	asked := tool["properties"].(object)
 	for _, name := range []string{"budget", "prompt"} {
-		sameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), d.flat(d.flat(properties[name]))["properties"].(object))
+		documented := maps.Clone(d.flat(d.flat(properties[name]))["properties"].(object))
+		delete(documented, "on_limit") // a host is not asked for more
+		sameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), documented)
 	}
 	asked["background"] = nil // a call has a result
 	sameKeys(t, "the tool", asked, properties)
-	sameKeys(t, "Question/budget", fieldsOf(reflect.TypeFor[agent.Budget]()), d.flat(component("Limits"))["properties"].(object))
+	limits := fieldsOf(reflect.TypeFor[agent.Budget]())
+	limits["on_limit"] = limits["seconds"] // of the request: the operator has none
+	sameKeys(t, "Question/budget", limits, d.flat(component("Limits"))["properties"].(object))
 	sameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flat(component("ServerPrompt"))["properties"].(object))
 	message := fieldsOf(reflect.TypeFor[agent.Message]())
 	for _, name := range []string{"media", "calls", "call_id"} {

@@ -38,8 +38,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	record := q.Keep()
 	kept, _ := responses.ReadKept(record)
 	if q.Stored() {
-		// Whoever reads can answer an approval with the next request; forms have no item.
-		req.Interactive, req.FormsDeclined, req.Record = true, true, record
+		// Whoever reads can answer an approval with the next request; forms and limits have no
+		// item.
+		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
 		req.Awaited = !q.Stream
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)

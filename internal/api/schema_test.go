@@ -300,6 +300,8 @@ func bodies() []event.Body {
 		event.ToolResult{Call: call, Args: raw(`{}`), Payload: raw(`0`), Content: []json.RawMessage{raw(`{"type":"text","text":"x"}`)}, Structured: raw(`0`), Truncated: &event.Truncated{Bytes: 1 << 20, URL: "/runs/run_a/results/c1"}, DurationMS: 1, SchemaViolations: []event.FieldError{{Pointer: "/a", Detail: "d"}}},
 		event.ToolError{Call: call, Args: raw(`{}`), ArgsText: "{", Payload: "p", Kind: "execution", Errors: []event.FieldError{{Pointer: "/a", Detail: "d"}}, Truncated: &event.Truncated{Bytes: 1 << 20}, DurationMS: 1},
 		event.Budget{Limit: "tool_calls", Used: 8, Max: 10},
+		event.BudgetRequired{InterruptID: "int_2", Limit: "tool_calls", Used: 8, Max: 8, Message: "Allow it more?", ExpiresAt: 1795274519317},
+		event.BudgetResolved{InterruptID: "int_2", Limit: "tool_calls", Approved: true, Max: 16, Reason: "nearly there", By: "ada"},
 		event.Suspended{Interrupts: []event.Interrupt{{ID: "i", Kind: "approval"}}},
 		event.FinalAnswer{Answer: "a", Metadata: metadata, FinishReason: "stop"},
 		event.RunError{Code: "model_error", Message: "m", Retryable: true, PartialAnswer: "p"},

@@ -45,6 +45,7 @@ func (h *Handler) uiChat(w http.ResponseWriter, r *http.Request) error {
 	}
 	record := aisdk.Record{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
 	req.Record = record.Bytes()
+	req.AskAtLimit = false // the format has no part for that question
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return underPrefix(err, "", "messages")

@@ -215,6 +215,25 @@ type (
 		Used  float64 `json:"used"`
 		Max   float64 `json:"max"`
 	}
+	// BudgetRequired says that a person may raise a limit that the run has reached, so that
+	// it goes on.
+	BudgetRequired struct {
+		InterruptID string  `json:"interrupt_id"`
+		Limit       string  `json:"limit"` // as requests name it
+		Used        float64 `json:"used"`
+		Max         float64 `json:"max"`
+		Message     string  `json:"message"`
+		ExpiresAt   int64   `json:"expires_at"` // milliseconds since the Unix epoch
+	}
+	// BudgetResolved says what the person decided. Max is the limit from now on.
+	BudgetResolved struct {
+		InterruptID string  `json:"interrupt_id"`
+		Limit       string  `json:"limit"`
+		Approved    bool    `json:"approved"`
+		Max         float64 `json:"max"`
+		Reason      string  `json:"reason,omitempty"`
+		By          string  `json:"by,omitempty"`
+	}
 	// Suspended ends a stretch of the stream: all that goes on waits for a person.
 	Suspended struct {
 		Interrupts []Interrupt `json:"interrupts"`

@@ -44,7 +44,7 @@ var decoders = map[Type]func([]byte) (Body, error){
 	"approval_required": as[ApprovalRequired], "approval_resolved": as[ApprovalResolved],
 	"elicitation": as[Elicitation], "elicitation_resolved": as[ElicitationResolved],
 	"tool_progress": as[ToolProgress], "log": as[LogMessage], "tool_result": as[ToolResult], "tool_error": as[ToolError],
-	"budget": as[Budget], "suspended": as[Suspended],
+	"budget": as[Budget], "budget_required": as[BudgetRequired], "budget_resolved": as[BudgetResolved], "suspended": as[Suspended],
 	"final_answer": as[FinalAnswer], "run_error": as[RunError], "cancelled": as[Cancelled],
 }
 

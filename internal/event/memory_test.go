@@ -1,9 +1,12 @@
 package event_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestMemory(t *testing.T) {
 	eventtest.Run(t, func(*testing.T) event.Log { return event.NewMemory(event.MemoryOptions{}) })
+}
+
+func TestTheMemoryLogIsAsItsModel(t *testing.T) {
+	eventtest.Model(t, event.NewMemory(event.MemoryOptions{}), nil)
 }
 
 func newRun(t *testing.T, log event.Log, id string, bodies ...event.Body) {
@@ -136,11 +143,18 @@ func keepResult(t *testing.T, log event.Log, run, call string, size int) {
 }
 
 // BenchmarkMemoryAppend appends the deltas of runs of 1,000 events each, to a log that
-// is full, so that room is made as it is in production.
+// is full, so that room is made as it is in production, while so many follow the run.
 func BenchmarkMemoryAppend(b *testing.B) {
+	for _, readers := range []int{0, 1, 10} {
+		b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) { benchmarkMemoryAppend(b, readers) })
+	}
+}
+
+func benchmarkMemoryAppend(b *testing.B, readers int) {
 	log := event.NewMemory(event.MemoryOptions{MaxBytes: 4 << 20})
 	var body event.Body = event.TextDelta{PartID: "text_1", Delta: "token "}
 	id := ""
+	var following sync.WaitGroup
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
 		if n%1000 == 0 {
@@ -153,11 +167,76 @@ func BenchmarkMemoryAppend(b *testing.B) {
 			if err := log.Create(b.Context(), event.Run{ID: id}); err != nil {
 				b.Fatal(err)
 			}
+			run := id
+			for range readers {
+				following.Go(func() { followToItsEnd(b, log, run) })
+			}
 		}
 		if _, err := log.Append(b.Context(), id, body); err != nil {
 			b.Fatal(err)
 		}
 	}
+	if _, err := log.Append(b.Context(), id, event.FinalAnswer{}); err != nil {
+		b.Fatal(err)
+	}
+	following.Wait()
+}
+
+// followToItsEnd reads a run as it grows; one that is no longer kept is over, too.
+func followToItsEnd(b *testing.B, log event.Log, id string) {
+	for pos := int64(0); ; {
+		page, err := log.After(context.Background(), id, pos)
+		switch {
+		case errors.Is(err, event.ErrGone), err == nil && page.Ended:
+			return
+		case err != nil:
+			b.Error(err)
+			return
+		case len(page.Events) > 0:
+			pos += int64(len(page.Events))
+		default:
+			<-page.More
+		}
+	}
+}
+
+// Runs whose time is over leave nothing but their tombstones.
+func TestTenThousandShortRunsLeaveMemoryWhereItWas(t *testing.T) {
+	var before, during, after uint64
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{Retention: time.Minute})
+		before = heap()
+		for n := range 10_000 {
+			id := fmt.Sprintf("run_%d", n)
+			if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range []event.Body{event.Start{Question: "?"}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.TextDelta{PartID: "p", Delta: strings.Repeat("word ", 100)}, event.FinalAnswer{}} {
+				if _, err := log.Append(t.Context(), id, e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		during = heap()
+		<-time.After(time.Minute) // of a clock that is not real
+		if err := log.Create(t.Context(), event.Run{ID: "run_last"}); err != nil {
+			t.Fatal(err)
+		}
+		after = heap()
+		runtime.KeepAlive(log)
+	})
+	left := int64(after) - int64(before)
+	t.Logf("heap: %d KiB before, %d KiB with 10,000 runs, %d KiB after: %d bytes a run", before>>10, during>>10, after>>10, left/10_000)
+	if left > 10_000*1024 {
+		t.Errorf("%d bytes are left of each run", left/10_000)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // Whoever asks for a run of an earlier process is told that it is gone, and not that it

@@ -23,6 +23,8 @@ func (LogMessage) Type() Type          { return "log" }
 func (ToolResult) Type() Type          { return "tool_result" }
 func (ToolError) Type() Type           { return "tool_error" }
 func (Budget) Type() Type              { return "budget" }
+func (BudgetRequired) Type() Type      { return "budget_required" }
+func (BudgetResolved) Type() Type      { return "budget_resolved" }
 func (Suspended) Type() Type           { return "suspended" }
 func (FinalAnswer) Type() Type         { return "final_answer" }
 func (RunError) Type() Type            { return "run_error" }
@@ -50,6 +52,8 @@ func (LogMessage) body()          {}
 func (ToolResult) body()          {}
 func (ToolError) body()           {}
 func (Budget) body()              {}
+func (BudgetRequired) body()      {}
+func (BudgetResolved) body()      {}
 func (Suspended) body()           {}
 func (FinalAnswer) body()         {}
 func (RunError) body()            {}
@@ -80,6 +84,8 @@ func Types() []Type {
 		ToolResult{},
 		ToolError{},
 		Budget{},
+		BudgetRequired{},
+		BudgetResolved{},
 		Suspended{},
 		FinalAnswer{},
 		RunError{},

@@ -144,7 +144,7 @@ func TestNoEventHasANameThatBrowsersUse(t *testing.T) {
 			t.Errorf("%s is an event", name)
 		}
 	}
-	if len(all) != 26 {
+	if len(all) != 28 {
 		t.Errorf("%d types", len(all))
 	}
 }

@@ -37,6 +37,9 @@ func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
 	for deadline := time.Now().Add(15 * time.Second); ; {
 		for gcs := s.metric(t, "go_gc_duration_seconds_count") + 2; s.metric(t, "go_gc_duration_seconds_count") < gcs; {
 			s.request(t, "GET", "/openapi.yaml", "") // makes garbage
+			if time.Now().After(deadline.Add(patience)) {
+				t.Fatal("no garbage is collected")
+			}
 		}
 		s.client.CloseIdleConnections()
 		now = holdings{s.metric(t, "go_goroutines"), s.metric(t, "process_open_fds"), s.metric(t, "go_memstats_heap_alloc_bytes"), s.metric(t, "answerd_runs_total"), s.children(t)}
@@ -115,6 +118,7 @@ func TestWhatIsOverIsGone(t *testing.T) {
 	setting, path := mcpConfig(t, config(""))
 	s := start(t, append(keys.settings(), "LLM_BASE_URL="+model.URL, setting, "DISCONNECT_GRACE=0s", "EVENTS_MAX_BYTES=1MiB", "GOGC=50")...)
 	ada := keys.header(t, "k1", "ada", time.Hour)
+	s.bearer = ada
 
 	leave := func(n int) {
 		var all sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -189,16 +190,24 @@ func (x *toxic) again() {
 	}
 }
 
-// closedPort is an address on which nobody listens.
+// closedPort is an address on which nobody listens. Where loopback has more than one,
+// it is one of its own: a port that is free for a while would be given to somebody else.
 func closedPort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	host := "127.0.0.1"
+	if runtime.GOOS == "linux" {
+		pid := os.Getpid()
+		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+closed.Add(1)%250)
+	}
+	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	return l.Addr().String()
 }
+
+var closed atomic.Int64
 
 // web serves h until the test ends.
 func web(t testing.TB, h http.HandlerFunc) string {

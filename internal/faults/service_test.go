@@ -32,6 +32,7 @@ type service struct {
 	out    *output
 	exited chan struct{} // closed when the process is gone
 	client *http.Client
+	bearer string // the Authorization that /metrics wants; "" where it wants none
 }
 
 // output collects what a process writes, and wakes who waits for a line of it.
@@ -338,7 +339,14 @@ func (s *service) stream(t testing.TB, visit func(happening) bool) story {
 func (s *service) metric(t testing.TB, name string) float64 {
 	t.Helper()
 	sum := 0.0
-	page := s.request(t, "GET", "/metrics", "")
+	header := []string{"Authorization", s.bearer}
+	if s.bearer == "" {
+		header = nil
+	}
+	page := s.request(t, "GET", "/metrics", "", header...)
+	if page.status != http.StatusOK {
+		t.Fatalf("the metrics: %d %s", page.status, page.body)
+	}
 	for lines := bufio.NewScanner(bytes.NewBufferString(page.body)); lines.Scan(); {
 		series, value, _ := strings.Cut(lines.Text(), " ")
 		if base, _, _ := strings.Cut(series, "{"); base == name {

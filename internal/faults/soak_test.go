@@ -220,6 +220,7 @@ func TestSoak(t *testing.T) {
 		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64",
 		"EVENTS_MAX_BYTES=4MiB", "GOGC=50",
 	})...)
+	s.bearer = keys.header(t, "k1", "the operator", 2*length+time.Hour)
 	var header atomic.Pointer[string]
 	auth := func() []string {
 		if header.Load() == nil || rand.N(200) == 0 { // callers' tokens come and go, too

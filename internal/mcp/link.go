@@ -237,6 +237,17 @@ func (l *link) diedAsking(method string) bool {
 	return l.died == method
 }
 
+// because is err with the reason why the connection ended, if it did: the SDK says only
+// that it is closed, where its reader saw the end before its writer.
+func (l *link) because(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil || errors.Is(err, l.err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, l.err)
+}
+
 // cutOff is a request that was sent over a connection that then ended.
 func cutOff(err error) *failure {
 	public := "the connection ended before its answer"

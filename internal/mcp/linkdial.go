@@ -24,9 +24,12 @@ func (d *linkDialer) connect(ctx context.Context) (*sdk.ClientSession, error) {
 	return d.speech.shake(ctx, func(version string) (*sdk.ClientSession, error) {
 		l := newLink(d.open, d.log, &d.once)
 		cs, err := d.client.Connect(ctx, l, &sdk.ClientSessionOptions{ProtocolVersion: version})
-		if err != nil && l.diedAsking(discover) {
+		if err == nil {
+			return cs, nil
+		}
+		if err = l.because(err); l.diedAsking(discover) {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
-		return cs, err
+		return nil, err
 	})
 }

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // pipe is frames over a net.Pipe, one message a line.
@@ -51,16 +49,14 @@ func init() {
 func dialPeers(time time.Duration) func(ServerConfig, Options) (dialer, error) {
 	return func(cfg ServerConfig, o Options) (dialer, error) {
 		peer, _ := peers.Load(cfg.URL)
-		var once sync.Once
 		var all sync.WaitGroup
 		open := func(context.Context) (frames, error) {
 			ours, theirs := net.Pipe()
 			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
 			return &pipe{ours, bufio.NewReader(ours)}, nil
 		}
-		return dialer{connect: func(ctx context.Context) (*sdk.ClientSession, error) {
-			return sdkClient(cfg, o).Connect(ctx, newLink(open, o.Logger, &once), &sdk.ClientSessionOptions{ProtocolVersion: cfg.ProtocolVersion})
-		}, close: all.Wait, time: time}, nil
+		d := &linkDialer{client: sdkClient(cfg, o), open: open, log: o.Logger, speech: speech{pinned: cfg.ProtocolVersion}}
+		return dialer{connect: d.connect, close: all.Wait, time: time}, nil
 	}
 }
 

@@ -63,8 +63,13 @@ func (enc *Encoder) result(c event.Call, text string, metadata fields) {
 // interrupt is what a person has to answer before the run goes on.
 func interrupt(i event.Interrupt) fields {
 	f := fields{"id": i.ID, "message": i.Message, "expiresAt": instant(i.ExpiresAt)}
-	if i.Kind == event.KindApproval {
+	switch i.Kind {
+	case event.KindApproval:
 		f["reason"], f["toolCallId"], f["responseSchema"] = "tool_call", i.CallID, json.RawMessage(approvalSchema)
+		return f
+	case event.KindBudget:
+		f["reason"], f["responseSchema"] = "budget", json.RawMessage(budgetSchema)
+		f["metadata"] = fields{"limit": i.Limit, "used": i.Used, "max": i.Max}
 		return f
 	}
 	f["reason"] = "input_required"
@@ -79,5 +84,8 @@ func interrupt(i event.Interrupt) fields {
 
 // approvalSchema is what the payload of a resolved approval may be.
 const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"editedArgs":{"type":"object"}},"required":["approved"]}`
+
+// budgetSchema is what the payload of a resolved limit may be.
+const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
 
 func instant(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

@@ -45,19 +45,20 @@ func (q *Request) takeResume(in []resumption) error {
 }
 
 // Input is the answer to an interrupt of that kind. The payload to an approval is
-// {"approved", "reason", "editedArgs"}, that to a form what it was filled in with. The
-// error is an *Invalid.
+// {"approved", "reason", "editedArgs"}, to a limit {"approved", "reason", "max"}, to a form
+// what it was filled in with. The error is an *Invalid.
 func (a Answer) Input(kind string) (agent.Input, error) {
 	payload := a.Payload
 	if string(payload) == "null" {
 		payload = nil
 	}
 	in := agent.Input{ID: a.ID}
+	decides := kind == event.KindApproval || kind == event.KindBudget
 	switch {
-	case kind != event.KindApproval && a.Cancelled:
+	case !decides && a.Cancelled:
 		in.Action = "cancel"
 		return in, nil
-	case kind != event.KindApproval:
+	case !decides:
 		in.Action, in.Content = "accept", payload
 		return in, nil
 	case a.Cancelled:
@@ -68,12 +69,16 @@ func (a Answer) Input(kind string) (agent.Input, error) {
 		Approved   *bool           `json:"approved"`
 		Reason     string          `json:"reason"`
 		EditedArgs json.RawMessage `json:"editedArgs"`
+		Max        json.RawMessage `json:"max"`
 	}
 	if json.Unmarshal(payload, &p) != nil || p.Approved == nil {
 		return in, &Invalid{a.at, "must have approved, which is true or false"}
 	}
 	in.Approved, in.Reason = p.Approved, strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "")
-	if string(p.EditedArgs) != "null" {
+	switch {
+	case kind == event.KindBudget && p.Max != nil:
+		in.Args = json.RawMessage(`{"max":` + string(p.Max) + `}`)
+	case kind == event.KindApproval && string(p.EditedArgs) != "null":
 		in.Args = p.EditedArgs
 	}
 	return in, nil

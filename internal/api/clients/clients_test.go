@@ -62,7 +62,7 @@ func TestClients(t *testing.T) {
 		over, stop := context.WithCancel(context.Background())
 		stop()
 		house.Drain(over)
-		handler.Close()
+		handler.Close(over)
 		web.Close()
 	})
 	files, err := filepath.Glob(cmp.Or(os.Getenv("CLIENTS"), "*") + ".live.test.js")

@@ -84,6 +84,7 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 		calls := r.Budget.ToolCalls
 		r.Budget = f.budget(root, at+"/budget")
 		r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, calls)
+		r.AskAtLimit = f.asksAtLimit(root, at+"/budget/on_limit")
 	}
 	return f.err()
 }
@@ -138,6 +139,7 @@ func (f *fields) request(root map[string]any) agent.Request {
 		ThreadID:   f.id(root, "/thread_id"),
 		Metadata:   f.pairs(root, "/metadata"),
 		Background: f.boolean(root, "/background"),
+		AskAtLimit: f.asksAtLimit(root, "/budget/on_limit"),
 	}
 	f.question(r.Question, root)
 	return r
@@ -311,7 +313,7 @@ func (f *fields) pairs(object map[string]any, pointer string) map[string]string 
 
 func (f *fields) budget(object map[string]any, pointer string) agent.Budget {
 	m := f.object(object, pointer)
-	f.known(pointer, m, "tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost")
+	f.known(pointer, m, "tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost", "on_limit")
 	return agent.Budget{
 		ToolCalls:    int(f.positive(m, pointer+"/tool_calls")),
 		InputTokens:  f.positive(m, pointer+"/input_tokens"),
@@ -321,6 +323,14 @@ func (f *fields) budget(object map[string]any, pointer string) agent.Budget {
 		ResultBytes:  f.positive(m, pointer+"/result_bytes"),
 		Cost:         f.fraction(m, pointer+"/cost", maxCost),
 	}
+}
+
+// onLimit is what can be done when a limit of the budget is reached.
+var onLimit = []string{"sum_up", "ask"}
+
+func (f *fields) asksAtLimit(object map[string]any, pointer string) bool {
+	budget, _ := object["budget"].(map[string]any)
+	return f.choice(budget, pointer, onLimit) == "ask"
 }
 
 // fraction is a number above 0 and at most limit; 0 if it is not given.

@@ -72,6 +72,7 @@ func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 		{"turns as text", `{` + q + `,"max_turns":"6"}`, "/max_turns"},
 		{"an unknown budget", `{` + q + `,"budget":{"euro":1}}`, "/budget/euro"},
 		{"a negative budget", `{` + q + `,"budget":{"tool_calls":-1}}`, "/budget/tool_calls"},
+		{"nothing to do at a limit", `{` + q + `,"budget":{"on_limit":"ignore"}}`, "/budget/on_limit"},
 		{"free of charge", `{` + q + `,"budget":{"cost":0}}`, "/budget/cost"},
 		{"endless seconds", `{` + q + `,"budget":{"seconds":1e300}}`, "/budget/seconds"},
 		{"a context of numbers", `{` + q + `,"context":{"id":1}}`, "/context/id"},

@@ -38,11 +38,27 @@ func (l *Log) bury(ctx context.Context, id, own string) error {
 		return err
 	}
 	for _, root := range []string{jobRoot, wakeRoot} {
-		if err := l.forget(ctx, jobsName, root+id); err != nil {
+		if err := l.forgetJob(ctx, root+id); err != nil {
 			return err
 		}
 	}
 	return l.forget(ctx, indexName, own)
+}
+
+// forgetJob removes a message of the work queue. To purge its subject would cost others
+// theirs: on any purge the server forgets what it was to redeliver, of all subjects
+// (nats-server 2.15, consumer.purge).
+func (l *Log) forgetJob(ctx context.Context, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	m, err := l.jobsStream.GetLastMsgForSubject(ctx, subject)
+	if err == nil {
+		err = l.jobsStream.DeleteMsg(ctx, m.Sequence)
+	}
+	if err != nil && !errors.Is(err, js.ErrMsgNotFound) {
+		return unavailable("remove from the log", err)
+	}
+	return nil
 }
 
 // entomb replaces the record of a run by what is left of it, and frees its key.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
@@ -28,10 +27,14 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 			continue
 		}
 		j, err := l.take(ctx, m)
-		if err != nil {
-			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.Subject()), "error", err)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			_ = m.giveBack(0) // others go on claiming
+			continue
+		case err != nil:
+			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.subject), "error", err)
 			// Whatever it was, it may be over then; and the lease brings it back as well.
-			_ = m.NakWithDelay(l.lease)
+			_ = m.giveBack(l.lease)
 			continue
 		}
 		if j != nil {
@@ -40,18 +43,11 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	}
 }
 
-// fetch waits a moment for a job's message.
-func (l *Log) fetch(ctx context.Context) js.Msg {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	batch, err := l.workers.Fetch(1, js.FetchContext(ctx))
-	if err == nil {
-		if m := <-batch.Messages(); m != nil {
-			return m
-		}
-		if batch.Error() == nil {
-			return nil
-		}
+// fetch waits a moment for a job's message; nil if there is none.
+func (l *Log) fetch(ctx context.Context) *delivery {
+	m, err := l.pull(ctx)
+	if err == nil || errors.Is(err, errNoJob) {
+		return m
 	}
 	select { // the server is away, or the question could not be asked
 	case <-time.After(tryInterval):
@@ -62,14 +58,11 @@ func (l *Log) fetch(ctx context.Context) js.Msg {
 
 // take makes a job of its message, or returns nil where it is not to be executed by
 // this call.
-func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
-	id := lastToken(m.Subject())
+func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
+	id := lastToken(m.subject)
 	if mine := l.holder(id); mine != nil {
 		mine.keep(m)
 		return nil, nil
-	}
-	if wait := putOff(m); wait > 0 {
-		return nil, m.NakWithDelay(wait)
 	}
 	for range 20 {
 		last, err := l.lastAtLeader(ctx, runsName, runRoot+runSubject(id)+"."+evKind)
@@ -79,11 +72,18 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 		run, err := l.state(ctx, id, last)
 		switch {
 		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && run.last.Terminal():
-			return nil, m.Ack()
+			return nil, m.done(ctx)
 		case err != nil:
 			return nil, err
-		case run.by.log != l.name && l.holds(ctx, run.by.log, id, m):
-			return nil, m.NakWithDelay(l.lease/2 + rand.N(l.lease/2)) // whoever holds it may get it then
+		case run.by.kind == released:
+		case run.by.kind == parked:
+			if stays, err := l.stays(ctx, id, run.parking, m); stays || err != nil {
+				return nil, err
+			}
+		case run.by.log != l.name:
+			if held, err := l.leave(ctx, run.by.log, id, m); held || err != nil {
+				return nil, err
+			}
 		}
 		j, err := l.claim(ctx, id, run, m)
 		if !errors.Is(err, event.ErrFenced) {
@@ -94,6 +94,20 @@ func (l *Log) take(ctx context.Context, m js.Msg) (event.Job, error) {
 	return nil, event.ErrFenced
 }
 
+// leave puts off the message of a run that another log may hold, and reports whether it
+// does: whoever holds it may get it then. It is put off first: if the run is given up
+// right after the answer, that has the last word; and if this process dies, somebody
+// else has it the sooner.
+func (l *Log) leave(ctx context.Context, holder, id string, m *delivery) (bool, error) {
+	if err := m.putOff(ctx, l.lease/2+rand.N(l.lease/2)); err != nil {
+		return false, err
+	}
+	if l.holds(ctx, holder, id) {
+		return true, nil
+	}
+	return false, m.keepAlive()
+}
+
 // state is where a run stands.
 type state struct {
 	record *record
@@ -102,6 +116,8 @@ type state struct {
 	by     writerID
 	parts  string // of the last event
 	data   []byte
+
+	parking parking // of a run that is parked
 }
 
 func (l *Log) state(ctx context.Context, id string, last *message) (s state, err error) {
@@ -111,21 +127,26 @@ func (l *Log) state(ctx context.Context, id string, last *message) (s state, err
 	if s.record.Gone {
 		return s, event.ErrGone
 	}
-	if last == nil {
-		return s, nil
+	if last == nil { // but there is somebody who is about to write
+		request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
+		if err == nil && request != nil {
+			s.by, err = parseWriter(request.header.Get(writerHeader))
+		}
+		return s, err
 	}
 	s.at, s.data, s.parts = last.at, last.data, last.header.Get(partsHeader)
+	s.parking = parkingOf(last.header)
 	s.last, s.by, err = l.event(ctx, *last)
 	return s, err
 }
 
 // claim appends at the head of a run, which fences whoever wrote it before.
-func (l *Log) claim(ctx context.Context, id string, s state, m js.Msg) (event.Job, error) {
+func (l *Log) claim(ctx context.Context, id string, s state, m *delivery) (event.Job, error) {
 	request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{log: l, id: id, leases: map[string]js.Msg{m.Subject(): m}}
+	j := &job{log: l, id: id, leases: map[string]*delivery{m.subject: m}}
 	if request != nil {
 		if j.request, err = l.unpack(ctx, *request); err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -128,78 +128,30 @@ func TestNoAcknowledgedEventIsLostToKill9(t *testing.T) {
 	}
 }
 
-// TestALogOnDiskIsAsItsModel appends, reads and reopens at random and compares what is
-// read with what was written.
 func TestALogOnDiskIsAsItsModel(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	rnd := rand.New(rand.NewPCG(5, 6))
-	log := open(t, jetstream.Options{URL: "file:" + dir})
-	model := make(map[string][]event.Body) // what was appended; nil for what is not known to be
-	var ids []string
-	jobs := make(map[string]event.Job)
-	for range 1000 {
-		switch n := rnd.IntN(1000); {
-		case n < 40 || len(ids) == 0:
-			id := fmt.Sprintf("run_%d", len(ids))
-			jobs[id] = begin(t, log, id)
-			ids = append(ids, id)
-			model[id] = []event.Body{event.Start{Question: "?"}}
-		case n < 600:
-			id := ids[rnd.IntN(len(ids))]
-			if jobs[id] == nil {
-				continue
-			}
-			var b event.Body = event.StepStart{Step: n}
-			if n >= 590 {
-				b = event.FinalAnswer{Answer: strings.Repeat("y", rnd.IntN(700<<10))}
-			}
-			add(t, log, id, b)
-			model[id] = append(model[id], b)
-			if n >= 590 {
-				if err := jobs[id].Done(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				delete(jobs, id)
-			}
-		case n < 997:
-			id := ids[rnd.IntN(len(ids))]
-			compare(t, log, id, rnd.Int64N(int64(len(model[id]))+2), model[id])
-		default:
-			if err := log.Close(); err != nil {
-				t.Fatal(err)
-			}
-			log = open(t, jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond})
-			for range len(jobs) {
-				j := claim(t, log)
-				if jobs[j.Run()] == nil {
-					t.Fatalf("claimed %s", j.Run())
-				}
-				jobs[j.Run()] = j
-			}
+	o := jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease}
+	log := open(t, o)
+	eventtest.Model(t, log, func(t *testing.T) (event.Log, func()) {
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
 		}
-	}
+		log = open(t, o)
+		return log, nil
+	})
 }
 
-// compare reads one page at a position.
-func compare(t *testing.T, log event.Log, id string, pos int64, want []event.Body) {
-	t.Helper()
-	page, err := log.After(t.Context(), id, pos)
-	if pos > int64(len(want)) {
-		if !errors.Is(err, event.ErrNoPosition) {
-			t.Fatalf("%s after %d of %d: %v", id, pos, len(want), err)
-		}
-		return
+func TestALogOnAServerIsAsItsModel(t *testing.T) {
+	t.Parallel()
+	url := cluster(t)
+	var gate *eventtest.Proxy
+	next := func() event.Log {
+		gate = eventtest.StartProxy(t, url)
+		return open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
 	}
-	if err != nil || len(page.Events) == 0 && pos < int64(len(want)) {
-		t.Fatalf("%s after %d of %d: %d events, %v", id, pos, len(want), len(page.Events), err)
-	}
-	for i, e := range page.Events {
-		if e.Seq != pos+int64(i)+1 || e.Body.Type() != want[pos+int64(i)].Type() {
-			t.Fatalf("%s after %d: event %d is %.200s", id, pos, i, e.JSON)
-		}
-		if s, ok := e.Body.(event.StepStart); ok && s != want[pos+int64(i)] {
-			t.Fatalf("%s after %d: event %d is %s", id, pos, i, e.JSON)
-		}
-	}
+	eventtest.Model(t, next(), func(*testing.T) (event.Log, func()) {
+		gate.Stop()
+		revive := gate.Resume
+		return next(), revive
+	})
 }

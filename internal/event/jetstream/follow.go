@@ -22,6 +22,9 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 			if err := r.look(ctx, func() bool { return r.holds(seq) }); err != nil {
 				return event.Page{}, err
 			}
+			if err := r.reach(ctx, seq); err != nil {
+				return event.Page{}, err
+			}
 		}
 		page, next, err := r.page(seq)
 		switch {
@@ -54,6 +57,27 @@ func (r *run) holds(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.loaded && r.record != nil && (r.sub != nil || r.writer != nil) && seq <= r.last.Seq
+}
+
+// reach makes sure that a position which is not known here is none: who asks may have it
+// from another process, which was told of it sooner.
+func (r *run) reach(ctx context.Context, seq int64) error {
+	r.mu.Lock()
+	known := seq <= r.last.Seq || r.goneLocked()
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	m, err := r.log.lastAtLeader(ctx, runsName, r.subject(evKind))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.stale = true; m != nil {
+		r.seen = max(r.seen, m.at) // what is read has to have it
+	}
+	r.mu.Unlock()
+	return r.look(ctx, func() bool { return false })
 }
 
 // page is what the tail has for a reader at seq.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
@@ -25,8 +23,8 @@ type job struct {
 	id      string
 	request []byte
 
-	mu     sync.Mutex        // guards leases
-	leases map[string]js.Msg // the messages that were delivered to this log, by subject
+	mu     sync.Mutex           // guards leases
+	leases map[string]*delivery // the messages that were delivered to this log, by subject
 }
 
 // Hold implements event.Jobs.
@@ -41,7 +39,7 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	if err := w.open(); err != nil {
 		return nil, err
 	}
-	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]js.Msg)}
+	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]*delivery)}
 	l.mu.Lock()
 	if l.held[run] != nil {
 		l.mu.Unlock()
@@ -59,14 +57,11 @@ func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, 
 	return j, nil
 }
 
-// enqueue makes a message of a job, unless there is one. A header may follow.
-func (l *Log) enqueue(ctx context.Context, subject string, header ...string) error {
+// enqueue makes a message of a job, unless there is one.
+func (l *Log) enqueue(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, event.ErrUnavailable)
 	defer cancel()
 	m := nats.NewMsg(subject)
-	if len(header) == 2 {
-		m.Header.Set(header[0], header[1])
-	}
 	for {
 		_, err := l.tryPublish(ctx, m)
 		switch {
@@ -95,14 +90,14 @@ func (l *Log) drop(j *job) {
 
 // keep takes a message of the job: the first time, or again after its lease was
 // forgotten.
-func (j *job) keep(m js.Msg) {
+func (j *job) keep(m *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.leases[m.Subject()] = m
+	j.leases[m.subject] = m
 }
 
 // lease is the job's message of a subject, nil if it was not delivered to this log.
-func (j *job) lease(root string) js.Msg {
+func (j *job) lease(root string) *delivery {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.leases[root+j.id]
@@ -120,86 +115,70 @@ func (j *job) Attempt() int { return j.writer.attempt }
 // Lost implements event.Job.
 func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 
-// Done implements event.Job.
+// Done implements event.Job. A message that is with somebody else stays: he finds that the
+// run has ended.
 func (j *job) Done(ctx context.Context) error {
 	defer j.log.drop(j)
 	if j.isLost() {
 		return nil // it is somebody else's
 	}
-	return j.remove(ctx)
+	return errors.Join(j.acknowledge(ctx, jobRoot), j.acknowledge(ctx, wakeRoot))
 }
 
 // Release implements event.Job. What is held back is appended first.
 func (j *job) Release(ctx context.Context) error {
-	err := j.writer.give(ctx, event.ErrFenced)
+	err := j.writer.give(ctx, released, nil)
 	j.log.drop(j)
 	if errors.Is(err, event.ErrFenced) {
 		return nil // somebody has taken it already
 	}
-	if lease := j.lease(jobRoot); lease != nil && lease.Nak() == nil {
-		return errors.Join(err, j.acknowledge(ctx, wakeRoot))
+	here := false
+	for _, root := range []string{jobRoot, wakeRoot} {
+		if lease := j.lease(root); lease != nil && lease.giveBack(0) == nil {
+			here = true
+		}
 	}
-	// The message is with somebody who was told to leave the run alone for a while.
-	return errors.Join(err, j.remove(ctx), j.log.enqueue(ctx, jobRoot+j.id))
+	if here {
+		return err
+	}
+	// The messages that there are, are with others, who were told to leave the run alone
+	// for a while. A new one is there at once.
+	return errors.Join(err, j.log.forgetJob(ctx, wakeRoot+j.id), j.log.enqueue(ctx, wakeRoot+j.id))
 }
 
-// Park implements event.Job. The message is put off, so that it is never not there.
+// Park implements event.Job. The message is put off, so that it is never not there; who
+// gets one finds in the run until when.
 func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
-	err := j.writer.give(ctx, event.ErrFenced)
+	p := parking{seen: seen, until: until}
+	err := j.writer.give(ctx, parked, p.header())
 	j.log.drop(j)
 	if errors.Is(err, event.ErrFenced) {
 		return nil
 	}
-	wait := parkedFor
-	if !until.IsZero() {
-		wait = min(max(time.Until(until), time.Millisecond), parkedFor)
-	}
-	lease := j.lease(jobRoot)
-	if lease == nil || lease.NakWithDelay(wait) != nil {
-		// It is with somebody else, who would claim the run when he looks at it again.
-		err = errors.Join(err, j.remove(ctx), j.log.enqueue(ctx, jobRoot+j.id, notBeforeHeader, strconv.FormatInt(time.Now().Add(wait).UnixMilli(), 10)))
+	if lease := j.lease(jobRoot); lease != nil {
+		err = errors.Join(err, lease.giveBack(p.left()))
 	}
 	if err := errors.Join(err, j.acknowledge(ctx, wakeRoot)); err != nil {
 		return err
 	}
-	// Something may have come between the executor's last look and now; whoever gave it
-	// may have found a message there that is gone now.
-	page, err := j.log.inputs(ctx, j.id, seen)
+	return j.log.rouse(ctx, j.id, seen)
+}
+
+// rouse wakes a parked run for which something came between the last look and now:
+// whoever gave it may have found a message there that is gone now.
+func (l *Log) rouse(ctx context.Context, run string, seen int64) error {
+	page, err := l.inputs(ctx, run, seen)
 	if err == nil && len(page) > 0 {
-		err = j.log.enqueue(ctx, wakeRoot+j.id)
+		err = l.enqueue(ctx, wakeRoot+run)
 	}
 	return err
 }
 
-// parkedFor is how long a run is parked that no time was said for; it is claimed then
-// and can be parked again.
-const parkedFor = 24 * time.Hour
-
-// putOff is how much longer a job's message is to be left alone.
-func putOff(m js.Msg) time.Duration {
-	ms, err := strconv.ParseInt(m.Headers().Get(notBeforeHeader), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return time.Until(time.UnixMilli(ms))
-}
-
-// remove takes the job out of the queue.
-func (j *job) remove(ctx context.Context) error {
-	return errors.Join(j.acknowledge(ctx, jobRoot), j.acknowledge(ctx, wakeRoot))
-}
-
-// acknowledge takes one message of the job out of the queue.
+// acknowledge takes one message of the job out of the queue, if this log has it.
 func (j *job) acknowledge(ctx context.Context, root string) error {
-	switch lease := j.lease(root); {
-	case lease != nil:
-		acked, cancel := context.WithTimeout(ctx, tryTimeout)
-		defer cancel()
-		if lease.DoubleAck(acked) == nil {
-			return nil
-		}
-	case root == wakeRoot:
-		return nil // there is seldom one, and whoever gets it finds out what it is worth
+	lease := j.lease(root)
+	if lease == nil {
+		return nil
 	}
-	return j.log.forget(ctx, jobsName, root+j.id)
+	return lease.done(ctx)
 }

@@ -5,14 +5,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 )
 
 // holds asks a log whether it holds a run. A server that restarts forgets leases that
 // were kept alive, and redelivers jobs whose owners are well. Nobody answering can mean
 // a log that is just connecting again, so that is asked for half a lease.
-func (l *Log) holds(ctx context.Context, log, run string, m js.Msg) bool {
-	if log == "" {
+func (l *Log) holds(ctx context.Context, log, run string) bool {
+	if log == "" || l.embedded != nil { // whose earlier processes are dead
 		return false
 	}
 	for try := range 3 {
@@ -31,7 +30,6 @@ func (l *Log) holds(ctx context.Context, log, run string, m js.Msg) bool {
 		if try == 2 {
 			break
 		}
-		_ = m.InProgress() // if not, the lease ends and somebody else asks
 		select {
 		case <-time.After(l.lease / 4):
 		case <-ctx.Done():
@@ -101,7 +99,7 @@ func (l *Log) heartbeat() {
 				}
 				j.mu.Lock()
 				for _, lease := range j.leases {
-					_ = lease.InProgress() // the next one may get through
+					_ = lease.keepAlive() // the next one may get through
 				}
 				j.mu.Unlock()
 			}

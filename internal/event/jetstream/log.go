@@ -44,13 +44,16 @@ type Options struct {
 	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by
 	// commas. It may hold a password and is not put into any error.
 	URL string
+	// Credentials is a file to log in to a cluster with: .creds, or the seed of an NKey.
+	Credentials string
 	// Retention is how long a run is kept after its last event; 0 means 1 h.
 	Retention time.Duration
 	// MaxBytes bounds the events, inputs and results of all runs; 0 means 256 MiB.
 	// Runs that ended go first; then the oldest messages, whosever they are. Records of
 	// runs and jobs may take a quarter of it besides.
 	MaxBytes int64
-	// Lease is how long a process that is silent keeps its runs; 0 means 5 s.
+	// Lease is how long a process that is silent keeps its runs; 0 means 3 s, and 1 s for
+	// file:, where nobody else can be the process that is silent.
 	Lease  time.Duration
 	Logger *slog.Logger
 }
@@ -71,7 +74,6 @@ type Log struct {
 	runsStream  js.Stream
 	indexStream js.Stream
 	jobsStream  js.Stream
-	workers     js.Consumer
 	maxPart     int  // bytes of a payload that need not be cut
 	clustered   bool // streams have replicas, which may lag behind their leader
 
@@ -121,7 +123,11 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 			l.hint()
 		}),
 	}
-	servers := o.URL
+	login, err := credentials(o.Credentials)
+	if err != nil {
+		return l, err
+	}
+	servers, connect := o.URL, append(connect, login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
 		if l.embedded, err = startEmbedded(dir, l.maxBytes, l.logger); err != nil {
 			return l, err
@@ -142,9 +148,6 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	return l, l.start()
 }
 
-// connectTimeout bounds one attempt to reach one server.
-const connectTimeout = 2 * time.Second
-
 func newLog(o Options) *Log {
 	l := &Log{
 		name: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
@@ -158,7 +161,10 @@ func newLog(o Options) *Log {
 		l.maxBytes = event.DefaultMaxBytes
 	}
 	if l.lease <= 0 {
-		l.lease = 5 * time.Second
+		l.lease = 3 * time.Second
+		if strings.HasPrefix(o.URL, "file:") {
+			l.lease = time.Second
+		}
 	}
 	if l.logger == nil {
 		l.logger = slog.New(slog.DiscardHandler)
@@ -166,25 +172,6 @@ func newLog(o Options) *Log {
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.close = sync.OnceValue(l.end)
 	return l
-}
-
-// dial connects once one of the servers is there, or fails when ctx ends. The
-// client's own errors may quote the URL, and with it a password.
-func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
-	for {
-		c, err := nats.Connect(servers, options...)
-		switch {
-		case err == nil:
-			return c, nil
-		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
-			return nil, fmt.Errorf("connect to the event log: %w", err)
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to the event log: %w", event.ErrUnavailable)
-		}
-	}
 }
 
 // start is everything that goes on until Close.

@@ -43,9 +43,11 @@ func cluster(t testing.TB) (url string) {
 }
 
 func TestOnThisDisk(t *testing.T) {
-	eventtest.Run(t, func(t *testing.T) event.Log { return open(t, jetstream.Options{URL: "file:" + t.TempDir()}) })
+	eventtest.Run(t, func(t *testing.T) event.Log {
+		return open(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease})
+	})
 }
 
 func TestOnAServer(t *testing.T) {
-	eventtest.Run(t, func(t *testing.T) event.Log { return open(t, jetstream.Options{URL: cluster(t)}) })
+	eventtest.Run(t, func(t *testing.T) event.Log { return open(t, jetstream.Options{URL: cluster(t), Lease: lease}) })
 }

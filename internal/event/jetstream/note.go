@@ -32,18 +32,7 @@ func (w *writer) note(ctx context.Context, note []byte) error {
 	if err := w.flushLocked(ctx); err != nil {
 		return err
 	}
-	m := nats.NewMsg(w.run.subject(evKind))
-	m.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(note))
-	by := writerID{log: w.run.log.name, attempt: w.attempt, seq: w.last.Seq, kind: noted}
-	at, err := w.sendLocked(ctx, m, by, w.last.JSON)
-	if err != nil {
-		return err
-	}
-	w.at = at
-	w.run.mu.Lock()
-	w.run.passLocked(at, by)
-	w.run.mu.Unlock()
-	return nil
+	return w.silentLocked(ctx, noted, nats.Header{noteHeader: {base64.StdEncoding.EncodeToString(note)}})
 }
 
 // Notes implements event.Journal.

@@ -14,10 +14,11 @@ import (
 
 // Headers of our messages.
 const (
-	writerHeader    = "Answerd-Writer"     // LOG ATTEMPT SEQ, and " claim" or " note" where it is no event
-	notBeforeHeader = "Answerd-Not-Before" // of a job: ms since the Unix epoch
-	noteHeader      = "Answerd-Note"       // what a note says, in base64
-	partsHeader     = "Answerd-Parts"      // NONCE COUNT: the payload is in that many messages
+	writerHeader = "Answerd-Writer" // LOG ATTEMPT SEQ, and its kind where it is no event
+	noteHeader   = "Answerd-Note"   // what a note says, in base64
+	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that was heard
+	untilHeader  = "Answerd-Until"  // of a parked run: ms since the Unix epoch
+	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in that many messages
 )
 
 // writerID says who wrote a message to a run, and where in the run it is.
@@ -33,6 +34,9 @@ type writerID struct {
 const (
 	claimed = "claim"
 	noted   = "note"
+	// The last words of a process that gives the run up in an orderly way.
+	released = "released"
+	parked   = "parked"
 )
 
 // silent reports whether the message is no event.

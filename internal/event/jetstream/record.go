@@ -169,7 +169,7 @@ func (r *run) goneLocked() bool {
 func (l *Log) forget(ctx context.Context, stream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	s := map[string]js.Stream{runsName: l.runsStream, indexName: l.indexStream, jobsName: l.jobsStream}[stream]
+	s := map[string]js.Stream{runsName: l.runsStream, indexName: l.indexStream}[stream]
 	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
 		return unavailable("remove from the log", err)
 	}

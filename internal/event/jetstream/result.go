@@ -28,6 +28,7 @@ func (l *Log) KeepResult(ctx context.Context, run, call string, result []byte) e
 // put keeps a payload on a subject of a run; the newest one counts.
 func (l *Log) put(ctx context.Context, run, kind string, payload []byte) error {
 	m := nats.NewMsg(runRoot + runSubject(run) + "." + kind)
+	m.Header.Set(writerHeader, writerID{log: l.name, attempt: 1}.String())
 	if err := l.pack(ctx, run, m, payload); err != nil {
 		return err
 	}

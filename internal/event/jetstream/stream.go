@@ -66,9 +66,15 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	if l.embedded != nil {
+		// Whatever leases it knows are of a process that is dead.
+		if err := l.jobsStream.DeleteConsumer(ctx, workersName); err != nil && !errors.Is(err, js.ErrConsumerNotFound) {
+			return fmt.Errorf("make the consumer of jobs: %w", err)
+		}
+	}
 	err = l.agreed(ctx, func(ctx context.Context) (err error) {
-		l.workers, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
-			Durable: "workers", AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+		_, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
+			Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
 		})
 		return err
 	})

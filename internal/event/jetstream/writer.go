@@ -3,6 +3,7 @@ package jetstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -195,13 +196,36 @@ func (w *writer) loseLocked(why error) {
 	r.mu.Unlock()
 }
 
-// give ends the right to append in an orderly way.
-func (w *writer) give(ctx context.Context, why error) error {
+// give ends the right to append in an orderly way, with a message of that kind.
+func (w *writer) give(ctx context.Context, kind string, header nats.Header) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := w.flushLocked(ctx)
-	w.loseLocked(why)
+	err := w.openLocked()
+	if err == nil {
+		err = w.flushLocked(ctx)
+	}
+	if err == nil {
+		err = w.silentLocked(ctx, kind, header)
+	}
+	w.loseLocked(event.ErrFenced)
 	return err
+}
+
+// silentLocked appends a message that is no event.
+func (w *writer) silentLocked(ctx context.Context, kind string, header nats.Header) error {
+	r := w.run
+	m := nats.NewMsg(r.subject(evKind))
+	maps.Copy(m.Header, header)
+	by := writerID{log: r.log.name, attempt: w.attempt, seq: w.last.Seq, kind: kind}
+	at, err := w.sendLocked(ctx, m, by, w.last.JSON)
+	if err != nil {
+		return err
+	}
+	w.at = at
+	r.mu.Lock()
+	r.passLocked(at, by)
+	r.mu.Unlock()
+	return nil
 }
 
 // flushAll appends what is held back in all runs.

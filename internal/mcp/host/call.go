@@ -106,11 +106,11 @@ func (c *calls) cancel(cause error, pleases func(*Call) bool) {
 	}
 }
 
+// close lets no more in.
 func (c *calls) close() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
-	c.mu.Unlock()
-	c.cancel(ErrClosed, func(*Call) bool { return true })
 }
 
 // call is the SDK's handler of the tool. It has no error: the host's model could not see

@@ -9,7 +9,7 @@
 //		},
 //	})
 //	http.Handle("/mcp", h) // behind authentication, and with a bounded body
-//	defer h.Close()
+//	defer h.Close(ctx)
 //
 // It knows the protocol, and not what the tool does. A call lives as long as its request:
 // its context ends when the host cancels it or its connection is gone. Call is invoked
@@ -191,9 +191,11 @@ func (h *Handler) withToken(r *http.Request) *http.Request {
 	return r
 }
 
-// Close ends every call and every session, and returns when they are gone.
-func (h *Handler) Close() {
+// Close takes no more calls, and returns when those that go on and every session are gone.
+// It waits for them until ctx ends, and then cancels them.
+func (h *Handler) Close(ctx context.Context) {
 	h.calls.close()
+	defer context.AfterFunc(ctx, func() { h.calls.cancel(ErrClosed, func(*Call) bool { return true }) })()
 	for _, server := range []*sdk.Server{h.single, h.sessional} {
 		for s := range server.Sessions() {
 			_ = s.Close() // of a connection that is gone

@@ -57,7 +57,7 @@ var modern = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := handler(t, host.Options{MaxSessions: 2, IdleTime: time.Minute}, says)
-		defer h.Close()
+		defer h.Close(t.Context())
 		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
 		do(h, request("POST", initialize))
 		if w := do(h, request("POST", initialize)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
@@ -83,7 +83,7 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 // Knowing a session's id is not enough to use or to end it.
 func TestASessionIsItsOwners(t *testing.T) {
 	h := handler(t, host.Options{}, says)
-	defer h.Close()
+	defer h.Close(t.Context())
 	id := do(h, request("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
 	for _, r := range []*http.Request{
 		request("POST", list, "Mcp-Session-Id", id, "From", "eve"), request("DELETE", "", "Mcp-Session-Id", id, "From", "eve"),
@@ -133,7 +133,7 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 			<-goOn
 			return host.Result{Text: "hello"}
 		})
-		defer h.Close()
+		defer h.Close(t.Context())
 		w, done := &watched{ResponseRecorder: httptest.NewRecorder()}, make(chan struct{})
 		go func() { h.ServeHTTP(w, request("POST", call, modern...)); close(done) }()
 		synctest.Wait()
@@ -155,14 +155,24 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 
 func TestAPanicEndsItsCallOnly(t *testing.T) {
 	h := handler(t, host.Options{}, func(context.Context, *host.Call) host.Result { panic("no") })
-	defer h.Close()
+	defer h.Close(t.Context())
 	w := do(h, request("POST", call, modern...))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
-// Close ends what is under way, in a session or not.
+// came waits for what the channel says, and not for ever.
+func came(t *testing.T, there <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-there:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not come to that")
+	}
+}
+
+// Close ends what is under way, in a session or not, when it may wait no longer.
 func TestCloseEndsCallsAndSessions(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan struct{})
 	h := handler(t, host.Options{}, func(ctx context.Context, _ *host.Call) host.Result {
@@ -175,13 +185,15 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
 	for _, r := range []*http.Request{request("POST", call, modern...), request("POST", old, "Mcp-Session-Id", id)} {
 		go do(h, r)
-		<-entered
+		came(t, entered)
 	}
 	closed := make(chan struct{})
-	go func() { h.Close(); close(closed) }()
-	<-left
-	<-left
-	<-closed
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { h.Close(ctx); close(closed) }()
+	stop()
+	came(t, left)
+	came(t, left)
+	came(t, closed)
 	if w := do(h, request("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
 		t.Errorf("the session: %d", w.Code)
 	}

@@ -1,4 +1,4 @@
-package jetstream_test
+package eventtest
 
 import (
 	"io"
@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// proxy stands between a log and its server. It can stop passing anything on, as a
+// Proxy stands between a log and its server. It can stop passing anything on, as a
 // partition does, and cut what is connected.
-type proxy struct {
+type Proxy struct {
 	listener net.Listener
 	server   string
 	wg       sync.WaitGroup
@@ -21,7 +21,8 @@ type proxy struct {
 	deaf    bool          // what the server says is thrown away
 }
 
-func startProxy(t testing.TB, server string) *proxy {
+// StartProxy starts one, until the end of the test, before the server of a nats:// URL.
+func StartProxy(t testing.TB, server string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(server)
 	if err != nil {
@@ -31,20 +32,21 @@ func startProxy(t testing.TB, server string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, server: u.Host, conns: make(map[net.Conn]bool)}
+	p := &Proxy{listener: l, server: u.Host, conns: make(map[net.Conn]bool)}
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {
 		_ = l.Close()
-		p.resume()
-		p.cut()
+		p.Resume()
+		p.Cut()
 		p.wg.Wait()
 	})
 	return p
 }
 
-func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
+// URL is where it listens.
+func (p *Proxy) URL() string { return "nats://" + p.listener.Addr().String() }
 
-func (p *proxy) accept() {
+func (p *Proxy) accept() {
 	for {
 		in, err := p.listener.Accept()
 		if err != nil {
@@ -63,7 +65,7 @@ func (p *proxy) accept() {
 	}
 }
 
-func (p *proxy) pass(to, from net.Conn, answers bool) {
+func (p *Proxy) pass(to, from net.Conn, answers bool) {
 	defer p.close(to, from)
 	buf := make([]byte, 32<<10)
 	for {
@@ -85,7 +87,7 @@ func (p *proxy) pass(to, from net.Conn, answers bool) {
 	}
 }
 
-func (p *proxy) close(conns ...io.Closer) {
+func (p *Proxy) close(conns ...io.Closer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
@@ -94,14 +96,15 @@ func (p *proxy) close(conns ...io.Closer) {
 	}
 }
 
-// stop holds everything back until resume.
-func (p *proxy) stop() {
+// Stop holds everything back until Resume.
+func (p *Proxy) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = make(chan struct{})
 }
 
-func (p *proxy) resume() {
+// Resume passes on what was held back, and what comes.
+func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped != nil {
@@ -111,15 +114,15 @@ func (p *proxy) resume() {
 	p.deaf = false
 }
 
-// deafen throws away what the server says, acknowledgements above all.
-func (p *proxy) deafen() {
+// Deafen throws away what the server says, acknowledgements above all.
+func (p *Proxy) Deafen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deaf = true
 }
 
-// cut closes all connections; new ones are taken.
-func (p *proxy) cut() {
+// Cut closes all connections; new ones are taken.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {

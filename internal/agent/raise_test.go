@@ -1,0 +1,232 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+)
+
+var echoTen = llmtest.Call{Name: "echo", Args: `{"text":"0123456789"}`}
+
+// generous answers what a run asks: a limit of once becomes twice that, once, and nothing
+// becomes more.
+func generous(t *testing.T, h *agenttest.House, run string, once float64) []event.Event {
+	t.Helper()
+	return h.Until(t, run, func(e event.Event) bool {
+		s, waits := e.Body.(event.Suspended)
+		if !waits {
+			return e.Terminal()
+		}
+		in := agent.Input{ID: s.Interrupts[0].ID, Approved: new(false), Reason: "enough"}
+		if s.Interrupts[0].Max == once {
+			in = agent.Input{ID: in.ID, Approved: new(true), Args: fmt.Appendf(nil, `{"max":%g}`, 2*once)}
+		}
+		// It may have been answered, to a process that died.
+		if err := h.Answer(t.Context(), auth.Identity{}, run, in); err != nil && !errors.Is(err, agent.ErrAnswered) {
+			t.Error(err)
+		}
+		return false
+	})
+}
+
+func TestAPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked agent.Budget
+		told  string
+		calls int
+	}{
+		"tool_calls":    {agent.Budget{ToolCalls: 1}, "tool_calls 1/1, tool_calls 2/2", 2},
+		"total_tokens":  {agent.Budget{TotalTokens: 30}, "total_tokens 30/30, total_tokens 60/60", 3},
+		"input_tokens":  {agent.Budget{InputTokens: 20}, "input_tokens 20/20, input_tokens 40/40", 3},
+		"output_tokens": {agent.Budget{OutputTokens: 10}, "output_tokens 10/10, output_tokens 20/20", 3},
+		"result_bytes":  {agent.Budget{ResultBytes: 20}, "result_bytes 20/20, result_bytes 40/40", 4},
+		"cost":          {agent.Budget{Cost: 0.001}, "cost 0.001/0.001, cost 0.002/0.002", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) {
+				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 20, Output: 60}}}
+			})
+			run := h.Begin(t, agent.Request{Budget: c.asked, AskAtLimit: true, Interactive: true}).ID
+			asked := agenttest.Find[event.BudgetRequired](generous(t, h, run, bound(c.asked, name)))
+			if len(asked) != 2 || asked[0].Limit != name || asked[0].Used < asked[0].Max || asked[1].Max != 2*asked[0].Max {
+				t.Fatalf("%+v", asked)
+			}
+			events := h.Events(t, run)
+			answered := agenttest.Find[event.BudgetResolved](events)
+			if len(answered) != 2 || !answered[0].Approved || answered[0].Max != asked[1].Max || answered[1].Approved || answered[1].Max != asked[1].Max || answered[1].Reason != "enough" {
+				t.Errorf("%+v", answered)
+			}
+			if got := told(events); got != c.told || h.Tools.Made()["echo"] != c.calls {
+				t.Errorf("told %s, %d calls", got, h.Tools.Made()["echo"])
+			}
+			if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || end.Answer != "Summed up." {
+				t.Errorf("%+v", end)
+			}
+		})
+	}
+}
+
+func bound(b agent.Budget, name string) float64 {
+	return map[string]float64{
+		"tool_calls": float64(b.ToolCalls), "total_tokens": float64(b.TotalTokens), "input_tokens": float64(b.InputTokens),
+		"output_tokens": float64(b.OutputTokens), "result_bytes": float64(b.ResultBytes), "cost": b.Cost,
+	}[name]
+}
+
+// What the operator does not allow, nobody is asked for; nor where nobody wants to be.
+func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
+	for name, c := range map[string]struct {
+		ours  agent.Budget
+		turns int
+		r     agent.Request
+	}{
+		"the operator's own limit":       {agent.Budget{ToolCalls: 1}, 0, agent.Request{AskAtLimit: true, Interactive: true}},
+		"as much as the operator's":      {agent.Budget{ToolCalls: 1}, 0, agent.Request{AskAtLimit: true, Interactive: true, Budget: agent.Budget{ToolCalls: 3}}},
+		"the last turn":                  {agent.Budget{}, 1, agent.Request{AskAtLimit: true, Interactive: true, Budget: agent.Budget{ToolCalls: 1}}},
+		"a request that did not ask":     {agent.Budget{}, 0, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 1}}},
+		"a caller who does not answer":   {agent.Budget{}, 0, agent.Request{AskAtLimit: true, Budget: agent.Budget{ToolCalls: 1}}},
+		"turns, which are no budget":     {agent.Budget{}, 2, agent.Request{AskAtLimit: true, Interactive: true}},
+		"a question that nobody answers": {agent.Budget{}, 0, agent.Request{AskAtLimit: true, Interactive: true, Budget: agent.Budget{ToolCalls: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) {
+				o.Budget, o.MaxTurns, o.AnswerTime = c.ours, c.turns, 20*time.Millisecond
+			})
+			events := h.Events(t, h.Begin(t, c.r).ID)
+			agenttest.Last[event.FinalAnswer](t, events)
+			asked, resolved := agenttest.Find[event.BudgetRequired](events), agenttest.Find[event.BudgetResolved](events)
+			if name != "a question that nobody answers" {
+				if len(asked) > 0 {
+					t.Errorf("%+v", asked)
+				}
+			} else if len(asked) != 1 || len(resolved) != 1 || resolved[0].Approved || resolved[0].Max != 1 || resolved[0].Reason != agent.ErrExpired.Error() {
+				t.Errorf("%+v, %+v", asked, resolved)
+			}
+		})
+	}
+}
+
+func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
+	h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
+	run := h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
+	i := suspended(t, h, run, 1)[0]
+	for args, at := range map[string]string{
+		"": "/args", `{}`: "/args", `[2]`: "/args", `{"max":2,"min":1}`: "/args", `{"max":null}`: "/args/max", `{"max":"2"}`: "/args/max", `{"max":1}`: "/args/max", `{"max":-1}`: "/args/max",
+		`{"max":2.5}`: "/args/max", `{"max":4}`: "/args/max", `{"max":1e300}`: "/args/max",
+	} {
+		var misfit *agent.ContentError
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(args)})
+		if !errors.As(err, &misfit) || misfit.Fields[0].Pointer != at {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	for _, in := range []agent.Input{{}, {Action: "accept"}, {Approved: new(false), Args: content(`{"max":2}`)}, {Approved: new(true), Content: content(`{}`)}} {
+		in.ID = i.ID
+		if _, ok := errors.AsType[*agent.InvalidError](h.Answer(t.Context(), auth.Identity{}, run, in)); !ok {
+			t.Errorf("%+v was taken", in)
+		}
+	}
+	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("a stranger: %v", err)
+	}
+	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
+	events := h.Events(t, run)
+	if asked := agenttest.Find[event.BudgetRequired](events); len(asked) != 1 || h.Tools.Made()["echo"] != 3 {
+		t.Errorf("%+v, %d calls", asked, h.Tools.Made()["echo"])
+	}
+}
+
+// Seconds that somebody gives a run begin where its own ended; while he is asked the clock
+// stands still.
+func TestSecondsCanBeRaised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memoryServer{"hesitate": func(*http.Request) (string, error) { return text("at last"), nil }}
+		tools := server.client(t, mcp.ServerConfig{Name: "m", Timeout: time.Hour})
+		tools.Tools(t.Context())
+		a, err := agent.New(agent.Options{
+			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: event.NewMemory(event.MemoryOptions{}), Grace: time.Hour, AnswerTime: time.Hour, MaxTurns: 99,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &agenttest.House{Agent: a}
+		began := time.Now()
+		run := h.Begin(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
+		i := suspended(t, h, run, 1)[0]
+		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
+			t.Errorf("%+v after %s", i, time.Since(began))
+		}
+		<-time.After(time.Minute) // of a clock that is not real
+		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
+		if i = suspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
+			t.Errorf("%+v", i)
+		}
+		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
+		events := h.Events(t, run)
+		if got := told(events); got != "seconds 8/10, seconds 16/20" {
+			t.Errorf("told %s", got)
+		}
+		if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
+			t.Errorf("%+v after %s", end, time.Since(began))
+		}
+		a.Drain(t.Context())
+		_ = tools.Close()
+	})
+}
+
+// A process may die at any moment of the asking, too.
+func TestARaisedLimitOutlivesItsProcess(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked agent.Budget
+		calls int // that are made
+	}{
+		"after_calls":  {agent.Budget{ToolCalls: 1}, 2},
+		"before_calls": {agent.Budget{TotalTokens: 15}, 1},
+	} {
+		t.Run(name, func(t *testing.T) { testRaisedLimit(t, c.asked, c.calls) })
+	}
+}
+
+func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
+	once := float64(max(budget.ToolCalls, int(budget.TotalTokens)))
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	first := agenttest.Build(t, whileOffered(echoTen), durable(origin))
+	run := first.Begin(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
+	whole := generous(t, first, run.ID, once)
+	want := agenttest.Last[event.FinalAnswer](t, whole)
+	for n, a := range origin.history() {
+		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
+			t.Parallel()
+			log := origin.diedAfter(t, run, n)
+			before, sent := stateOf(t, log, run.ID)
+			h := agenttest.Build(t, whileOffered(echoTen), durable(log))
+			events := generous(t, h, run.ID, once)
+			end := agenttest.Last[event.FinalAnswer](t, events)
+			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
+				t.Errorf("ended with %+v", end)
+			}
+			oneEndingPerCall(t, events)
+			asked, resolved := agenttest.Find[event.BudgetRequired](events), agenttest.Find[event.BudgetResolved](events)
+			if len(asked) != 2 || len(resolved) != 2 || asked[0].Max != once || asked[1].Max != 2*once {
+				t.Errorf("%+v, %+v", asked, resolved)
+			}
+			if made, lost := h.Tools.Made()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
+				t.Errorf("%d calls made; %d ended and %d sent before", made, before["echo"], sent["echo"])
+			}
+			if got := told(events); got != told(whole) {
+				t.Errorf("told %s", got)
+			}
+		})
+	}
+}
