@@ -151,7 +151,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 			}
 		}
 	})
-	if d > 4*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
+	if d > 15*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
 		t.Errorf("third: after %s, %s", d, s.cmd.ProcessState)
 	}
 	r.saw("third: exit 0 after %s", d.Round(100*time.Millisecond))
@@ -169,7 +169,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	s = start(t, "LLM_BASE_URL="+model.URL)
 	d = took(func() { s.stop(t) })
 	s.free(t)
-	if d > 3*time.Second {
+	if d > 15*time.Second {
 		t.Errorf("without runs it took %s", d)
 	}
 }

@@ -95,7 +95,7 @@ func TestF13AHangingToolIsTimedOutAndCancelled(t *testing.T) {
 	s := calls(t, tool.url, "TIMEOUT=300ms")
 	r.fails(s, "timeout")
 	late := took(func() { within(t, left, "the end of the request at the server") })
-	if late > time.Second {
+	if late > 5*time.Second {
 		t.Errorf("after %s", late)
 	}
 	r.saw("told")
@@ -117,11 +117,12 @@ func TestF14ProgressForEverEndsAtTheAbsoluteMaximum(t *testing.T) {
 			}
 		}
 	})
-	s := calls(t, tool.url, "TIMEOUT=200ms")
+	// Long enough that a busy machine's pauses are no silence of the server's.
+	s := calls(t, tool.url, "TIMEOUT=800ms")
 	var got story
 	d := took(func() { got = s.stream(t, nil) })
 	errs := got.of("tool_error")
-	if len(errs) != 1 || errs[0].Kind != "timeout" || d < 2*time.Second || len(got.of("tool_progress")) < 5 {
+	if len(errs) != 1 || errs[0].Kind != "timeout" || d < 8*time.Second || len(got.of("tool_progress")) < 5 {
 		t.Errorf("%+v after %s, %d progress", errs, d, len(got.of("tool_progress")))
 	}
 	r.saw("%s", errs.last().Kind)

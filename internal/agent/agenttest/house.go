@@ -47,6 +47,8 @@ type ToolServer struct {
 	Left     chan struct{} // the tool "wait" saw its context end
 	Together chan struct{} // the tool "meet" leaves when it is closed
 
+	over chan struct{} // closed when the test is
+
 	mu    sync.Mutex // protects what follows
 	gifts map[string]json.RawMessage
 	made  map[string]int // calls that arrived, by tool
@@ -58,7 +60,7 @@ type sum struct {
 }
 
 func newToolServer(t testing.TB) *ToolServer {
-	s := &ToolServer{Entered: make(chan string, 64), Left: make(chan struct{}, 64), Together: make(chan struct{})}
+	s := &ToolServer{Entered: make(chan string, 64), Left: make(chan struct{}, 64), Together: make(chan struct{}), over: make(chan struct{})}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
 	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
 		return nil, map[string]float64{"sum": in.A + in.B}, nil
@@ -74,8 +76,11 @@ func newToolServer(t testing.TB) *ToolServer {
 	})
 	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		s.Entered <- "wait"
-		<-ctx.Done()
-		s.Left <- struct{}{}
+		select {
+		case <-ctx.Done():
+			s.Left <- struct{}{}
+		case <-s.over: // or a call that nobody ended would hold the test up
+		}
 		return nil, nil, ctx.Err()
 	})
 	sdk.AddTool(server, &sdk.Tool{Name: "meet"}, func(ctx context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
@@ -132,6 +137,7 @@ func newToolServer(t testing.TB) *ToolServer {
 	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(func() {
+		close(s.over)
 		web.Close()
 		// A session whose handshake was cut short was never told of its end.
 		for session := range server.Sessions() {
