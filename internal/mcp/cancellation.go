@@ -21,8 +21,8 @@ const (
 // send the headers with the result. A repetition does no harm, since whoever gets one too
 // many has to ignore it (2025-11-25 basic/utilities/cancellation).
 //
-// A call that is read t after it was cancelled, up to 3 s, is so cancelled at most t +
-// 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
+// A call that is read within readTime, and t after it was cancelled, is so cancelled at
+// most t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
 // nothing can overtake.
 func (g guard) takeBack(r *http.Request, x *exchange) (*http.Response, error) {
 	if !x.sent.Load() {
@@ -40,6 +40,7 @@ func (g guard) takeBack(r *http.Request, x *exchange) (*http.Response, error) {
 // repeat sends r, which cancels the request of x, again and again until the server must
 // have read that request.
 func (g guard) repeat(r *http.Request, x *exchange) {
+	defer recovered(g.log, func(*failure) {})
 	// The SDK ends r's own context when the first one is sent.
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer stop()
