@@ -43,7 +43,7 @@ type guard struct {
 	listen bool // each session has a standing stream, if the server has one
 	watch  bool // where resources can be subscribed to
 	log    *slog.Logger
-	rests  *sync.WaitGroup // of streams that are read to their end here
+	rests  *sync.WaitGroup // what nobody else waits for: streams that are read to their end, and repeated cancellations
 }
 
 func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
@@ -76,6 +76,8 @@ func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 		// a server that doesn't answer holds the handshake up by 5 s.
 		closeBody(r)
 		return emptyReply(r, http.StatusAccepted), nil
+	case method == cancelled:
+		return g.takeBack(r, x)
 	}
 	bound := sideTime
 	if method == "" {
