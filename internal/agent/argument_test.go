@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -34,7 +35,7 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 		})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestAToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	offer()
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -142,7 +143,7 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	tools, err := mcp.New([]mcp.ServerConfig{
 		{Name: "open", URL: v.open, DenyTools: []string{"wipe_disk"}, ApproveTools: []string{"transfer"}, Resources: []string{"doc://*"}},
 		{Name: "other", URL: v.other},
-	}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"answerd/internal/mcp"
 )
@@ -66,7 +67,7 @@ func (s memoryServer) client(t *testing.T, configs ...mcp.ServerConfig) *mcp.Cli
 		configs[i].URL = "http://localhost/" + configs[i].Name
 	}
 	c, err := mcp.New(configs, mcp.Options{
-		Logger: slog.New(slog.DiscardHandler), Transport: func(http.RoundTripper) http.RoundTripper { return s },
+		Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute, Transport: func(http.RoundTripper) http.RoundTripper { return s },
 	})
 	if err != nil {
 		t.Fatal(err)

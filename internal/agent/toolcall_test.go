@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
@@ -19,7 +20,7 @@ import (
 // by name; and at once, while its server is still being connected.
 func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -40,7 +41,7 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestTheSearchTakesNoNameFromATool(t *testing.T) {
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
 	cfg, _ := mcp.SingleServer(web.URL)
-	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

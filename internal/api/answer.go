@@ -67,6 +67,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 // takes the run along; one that is told of the wait does not.
 func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
+	rest := watch.Rest()
 	var over <-chan struct{} // patience, while the run waits for a person
 	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
@@ -112,8 +113,12 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			p.Instance = "/runs/" + id
 			return event.Run{}, p
 		}
+		more := page.More
+		if see == nil && rest != nil {
+			more, rest = rest, nil // it closes once; from then on there may be more
+		}
 		select {
-		case <-page.More:
+		case <-more:
 		case <-over:
 			run, err := h.Log.Run(ctx, id)
 			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {

@@ -14,7 +14,8 @@ import (
 
 // wire sends bytes as they are on a connection of their own and reads the first
 // response; a 100 is not skipped. With ends it closes its half of the connection, which
-// for net/http is a caller who leaves.
+// for net/http is a caller who leaves. The server may have answered, and closed, before
+// all is sent or that half is closed; if its answer is lost with that, reading says so.
 func (s *service) wire(t *testing.T, bytes string, ends bool) *http.Response {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -22,13 +23,9 @@ func (s *service) wire(t *testing.T, bytes string, ends bool) *http.Response {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, bytes); err != nil {
-		t.Fatal(err)
-	}
+	_, _ = io.WriteString(c, bytes)
 	if ends {
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		_ = c.(*net.TCPConn).CloseWrite()
 	}
 	method, _, _ := strings.Cut(bytes, " ")
 	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})

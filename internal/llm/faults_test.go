@@ -45,37 +45,6 @@ func TestAConnectionLostBeforeTheReplyIsRetried(t *testing.T) {
 	}
 }
 
-// F2
-func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
-	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
-	headersOnly := holds("")
-	for name, step := range map[string]http.HandlerFunc{"no reply": silent, "headers only": headersOnly} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, m := play(t, OpenAIConfig{FirstByteTimeout: 50 * time.Millisecond, MaxRetries: 2}, step)
-			_, err := ask(t.Context(), m, question)
-			if e := wantError(t, err, ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
-				t.Errorf("%+v", e)
-			}
-			if n := len(s.received()); n != 1 {
-				t.Errorf("%d requests", n)
-			}
-		})
-	}
-}
-
-// F3
-func TestAStallInMidStreamIsATimeoutAndNotRetried(t *testing.T) {
-	s, m := play(t, OpenAIConfig{IdleTimeout: 50 * time.Millisecond, MaxRetries: 2}, holds(events(says("a"))))
-	parts, err := ask(t.Context(), m, question)
-	if e := wantError(t, err, ModelTimeout); e.Public != publicIdle {
-		t.Errorf("%+v", e)
-	}
-	if len(parts) != 1 || len(s.received()) != 1 {
-		t.Errorf("%d parts, %d requests", len(parts), len(s.received()))
-	}
-}
-
 // F4
 func TestACutStreamIsTruncated(t *testing.T) {
 	for name, wire := range map[string]string{

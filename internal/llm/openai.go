@@ -40,6 +40,9 @@ const (
 	defaultFirstByteTimeout = 60 * time.Second
 	defaultIdleTimeout      = 30 * time.Second
 	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
+	// Go's default of 4 KiB sends a request with ten tools in two pieces, the second of them
+	// copied once more.
+	writeBuffer = 16 << 10
 )
 
 // OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
@@ -61,6 +64,7 @@ type OpenAI struct {
 func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 	own := http.DefaultTransport.(*http.Transport).Clone()
 	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
+	own.WriteBufferSize = writeBuffer
 	own.DisableCompression = true // compressed streams are held back by whoever compresses
 	var transport http.RoundTripper = own
 	if cfg.Transport != nil {

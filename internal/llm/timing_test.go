@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +103,45 @@ func TestTheTimeoutsAreTheConfiguredOnes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// F2
+func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
+	for name, reply := range map[string]*http.Response{"no reply": nil, "headers only": {StatusCode: 200}} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			silent := transport(func(*http.Request, *io.PipeWriter) *http.Response {
+				requests.Add(1)
+				return reply
+			})
+			timed(t, OpenAIConfig{Transport: silent.instead, MaxRetries: 2}, func(_ []Part, err error, _ time.Duration) {
+				if e := wantError(t, err, ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
+					t.Errorf("%+v", e)
+				}
+				if n := requests.Load(); n != 1 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
+// F3
+func TestAStallInMidStreamIsATimeoutAndNotRetried(t *testing.T) {
+	var requests atomic.Int32
+	stalls := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
+		requests.Add(1)
+		go func() { _, _ = io.WriteString(body, events(says("a"))) }()
+		return &http.Response{StatusCode: 200}
+	})
+	timed(t, OpenAIConfig{Transport: stalls.instead, MaxRetries: 2}, func(parts []Part, err error, _ time.Duration) {
+		if e := wantError(t, err, ModelTimeout); e.Public != publicIdle {
+			t.Errorf("%+v", e)
+		}
+		if n := requests.Load(); len(parts) != 1 || n != 1 {
+			t.Errorf("%d parts, %d requests", len(parts), n)
+		}
+	})
 }
 
 // A slow consumer is not a slow endpoint: the idle time runs only while bytes are awaited.

@@ -35,6 +35,7 @@ type exchangeKey struct{}
 // was sent, and the bytes of the answer as they were received.
 type exchange struct {
 	ctx       context.Context
+	life      context.Context // of the server
 	cancel    context.CancelCauseFunc
 	release   func() // frees what ctx holds
 	session   *session
@@ -50,6 +51,7 @@ type exchange struct {
 	tokens    sender            // of the caller; nil: the session's, or the server's
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
+	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns
 	renewed atomic.Bool  // a token was renewed once already
 	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
@@ -72,7 +74,7 @@ type exchange struct {
 
 // newExchange is an exchange under ctx that ends at deadline, or when life does.
 func newExchange(ctx, life context.Context, deadline time.Time) *exchange {
-	x := &exchange{}
+	x := &exchange{life: life}
 	cctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	x.limit.start(deadline, func() { cancel(errTimeout) })
@@ -103,7 +105,10 @@ func (x *exchange) source() sender {
 // traced is ctx, noting when a connection was had.
 func (x *exchange) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) {
+			x.sentAt.Store(time.Now().UnixNano())
+			x.sent.Store(true)
+		},
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ type guard struct {
 	listen bool // each session has a standing stream, if the server has one
 	watch  bool // where resources can be subscribed to
 	log    *slog.Logger
-	rests  *sync.WaitGroup // of streams that are read to their end here
+	rests  *sync.WaitGroup // what nobody else waits for: streams that are read to their end, and repeated cancellations
 }
 
 func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
@@ -75,6 +76,8 @@ func (g guard) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 		// a server that doesn't answer holds the handshake up by 5 s.
 		closeBody(r)
 		return emptyReply(r, http.StatusAccepted), nil
+	case method == cancelled:
+		return g.takeBack(r, x)
 	}
 	bound := sideTime
 	if method == "" {
@@ -90,20 +93,38 @@ func outgoing(r *http.Request) (id jsonrpc.ID, method string, err error) {
 	if err != nil {
 		return id, "", fmt.Errorf("read the request again: %w", err)
 	}
-	// Not jsonrpc.DecodeMessage, which costs 50 KiB: this is the SDK's own writing.
+	// Not jsonrpc.DecodeMessage, which costs 50 KiB: this is the SDK's own writing. For
+	// the same reason it is valid.
 	data := make([]byte, max(r.ContentLength, 0))
 	if _, err := io.ReadFull(body, data); err != nil {
 		return id, "", fmt.Errorf("read the request again: %w", err)
 	}
-	var w struct {
-		ID     any    `json:"id"`
-		Method string `json:"method"`
+	for name, value := range members(data) {
+		switch name {
+		case "id":
+			id, err = idOf(value)
+		case "method":
+			method, _ = textOf(value)
+		}
+		if err != nil {
+			return id, "", fmt.Errorf("read the request again: %w", err)
+		}
 	}
-	if err := json.Unmarshal(data, &w); err != nil {
-		return id, "", fmt.Errorf("read the request again: %w", err)
+	return id, method, nil
+}
+
+// idOf is the id that a JSON value stands for, which is valid. Ours are numbers, and to
+// read one by way of any costs more than all else in the message: strconv.ParseFloat needs
+// so much stack that the call's goroutine gets a larger one there, copied, each time.
+func idOf(value json.RawMessage) (jsonrpc.ID, error) {
+	if n, err := strconv.ParseInt(string(value), 10, 53); err == nil {
+		return jsonrpc.MakeID(float64(n))
 	}
-	id, err = jsonrpc.MakeID(w.ID)
-	return id, w.Method, err
+	var id any
+	if err := json.Unmarshal(value, &id); err != nil {
+		return jsonrpc.ID{}, err
+	}
+	return jsonrpc.MakeID(id)
 }
 
 // stale reports whether r carries the id of a session that the server forgot.

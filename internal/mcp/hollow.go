@@ -64,11 +64,7 @@ func plainAnswer(data []byte) *jsonrpc.Response {
 	if string(version) != `"2.0"` || result == nil {
 		return nil
 	}
-	var raw any
-	if json.Unmarshal(rawID, &raw) != nil {
-		return nil
-	}
-	id, err := jsonrpc.MakeID(raw)
+	id, err := idOf(rawID)
 	if err != nil || !id.IsValid() {
 		return nil
 	}

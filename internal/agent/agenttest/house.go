@@ -160,7 +160,7 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), config
 	for _, f := range configure {
 		f(&server)
 	}
-	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
+	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

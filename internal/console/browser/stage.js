@@ -1,8 +1,10 @@
 // What the browser tests stand on: the demo as it ships, a real Chromium, a proxy that
 // cuts connections, and answers written out by hand for what the demo never says.
 import { spawn, execFileSync } from "node:child_process";
+import { generateKeyPairSync, sign } from "node:crypto";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import http from "node:http";
 import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -78,11 +80,33 @@ export async function startIAM() {
   return { url, stop, token };
 }
 
+/** Starts an issuer whose tokens live as long as a test wants: the demo's live for minutes. */
+export async function startIssuer() {
+  const { publicKey, privateKey } = generateKeyPairSync("rsa", { modulusLength: 2048 });
+  const keys = JSON.stringify({ keys: [{ ...publicKey.export({ format: "jwk" }), kid: "k", alg: "RS256", use: "sig" }] });
+  const server = http.createServer((_, reply) => reply.setHeader("Content-Type", "application/json").end(keys));
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  const url = `http://127.0.0.1:${server.address().port}`;
+  /** A token that is taken for so many seconds: the service takes it a minute longer than it says. */
+  function token(audience, seconds) {
+    const now = Math.floor(Date.now() / 1000);
+    const claims = { iss: url, aud: audience, sub: "ada", iat: now - 120, exp: now - 60 + seconds };
+    const signed = [{ alg: "RS256", kid: "k", typ: "at+jwt" }, claims].map((part) => Buffer.from(JSON.stringify(part)).toString("base64url")).join(".");
+    return `${signed}.${sign("sha256", Buffer.from(signed), privateKey).toString("base64url")}`;
+  }
+  const stop = () => new Promise((done) => (server.close(done), server.closeAllConnections()));
+  return { url, stop, token };
+}
+
 /** Keeps what the page looks like, for people to look at: shots/, or SHOTS. */
 export async function shoot(page, name) {
-  // What fades in is to be seen.
-  await page.evaluate(() => Promise.all(document.getAnimations().filter((a) => a.effect?.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => {}))));
+  await fadedIn(page);
   await page.screenshot({ path: path.join(process.env.SHOTS ?? fileURLToPath(new URL("shots", import.meta.url)), `${name}.png`) });
+}
+
+/** Waits for what fades in: halfway its colours are others. */
+function fadedIn(page) {
+  return page.evaluate(() => Promise.all(document.getAnimations().filter((a) => a.effect?.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => {}))));
 }
 
 /** A browser with an empty profile that talks to nobody on its own account. */
@@ -139,6 +163,7 @@ export async function answered(page) {
 export async function accessible(page) {
   const source = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
   await page.evaluate(source);
+  await fadedIn(page);
   const { violations } = await page.evaluate(() => window.axe.run());
   const told = violations.map((v) => `${v.id}: ${v.help}\n  ${v.nodes.map((n) => n.html).join("\n  ")}`);
   assert.deepEqual(told, []);

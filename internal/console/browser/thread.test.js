@@ -26,7 +26,8 @@ describe("the conversations of a browser", { skip: missing }, () => {
     page.on("request", (r) => r.url().endsWith("/answer/stream") && posts.push(r.url()));
     await ask(page, "What is 2 + 3?");
     await answered(page);
-    await ask(page, slow);
+    // Longer than a reload takes on a busy machine.
+    await ask(page, "Write a slow report about tea in 8 steps of 1500 ms");
     await page.getByText(/^\d of 8/).waitFor();
     await page.reload();
     await page.getByRole("button", { name: "Stop" }).waitFor();

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { accessible, answered, ask, fits, missing, openPage, shoot, startBrowser, startDemo, startIAM, watch } from "./stage.js";
+import { accessible, answered, ask, fits, missing, openPage, shoot, startBrowser, startDemo, startIAM, startIssuer, watch } from "./stage.js";
 
 describe("the console behind authentication", { skip: missing }, () => {
   const dir = mkdtempSync(path.join(tmpdir(), "answerd-console-"));
@@ -68,6 +68,65 @@ describe("the console behind authentication", { skip: missing }, () => {
     assert.deepEqual(others.filter((f) => !f.includes("401")), []);
     await page.getByRole("button", { name: "Forget it" }).click();
     assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+    await close();
+  });
+});
+
+describe("a token that ends before the run", { skip: missing }, () => {
+  const audience = "answerd-demo";
+  let issuer, demo, browser;
+  before(async () => {
+    [issuer, browser] = await Promise.all([startIssuer(), startBrowser()]);
+    demo = await startDemo({ AUTH_ISSUER: issuer.url, AUTH_AUDIENCE: audience, AUTH_JWKS_URL: issuer.url, DISCONNECT_GRACE: "5m" });
+  });
+  after(async () => {
+    await browser?.close();
+    await demo?.stop();
+    await issuer?.stop();
+  });
+
+  it("is asked for again, and the run goes on where it was, with nothing twice", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url);
+    const field = page.getByLabel("Bearer token");
+    const use = async (seconds) => {
+      await field.fill(issuer.token(audience, seconds));
+      await field.press("Enter");
+    };
+    await field.waitFor();
+    await use(600);
+    await page.locator('.server[data-state="connected"]').waitFor();
+    // Only the question is to have the short one, however slow the machine.
+    await page.getByRole("button", { name: "Forget it" }).click();
+    const sent = [];
+    page.on("request", (r) => r.url().endsWith("/answer/stream") && sent.push(r.headers()));
+    await ask(page, "Write a slow report about tea in 10 steps of 2000 ms");
+    await field.waitFor();
+    await use(6);
+    await page.getByRole("progressbar").waitFor();
+    await page.getByText("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.").waitFor();
+    assert.equal(await page.locator(".status").textContent(), "Waiting for a new token");
+    assert.equal(await field.evaluate((node) => node === document.activeElement), true);
+    assert.equal(await page.locator('.call[data-state="running"]').count(), 1);
+    await fits(page);
+    await accessible(page);
+    await shoot(page, "9-token-expired");
+    assert.equal(sent.length, 2); // refused, and the one whose stream ended: none with a token that had
+    await field.fill("not.a.token");
+    await field.press("Enter");
+    await page.getByText("The token was not accepted.").waitFor();
+    await use(600);
+    await page.locator(".status", { hasText: "Running a tool" }).waitFor();
+    await answered(page);
+    assert.equal(sent.length, 4);
+    assert.match(sent[3]["last-event-id"], /^run_\w+:[1-9]\d*$/);
+    assert.equal(sent[3]["idempotency-key"], sent[0]["idempotency-key"]);
+
+    const [run] = sent[3]["last-event-id"].split(":");
+    const { answer } = await (await fetch(`${demo.url}runs/${run}`, { headers: { Authorization: `Bearer ${issuer.token(audience, 600)}` } })).json();
+    assert.equal(await page.locator(".text").innerText(), answer);
+    assert.deepEqual(await Promise.all([".turn", ".call", ".text", ".metadata"].map((part) => page.locator(part).count())), [1, 1, 1, 1]);
+    assert.equal(await page.locator('.call[data-state="done"]').count(), 1);
+    assert.deepEqual(faults.filter((f) => !f.includes("401")), []);
     await close();
   });
 });

@@ -3,6 +3,7 @@
 import { CallView } from "./call.js";
 import { Problem } from "./client.js";
 import { element } from "./element.js";
+import { LimitView } from "./limit.js";
 import { aboutRun } from "./metadata.js";
 import { reasoningPart, textPart } from "./parts.js";
 import { duration } from "./time.js";
@@ -34,6 +35,10 @@ export class AnswerView {
   #parts = new Map();
   /** @type {Map<string, {view: CallView, step: number}>} by call_id */
   #calls = new Map();
+  /** @type {Map<string, LimitView>} by interrupt_id */
+  #limits = new Map();
+  /** @type {HTMLElement | null} what says that a limit was reached, until a card does */
+  #reached = null;
   /** @type {Set<{draw: () => void}>} whose text has grown since the last frame */
   #stale = new Set();
   #frame = 0;
@@ -58,6 +63,7 @@ export class AnswerView {
   /** @param {RunEvent | ConnectionEvent} event */
   apply(event) {
     if (event.type === "connection") return this.#connection(/** @type {ConnectionEvent} */ (event));
+    if (event.type === "token_expired") return void (this.#status.textContent = "Waiting for a new token");
     this.#timeline.apply(/** @type {RunEvent} */ (event));
     switch (event.type) {
       case "start":
@@ -71,7 +77,11 @@ export class AnswerView {
         this.#reset(event.step);
         break;
       case "budget":
-        this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        this.#reached = this.note(`Limit ${event.limit}: ${event.used} of ${event.max} used.`);
+        break;
+      case "budget_required":
+      case "budget_resolved":
+        this.#applyLimit(/** @type {RunEvent} */ (event));
         break;
       case "suspended":
         this.#now("Waiting for you");
@@ -118,6 +128,7 @@ export class AnswerView {
     this.#draw();
     for (const part of this.#parts.values()) part.close();
     for (const { view } of this.#calls.values()) view.close();
+    for (const limit of this.#limits.values()) limit.close();
     this.#status.remove();
   }
 
@@ -156,7 +167,7 @@ export class AnswerView {
     if (!call) return;
     call.apply(event);
     if (event.type === "tool_call_args") this.#drawSoon(call);
-    const running = [...this.#calls.values()].filter(({ view }) => !view.ended && !view.asks).length;
+    const running = this.#running;
     if (event.type === "approval_required" || event.type === "elicitation") {
       this.#announce(`The tool ${call.name} waits for you`);
     } else if (event.type === "tool_call") {
@@ -168,6 +179,25 @@ export class AnswerView {
       this.#announce(`The tool ${call.name} ${event.type === "tool_error" ? "failed" : "is done"}`);
       if (running > 0) this.#now(running === 1 ? "Running a tool" : `Running ${running} tools`);
     }
+  }
+
+  /** @param {RunEvent} event */
+  #applyLimit(event) {
+    if (event.type === "budget_required") {
+      this.#reached?.remove();
+      const limit = this.#add(new LimitView(event, (answer) => this.#page.send(this.runID, answer)));
+      this.#limits.set(event.interrupt_id, limit);
+      this.#announce(`The run has reached its limit of ${limit.name} and waits for you`);
+      return;
+    }
+    this.#limits.get(event.interrupt_id)?.resolve(event);
+    const running = this.#running;
+    this.#now(running === 0 ? "Going on" : running === 1 ? "Running a tool" : `Running ${running} tools`);
+  }
+
+  /** How many calls go on and wait for nobody. */
+  get #running() {
+    return [...this.#calls.values()].filter(({ view }) => !view.ended && !view.asks).length;
   }
 
   /** @param {RunEvent} event */
@@ -236,7 +266,9 @@ export class AnswerView {
 
   /** Says something beside the answer. @param {string} text */
   note(text) {
-    this.#body.append(element("p", { class: "notice" }, text));
+    const shown = element("p", { class: "notice" }, text);
+    this.#body.append(shown);
+    return shown;
   }
 
   /**

@@ -22,6 +22,8 @@ export class Problem extends Error {
 /** Speaks to the service, with a token where it wants one. */
 export class Client {
   #token;
+  /** @type {WeakMap<Response, string>} the token that was sent for it */
+  #sent = new WeakMap();
 
   /** @param {import("./token.js").Token} token */
   constructor(token) {
@@ -43,12 +45,27 @@ export class Client {
       const headers = new Headers(options.headers);
       if (token) headers.set("Authorization", `Bearer ${token}`);
       const response = await fetch(path, { ...options, headers, cache: "no-store", redirect: "manual" });
-      if (response.ok) return response;
+      if (response.ok) {
+        this.#sent.set(response, token);
+        return response;
+      }
       const problem = await readProblem(response);
       if (response.status !== 401) throw problem;
       // Another request may have got a new token meanwhile.
-      if (this.#token.value === token) await this.#token.ask(problem.message, options.signal);
+      if (this.#token.value === token) await this.#token.ask(token ? `The token was not accepted. ${problem.message}` : problem.message, options.signal);
     }
+  }
+
+  /**
+   * Asks the reader for another token than the one of this response, which has ended in
+   * the middle of it; not if there is another already.
+   *
+   * @param {Response} response
+   * @param {AbortSignal} signal ends the waiting
+   */
+  async renew(response, signal) {
+    if (this.#token.value !== this.#sent.get(response)) return;
+    await this.#token.ask("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.", signal);
   }
 
   /**

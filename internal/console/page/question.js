@@ -1,6 +1,6 @@
 // @ts-check
-// What a run waits for the reader to decide: the approval of a call, or what an MCP
-// server asks. All of it is hostile text about to be agreed to.
+// What a run waits for the reader to decide: the approval of a call, what an MCP server
+// asks, or more of a limit. All of it is hostile text about to be agreed to.
 import { element } from "./element.js";
 import { fieldsOf } from "./fields.js";
 
@@ -20,7 +20,7 @@ export function approvalForm(event, send) {
   const reason = element("input", { type: "text", maxlength: 500 });
   const approve = element("button", { type: "submit" }, "Approve");
   const refuse = element("button", { type: "button", class: "quiet" }, "Refuse");
-  const form = question(event, [
+  const form = question(event, whoAsks(event), [
     element("details", {}, element("summary", { class: "small" }, "Change the arguments"), args),
     element("label", { class: "field" }, element("span", {}, "Reason, for the model"), reason),
   ], [approve, refuse]);
@@ -44,7 +44,7 @@ export function elicitationForm(event, send) {
   const fields = fieldsOf(event.schema);
   const accept = element("button", { type: "submit" }, event.mode === "url" ? "I have done it" : "Send");
   const decline = element("button", { type: "button", class: "quiet" }, "Decline");
-  const form = question(event, event.mode === "url" ? address(event.url, url) : [element("div", { class: "fields" }, ...fields.map((f) => f.root))], [accept, decline]);
+  const form = question(event, whoAsks(event), event.mode === "url" ? address(event.url, url) : [element("div", { class: "fields" }, ...fields.map((f) => f.root))], [accept, decline]);
   form.onAnswer(accept, () => {
     const content = event.mode === "url" ? {} : { content: Object.fromEntries(fields.flatMap((f) => f.entry())) };
     return send({ id: event.interrupt_id, action: "accept", ...content });
@@ -54,16 +54,47 @@ export function elicitationForm(event, send) {
 }
 
 /**
+ * The form for one budget_required event.
+ *
  * @param {RunEvent} event
+ * @param {string} name of the limit, as people read it
+ * @param {Send} send
+ */
+export function limitForm(event, name, send) {
+  const whole = event.limit !== "seconds" && event.limit !== "cost";
+  const reached = Math.max(event.max, event.used);
+  // Whether it is enough, and not beyond the operator's own limit, the service says.
+  const most = element("input", { type: "number", required: true, min: whole ? Math.floor(reached) + 1 : reached, step: whole ? 1 : "any" });
+  most.value = String(2 * reached);
+  const reason = element("input", { type: "text", maxlength: 500 });
+  const allow = element("button", { type: "submit" }, "Allow more");
+  const deny = element("button", { type: "button", class: "quiet" }, "Deny");
+  const form = question(event, "The run waits for you", [element("div", { class: "fields" },
+    element("label", { class: "field" }, element("span", {}, `New limit of ${name}`), most),
+    element("label", { class: "field" }, element("span", {}, "Reason (optional)"), reason))], [allow, deny]);
+  const because = () => (reason.value ? { reason: reason.value } : {});
+  form.onAnswer(allow, () => send({ id: event.interrupt_id, approved: true, ...because(), args: { max: Number(most.value) } }));
+  form.onAnswer(deny, () => send({ id: event.interrupt_id, approved: false, ...because() }));
+  return form.root;
+}
+
+/** @param {RunEvent} event of a call */
+function whoAsks(event) {
+  return `${event.tool} of ${event.server} waits for you`;
+}
+
+/**
+ * @param {RunEvent} event
+ * @param {string} who waits, as the beginning of a sentence
  * @param {Node[]} parts
  * @param {HTMLButtonElement[]} buttons
  */
-function question(event, parts, buttons) {
+function question(event, who, parts, buttons) {
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
   const until = new Date(event.expires_at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   const root = element("form", { class: "ask", autocomplete: "off" },
     element("p", { class: "ask-message" }, visible(event.message)),
-    element("p", { class: "small" }, `${event.tool} of ${event.server} waits for you until ${until}.`),
+    element("p", { class: "small" }, `${who} until ${until}.`),
     ...parts, problem, element("div", { class: "row" }, ...buttons));
   /** @type {() => Promise<void>} of the button that Enter stands for */
   let submit = async () => {};

@@ -51,7 +51,9 @@ export function following(run) {
  * taken up again at the last position.
  *
  * It ends after the run's last event. At one that waits for a person the service ends the
- * stream, and goes on with it in the next: this waits there.
+ * stream, and goes on with it in the next: this waits there. Where the token ends before
+ * the run, the reader is asked for another, after a token_expired event without a place
+ * of its own.
  *
  * @param {import("./client.js").Client} client
  * @param {Source} source
@@ -71,6 +73,7 @@ export async function* follow(client, source, signal) {
     try {
       if (position.id) request.headers["Last-Event-ID"] = position.id;
       const response = await client.send(path, request);
+      let expired = false;
       if (response.status === 204 || !response.body) return; // ended, and all of it was seen
       up = Date.now();
       if (attempt > 0) yield { type: "connection", up: true, wait: 0 };
@@ -79,6 +82,13 @@ export async function* follow(client, source, signal) {
         yield event;
         if (terminal.has(event.type)) return;
         suspended = event.type === "suspended";
+        expired = event.type === "token_expired";
+      }
+      if (expired) {
+        await client.renew(response, signal);
+        yield { type: "connection", up: true, wait: 0 };
+        attempt = -1;
+        continue;
       }
       if (suspended) {
         attempt = -1;
@@ -112,6 +122,7 @@ export async function* follow(client, source, signal) {
 async function* newEvents(body, position) {
   for await (const frame of readFrames(body, silence)) {
     const event = decode(frame.data);
+    if (event.type === "token_expired") return yield event; // none of the run's: its seq is the last one's
     if (event.seq <= position.seq) continue;
     if (event.seq !== position.seq + 1) {
       throw new Problem(0, { code: "gap", detail: "A part of the run is missing from the stream." });

@@ -1,6 +1,7 @@
 // @ts-check
 // Where the time of a run went, by the service's clock: model calls, tool calls, and
 // waiting for a person.
+import { limitName } from "./limit.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {"model" | "tool" | "wait"} Kind */
@@ -20,7 +21,7 @@ export class Timeline {
   #started = NaN;
   /** @type {Row | null} */
   #step = null;
-  /** @type {Map<string, Row>} by call_id */
+  /** @type {Map<string, Row>} by call_id, or interrupt_id of a limit */
   #calls = new Map();
 
   /** @param {RunEvent} event */
@@ -47,6 +48,12 @@ export class Timeline {
       case "approval_resolved":
       case "elicitation_resolved":
         this.#turn(event.call_id, "tool", at);
+        break;
+      case "budget_required":
+        this.#calls.set(event.interrupt_id, this.#row(`Limit of ${limitName(event)}`, "wait", at));
+        break;
+      case "budget_resolved":
+        this.#end(this.#calls.get(event.interrupt_id) ?? null, at);
         break;
       case "tool_result":
       case "tool_error":

@@ -25,12 +25,12 @@ export class Token {
   /**
    * Shows the form and waits until it has been filled in.
    *
-   * @param {string} reason why, as the service says it
+   * @param {string} reason why, for the reader
    * @param {AbortSignal | null} [signal] ends the waiting, not the asking
    * @returns {Promise<void>}
    */
   ask(reason, signal) {
-    this.#reason.textContent = this.value ? `The token was not accepted. ${reason}` : reason;
+    this.#reason.textContent = reason;
     if (!this.#waiting) {
       this.#waiting = Promise.withResolvers();
       this.#form.hidden = false;

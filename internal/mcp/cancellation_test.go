@@ -1,0 +1,112 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// reached waits until there says so.
+func reached(t *testing.T, what string, there <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-there:
+	case <-time.After(time.Minute):
+		t.Errorf("waited a minute for %s", what)
+	}
+}
+
+// F13: over HTTP the cancellation may be at the server before its call, and a server drops
+// what names no request that it knows.
+func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
+	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
+	var read atomic.Bool
+	s := &script{
+		before: func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPost || !strings.Contains(peek(r), cancelled) {
+				return false
+			}
+			to := overtaken
+			if read.Load() {
+				to = told
+			}
+			to <- struct{}{}
+			w.WriteHeader(http.StatusAccepted)
+			return true
+		},
+		call: func(http.ResponseWriter, *http.Request, message) {
+			defer close(left)
+			close(arrived)
+			reached(t, "the cancellation", overtaken)
+			read.Store(true)
+			reached(t, "the cancellation once more", told)
+		},
+	}
+	c := open(t, Options{}, ServerConfig{Name: "a", ProtocolVersion: "2025-11-25", URL: serve(t, s).URL})
+	c.Tools(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Cancelled {
+		t.Error(err)
+	}
+	reached(t, "the call to end", left)
+}
+
+// F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP
+// a call and its cancellation go over two connections; the other transports keep order.
+// ANSWERD_CANCELS is how many calls there are per transport.
+func TestACallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
+	calls, err := strconv.Atoi(os.Getenv("ANSWERD_CANCELS"))
+	if err != nil {
+		calls = 60
+	}
+	for name, cfg := range map[string]ServerConfig{
+		"http 2025-11-25":      {ProtocolVersion: "2025-11-25"},
+		"http 2026-07-28":      {ProtocolVersion: "2026-07-28"},
+		"websocket 2025-11-25": {Type: TypeWebSocket, ProtocolVersion: "2025-11-25"},
+		"websocket 2026-07-28": {Type: TypeWebSocket, ProtocolVersion: "2026-07-28"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun, over := make(chan struct{}, calls), make(chan struct{}, calls)
+			server := tools(func(s *sdk.Server) {
+				rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					begun <- struct{}{}
+					<-ctx.Done()
+					over <- struct{}{}
+					return nil, ctx.Err()
+				})
+			})
+			switch {
+			case cfg.Type == TypeWebSocket:
+				cfg.URL = wsServer(t, newWSSDK(t, server)).URL
+			case cfg.ProtocolVersion >= statelessVersion:
+				cfg.URL = serve(t, handler(server, flavours["stateless sse"])).URL
+			default:
+				cfg.URL = serve(t, handler(server, flavours["stateful sse"])).URL
+			}
+			cfg.Name = "a"
+			c := open(t, Options{}, cfg)
+			c.Tools(t.Context())
+			for i := range calls {
+				// From before the call is sent until the tool has it.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+				_, err := c.Call(ctx, Call{Tool: "hang"})
+				cancel()
+				kind(t, err)
+			}
+			for n := len(begun); n > 0 && !t.Failed(); n-- {
+				reached(t, "a call that began to end", over)
+			}
+		})
+	}
+}
