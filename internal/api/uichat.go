@@ -106,6 +106,10 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return err
 	}
+	// A run that went on behind a tool of the page's has only the end of the message that
+	// it is in, and pages put what they are told in the place of what has its id: the call
+	// and its result would be lost. So it is told as a message of its own.
+	record.MessageID = ""
 	h.uiStream(w, r, record.Header(run))
 	return nil
 }

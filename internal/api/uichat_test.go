@@ -125,6 +125,23 @@ func TestAMessageGoesOnAfterTheAnswer(t *testing.T) {
 	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), 409, "conflict")
 }
 
+// Pages put what they are told in the place of the message that has its id.
+func TestResumingLeavesTheCallBeforeTheRunInItsMessage(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Says("Before."), llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), nil, nil)
+	result := `{"id":"c","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"Book."}]},` +
+		`{"id":"m1","role":"assistant","parts":[{"type":"tool-colour","toolCallId":"c1","state":"output-available","input":{},"output":"blue"}]}]}`
+	posted := chunks(t, frames(t, s.do(t, "POST", "/api/chat", result), ""))
+	resumed := chunks(t, frames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
+	if posted[0].MessageID != "m1" || resumed[0].MessageID != newest(t, s, "c") || asked(t, posted) != asked(t, resumed) {
+		t.Errorf("%+v\n%+v", posted, resumed)
+	}
+	// Whoever answers there goes on there.
+	answer := fills("c", resumed[0].MessageID, asked(t, resumed), `{"action":"accept","content":{"people":2}}`)
+	if rest := chunks(t, frames(t, s.do(t, "POST", "/api/chat", answer), "")); rest[0].MessageID != resumed[0].MessageID || rest[len(rest)-1].Type != "finish" {
+		t.Errorf("%+v", rest)
+	}
+}
+
 // A page whose stream broke off comes back to a run that has ended meanwhile: it gets the
 // rest, once.
 func TestWhoLostTheEndOfAMessageIsToldAgain(t *testing.T) {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { AgentCapabilitiesSchema } from "@ag-ui/core/schemas";
-import { cutting, goOn, ran, slowQuestion, url } from "./service.js";
+import { cutting, goOn, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
 
 const versions = { "0.0.59": await import("@ag-ui/client-0.0"), "1.0.0": await import("@ag-ui/client") };
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
@@ -54,6 +54,79 @@ for (const [version, sdk] of Object.entries(versions)) {
     return seen;
   }
 
+  /**
+   * Asks through a cut behind a text, and again with the same key, which attaches: the
+   * agent that was told all, how the run ended, and how to be told once more.
+   */
+  async function cutAndTold(t, text, messages, { parameters, threadId, between } = {}) {
+    const asked = { runId: crypto.randomUUID(), ...parameters };
+    const headers = { "Idempotency-Key": crypto.randomUUID() };
+    const away = new sdk.HttpAgent({ url: `${await cutting(t, text)}/agui`, headers, threadId, initialMessages: messages });
+    let id;
+    await assert.rejects(run(away, asked, (run) => (id = run)), "a cut must not look like an end");
+    const again = async (onRun) => {
+      const agent = new sdk.HttpAgent({ url: `${url}/agui`, headers, threadId: away.threadId, initialMessages: messages });
+      return { agent, end: await run(agent, asked, onRun) };
+    };
+    await between?.(id);
+    return { ...(await again()), again };
+  }
+
+  const user = (content) => [{ id: crypto.randomUUID(), role: "user", content }];
+
+  for (const [scenario, about, payload, said] of [
+    ["approval yes", "approval", { approved: true }, "now"],
+    ["approval no", "approval", { approved: false }, "Error: A person refused this call."],
+    ["elicitation", "form", { people: 4 }, '"people":4'],
+  ]) {
+    test(`AG-UI ${version}: ${scenario}, cut before the question and behind the answer`, async (t) => {
+      tolerateCuts(t);
+      const question = heldQuestion(about);
+      const { agent, end, again } = await cutAndTold(t, '"STEP_STARTED"', user(question));
+      assert.equal(end.outcome.type, "interrupt");
+      const resume = [{ interruptId: end.outcome.interrupts[0].id, status: "resolved", payload }];
+      const away = new sdk.HttpAgent({ url: `${await cutting(t, '"TOOL_CALL_RESULT"', () => goOn(question))}/agui`, threadId: agent.threadId, initialMessages: agent.messages });
+      away.pendingInterrupts = agent.pendingInterrupts;
+      await assert.rejects(run(away, { resume }), "a cut must not look like an end");
+      // The question's key leads to the run that the answer went on with.
+      const told = await again();
+      assert.equal(told.end.outcome.type, "success");
+      const [call, result, answer] = lines(told.agent).slice(1);
+      assert.match(call, /^assistant:  (echo|ask)/);
+      assert.ok(result.startsWith("tool: ") && result.includes(said), result);
+      assert.equal(answer, "assistant: Well.");
+      assert.equal(told.agent.messages.length, 4);
+      ranCut(t, client, scenario);
+    });
+  }
+
+  test(`AG-UI ${version}: a tool of the client's, cut before the call and behind its result`, async (t) => {
+    tolerateCuts(t);
+    const parameters = { tools: [colour] };
+    const { agent } = await cutAndTold(t, '"STEP_STARTED"', user("client"), { parameters });
+    const [call] = agent.messages.at(-1).toolCalls;
+    const messages = [...agent.messages, { id: "result", role: "tool", toolCallId: call.id, content: "blue" }];
+    const told = await cutAndTold(t, '"STEP_STARTED"', messages, { parameters, threadId: agent.threadId });
+    assert.equal(told.end.outcome.type, "success");
+    assert.deepEqual(lines(told.agent).slice(1), ['assistant:  colour({"of":"sky"})', "tool: blue", "assistant: It is blue."]);
+    ranCut(t, client, "client tool");
+  });
+
+  test(`AG-UI ${version}: cut in the middle, and ended otherwise than by an answer`, async (t) => {
+    tolerateCuts(t);
+    const late = heldQuestion("late");
+    const failed = await cutAndTold(t, '"TOOL_CALL_RESULT"', user(late), { between: () => goOn(late) });
+    assert.deepEqual([failed.end.error.code, lines(failed.agent).at(-1)], ["model_error", 'tool: {"sum":3}']);
+    ranCut(t, client, "model failure");
+    const long = heldQuestion("length");
+    const limited = await cutAndTold(t, '"STEP_STARTED"', user(long), { between: () => goOn(long) });
+    assert.deepEqual([limited.end.outcome.type, limited.end.result.finish_reason], ["success", "length"]);
+    ranCut(t, client, "truncated");
+    const { end } = await cutAndTold(t, '"STEP_STARTED"', user("stuck"), { between: (id) => fetch(`${url}/runs/${id}/cancel`, { method: "POST" }) });
+    assert.equal(v1 ? end.outcome.type : end.error.code, "cancelled");
+    ranCut(t, client, "cancel");
+  });
+
   for (const [about, said] of Object.entries({
     plain: ["assistant: Hello there."],
     tool: ['assistant:  add({"a":1,"b":2})', 'tool: {"sum":3}', "assistant: It is 3."],
@@ -85,6 +158,7 @@ for (const [version, sdk] of Object.entries(versions)) {
       assert.equal((await run(agent, { runId: "run-1" })).outcome.type, "success");
       assert.equal(agent.messages.length, said.length + 1);
       assert.equal(lines(agent).at(-1), said.at(-1));
+      ranCut(t, client, { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool" }[about]);
     });
   }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -127,10 +128,16 @@ func script(gates *gates) llmtest.Script {
 		if isHeld {
 			held, _, _ = strings.Cut(held, " ")
 		}
+		halting, isHalting := strings.CutPrefix(about, "halting ")
+		if isHalting {
+			held, _, _ = strings.Cut(halting, " ")
+		}
 		answers, ok := scenarios[cmp.Or(held, about)]
 		switch last := len(answers) - 1; {
 		case !ok:
 			return llmtest.Says("You said: " + about)
+		case isHalting:
+			return hold(gates.of(fmt.Sprint(about, " ", turn)), answers[min(turn, last)])
 		case isHeld && turn >= last:
 			return hold(gates.of(about), answers[last])
 		default:

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI, { APIError } from "openai";
-import { begun, cutting, endOf, goOn, ran, slowQuestion, url } from "./service.js";
+import { begun, cutting, endOf, goOn, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
 
 const clientOf = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
 const client = clientOf(url);
@@ -17,6 +17,23 @@ async function all(iterable) {
   const out = [];
   for await (const one of iterable) out.push(one);
   return out;
+}
+
+/**
+ * Asks for a response that is cut behind the first event with a text, and goes on with it:
+ * every event, and the response at its end.
+ */
+async function cutAndGoOn(t, text, body, between) {
+  const away = clientOf(await cutting(t, text));
+  const seen = [];
+  await assert.rejects(async () => {
+    for await (const event of await away.responses.create({ model, stream: true, ...body })) seen.push(event);
+  });
+  const { id } = seen[0].response;
+  await between?.(id);
+  const events = [...seen, ...(await all(await client.responses.retrieve(id, { stream: true, starting_after: seen.at(-1).sequence_number })))];
+  assert.deepEqual(events, await all(await client.responses.retrieve(id, { stream: true })));
+  return { events, end: events.at(-1).response };
 }
 
 test("models", async () => {
@@ -149,15 +166,9 @@ for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It 
   });
 
   test(`responses: ${about}, cut in the middle, and gone on from there`, async (t) => {
-    const away = clientOf(await cutting(t, about === "plain" ? "output_text.delta" : "output_item.done"));
-    const seen = [];
-    await assert.rejects(async () => {
-      for await (const event of await away.responses.create({ model, input: about, stream: true })) seen.push(event);
-    });
-    const { id } = seen[0].response;
-    const rest = await all(await client.responses.retrieve(id, { stream: true, starting_after: seen.at(-1).sequence_number }));
-    assert.deepEqual([...seen, ...rest], await all(await client.responses.retrieve(id, { stream: true })));
-    assert.equal((await client.responses.retrieve(id)).output_text, answer);
+    const { end } = await cutAndGoOn(t, about === "plain" ? "output_text.delta" : "output_item.done", { input: about });
+    assert.equal((await client.responses.retrieve(end.id)).output_text, answer);
+    ranCut(t, "openai responses", scenarios[about]);
   });
 }
 
@@ -200,6 +211,43 @@ for (const approve of [true, false]) {
     ran(t, "openai responses", `approval ${approve ? "yes" : "no"}`);
   });
 }
+
+for (const approve of [true, false]) {
+  test(`responses: approval ${approve}, cut before the question and behind the answer`, async (t) => {
+    const question = heldQuestion("approval");
+    const one = (await cutAndGoOn(t, "response.in_progress", { input: question })).end;
+    const [request] = one.output;
+    assert.equal(request.type, "mcp_approval_request");
+    const input = [{ type: "mcp_approval_response", approval_request_id: request.id, approve }];
+    const { end } = await cutAndGoOn(t, "output_item.done", { previous_response_id: one.id, input }, () => goOn(question));
+    assert.deepEqual(end.output.map((item) => `${item.type} ${item.status}`), [`mcp_call ${approve ? "completed" : "failed"}`, "message completed"]);
+    assert.equal((await client.responses.retrieve(end.id)).output_text, "Well.");
+    ranCut(t, "openai responses", `approval ${approve ? "yes" : "no"}`);
+  });
+}
+
+test("responses: a function of the client's, cut before the call and behind the output", async (t) => {
+  const tools = [{ type: "function", ...colour, strict: false }];
+  const one = (await cutAndGoOn(t, "response.in_progress", { input: "client", tools })).end;
+  const input = [{ type: "function_call_output", call_id: one.output[0].call_id, output: "blue" }];
+  const { end } = await cutAndGoOn(t, "response.in_progress", { previous_response_id: one.id, input, tools });
+  assert.equal((await client.responses.retrieve(end.id)).output_text, "It is blue.");
+  ranCut(t, "openai responses", "client tool");
+});
+
+test("responses: cut in the middle, and ended otherwise than by an answer", async (t) => {
+  const late = heldQuestion("late");
+  const failed = (await cutAndGoOn(t, "output_item.done", { input: late }, () => goOn(late))).end;
+  assert.deepEqual([failed.status, failed.error.code], ["failed", "model_error"]);
+  ranCut(t, "openai responses", "model failure");
+  const long = heldQuestion("length");
+  const limited = (await cutAndGoOn(t, "response.in_progress", { input: long }, () => goOn(long))).end;
+  assert.deepEqual([limited.status, limited.incomplete_details.reason], ["incomplete", "max_output_tokens"]);
+  ranCut(t, "openai responses", "truncated");
+  const { end } = await cutAndGoOn(t, "output_text.delta", { input: slowQuestion(), background: true }, (id) => client.responses.cancel(id));
+  assert.equal(end.status, "cancelled");
+  ranCut(t, "openai responses", "cancel");
+});
 
 test("responses: two approvals at once", async () => {
   const one = await client.responses.create({ model, input: "twice" });

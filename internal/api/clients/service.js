@@ -13,11 +13,17 @@ export const goOn = (question) => fetch(`${process.env.CONTROL_URL}?question=${e
 /** A question whose answer is held back until goOn, when it says that it is about that. */
 export const heldQuestion = (about) => `held ${about} ${crypto.randomUUID()}`;
 
+/** A question about that, whose every turn n is held back until goOn(`${question} ${n}`). */
+export const haltingQuestion = (about) => `halting ${about} ${crypto.randomUUID()}`;
+
 /** Resolves when the model was asked a slow question. */
 export const begun = (question) => fetch(`${process.env.CONTROL_URL}/begun?question=${encodeURIComponent(question)}`);
 
 /** Notes for the table of clients_test.go that a scenario was gone through with a client. */
 export const ran = (t, client, scenario) => t.diagnostic(`ran: ${client} | ${scenario}`);
+
+/** The same for a scenario whose streams were cut, and that was gone on with to its end. */
+export const ranCut = (t, client, scenario) => ran(t, client, `${scenario}, cut`);
 
 /** The type of the last event of the newest run of a thread, once there is one. */
 export async function endOf(thread) {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newChat, settled, textOf, toolsOf, versions } from "./chat.js";
-import { cutting, goOn, heldQuestion, ran, slowQuestion, url } from "./service.js";
+import { cutting, goOn, haltingQuestion, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
 
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
 
@@ -53,8 +53,110 @@ for (const [major, sdk] of Object.entries(versions)) {
       assert.equal(chat.status, "ready", String(chat.error));
       assert.deepEqual([textOf(chat), ...toolsOf(chat)], end);
       assert.equal(chat.messages.length, 2);
+      const scenario = { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool" }[about];
+      if (scenario) ranCut(t, client, scenario);
     });
   }
+
+  /** A chat behind a proxy that cuts its streams behind a text. */
+  const cutOpen = async (t, text, after, options) => open({ api: `${await cutting(t, text, after)}/api/chat`, ...options });
+
+  /** What a chat that lost its stream is when its page comes back; see version 5 below. */
+  const back = (chat, options) => open({ id: chat.id, messages: major === "5" ? chat.messages.slice(0, 1) : chat.messages, ...options });
+
+  /** Comes back and resumes: a page that then shows what it did not get. */
+  async function resumed(away, options) {
+    assert.equal(away.status, "error", "a cut must not look like an end");
+    const chat = back(away, options);
+    await chat.resumeStream();
+    return chat;
+  }
+
+  const questions = { "approval yes": [true, "output-available"], "approval no": [false, "output-denied"] };
+  for (const [scenario, [approved, state]] of Object.entries(questions)) {
+    test(`ai ${major}: ${scenario}, cut before the question and behind the answer`, { skip: !approves && "version 5 has none" }, async (t) => {
+      const question = heldQuestion("approval");
+      const away = await cutOpen(t, '"tool-input-available"');
+      await away.sendMessage({ text: question });
+      const asked = await resumed(away, { api: `${await cutting(t, '"tool-output-', () => goOn(question))}/api/chat` });
+      assert.deepEqual(toolsOf(asked), ["echo:approval-requested"]);
+      await asked.addToolApprovalResponse({ id: asks(asked)[0].approval.id, approved });
+      await settled(asked, 1);
+      const chat = await resumed(asked);
+      assert.equal(chat.status, "ready", String(chat.error));
+      assert.deepEqual([chat.messages.length, textOf(chat), ...toolsOf(chat)], [2, "Well.", `echo:${state}`]);
+      assert.equal(chat.posts.length, 0, "it must not send by itself");
+      ranCut(t, client, scenario);
+    });
+  }
+
+  test(`ai ${major}: an approval of a page that cannot ask, cut in the middle and resumed`, async (t) => {
+    const question = heldQuestion("approval");
+    const away = await cutOpen(t, '"tool-output-', () => goOn(question), { body: { approvals: false } });
+    await away.sendMessage({ text: question });
+    const chat = await resumed(away);
+    assert.deepEqual([chat.status, textOf(chat), ...toolsOf(chat)], ["ready", "Well.", "echo:output-error"]);
+    if (!approves) ranCut(t, client, "approval no");
+  });
+
+  test(`ai ${major}: an elicitation, cut before the question and behind the answer`, async (t) => {
+    const question = heldQuestion("form");
+    const away = await cutOpen(t, '"tool-input-available"');
+    await away.sendMessage({ text: question });
+    const asked = await resumed(away, { api: `${await cutting(t, '"tool-output-', () => goOn(question))}/api/chat` });
+    await fill(asked, asks(asked)[0], people);
+    await settled(asked, 1);
+    const chat = await resumed(asked);
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.deepEqual([chat.messages.length, textOf(chat), ...toolsOf(chat)], [2, "Well.", "ask:output-available", "elicitation:output-available"]);
+    const [call, form] = chat.lastMessage.parts.filter((part) => "toolCallId" in part);
+    assert.match(call.output, /"people":4/);
+    assert.equal(form.output.action, "accept"); // the run does not keep what was filled in
+    assert.equal(chat.posts.length, 0, "it must not send by itself");
+    ranCut(t, client, "elicitation");
+  });
+
+  test(`ai ${major}: a tool of the page's, cut before the call and behind its result`, async (t) => {
+    const question = haltingQuestion("client");
+    const body = { tools: [colour] };
+    const away = await cutOpen(t, '"start-step"', () => goOn(`${question} 0`), { body });
+    await away.sendMessage({ text: question });
+    const called = await resumed(away, { body });
+    assert.deepEqual([called.status, ...toolsOf(called)], ["ready", "tool-colour:input-available"]);
+    const answering = await cutOpen(t, '"start-step"', () => goOn(`${question} 1`), { id: away.id, body, messages: called.messages });
+    await answering.addToolOutput({ tool: "colour", toolCallId: called.lastMessage.parts.at(-1).toolCallId, output: "blue" });
+    await settled(answering, 1);
+    const chat = await resumed(answering, { body, messages: answering.messages });
+    assert.equal(chat.status, "ready", String(chat.error));
+    assert.equal(textOf(chat), "It is blue.");
+    const calls = chat.messages.flatMap((message) => message.parts).filter((part) => part.type === "tool-colour");
+    assert.deepEqual(calls.map(({ state, output }) => [state, output]), [["output-available", "blue"]], "the call and its result stay");
+    ranCut(t, client, "client tool");
+  });
+
+  test(`ai ${major}: cut in the middle, and ended otherwise than by an answer`, async (t) => {
+    const late = heldQuestion("late");
+    const failing = await cutOpen(t, '"tool-output-', () => goOn(late));
+    await failing.sendMessage({ text: late });
+    const failed = await resumed(failing);
+    assert.deepEqual([failed.status, failed.lastMessage.metadata.error.code, ...toolsOf(failed)], ["error", "model_error", "add:output-available"]);
+    ranCut(t, client, "model failure");
+    const long = heldQuestion("length");
+    const limiting = await cutOpen(t, '"start-step"', () => goOn(long));
+    await limiting.sendMessage({ text: long });
+    const limited = await resumed(limiting);
+    assert.deepEqual([textOf(limited), limited.lastMessage.metadata.finishReason], ["So far", "length"]);
+    ranCut(t, client, "truncated");
+    const stuck = await cutOpen(t, '"tool-input-available"');
+    await stuck.sendMessage({ text: "stuck" });
+    const chat = back(stuck);
+    const answer = chat.resumeStream();
+    await chat.state.until(() => chat.status === "streaming");
+    assert.equal((await fetch(`${url}/api/chat/${chat.id}/stop`, { method: "POST" })).status, 204);
+    await answer;
+    assert.deepEqual([chat.status, ...toolsOf(chat)], ["ready", "wait:output-error"]);
+    ranCut(t, client, "cancel");
+  });
 
   test(`ai ${major}: progress and log messages`, async () => {
     const logs = [];
