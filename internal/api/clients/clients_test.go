@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -45,16 +46,32 @@ func TestClients(t *testing.T) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} })
 	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})
-	web := httptest.NewServer(handler)
-	// The tests say when a slow answer goes on.
+	web := httptest.NewUnstartedServer(handler)
+	web.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		_, port, _ := net.SplitHostPort(conn.RemoteAddr().String())
+		switch state {
+		case http.StateNew:
+			gates.forget(port) // ports come again
+		case http.StateClosed:
+			close(gates.of(port).open)
+		}
+	}
+	web.Start()
+	// The tests say when a slow answer goes on, and ask whether it has begun, and whether
+	// the service is done with a connection that was cut.
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := gates.of(r.URL.Query().Get("question"))
-		if r.URL.Path != "/begun" {
+		wait := g.begun
+		switch r.URL.Path {
+		case "/begun":
+		case "/closed":
+			wait = gates.of(r.URL.Query().Get("port")).open
+		default:
 			close(g.open)
 			return
 		}
 		select {
-		case <-g.begun:
+		case <-wait:
 		case <-r.Context().Done():
 		}
 	}))
@@ -195,6 +212,12 @@ func (g *gates) of(question string) *gate {
 		g.all[question] = &gate{begun: make(chan struct{}), open: make(chan struct{})}
 	}
 	return g.all[question]
+}
+
+func (g *gates) forget(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.all, name)
 }
 
 var add = llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}

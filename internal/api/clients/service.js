@@ -32,9 +32,13 @@ export async function endOf(thread) {
   return events.match(/event: .*/g).at(-1).slice("event: ".length);
 }
 
+/** Resolves when the service is done with the connection that came from a port. */
+const closed = (port) => fetch(`${process.env.CONTROL_URL}/closed?port=${port}`, { signal: AbortSignal.timeout(30_000) });
+
 /**
  * A proxy on loopback that cuts the connection when the service has sent a text, behind
- * the frame that has it. With `after` it cuts only once, and calls that.
+ * the frame that has it. With `after` it cuts only once, and calls that when the service
+ * has noticed: what it sends before that is lost without its knowledge.
  */
 export async function cutting(t, text, after) {
   let cut = false;
@@ -42,22 +46,23 @@ export async function cutting(t, text, after) {
   const server = createServer((client) => {
     const upstream = connect(Number(target.port), target.hostname);
     let seen = "";
+    let cutNow = false;
     upstream.on("data", (data) => {
       seen += data.toString("latin1");
       const end = seen.indexOf("\n\n", Math.max(seen.indexOf(text), 0)) + 2;
       const cuts = seen.includes(text) && end > 1 && !(after && cut);
       client.write(cuts ? data.subarray(0, data.length - (seen.length - end)) : data);
       if (cuts) {
-        cut = true;
-        client.resetAndDestroy();
+        cut = cutNow = true;
+        const port = upstream.localPort;
         upstream.destroy();
-        upstream.once("close", () => after?.());
+        closed(port).then(() => { client.resetAndDestroy(); after?.(); });
       }
     });
     client.on("data", (data) => upstream.write(data));
     for (const [one, other] of [[client, upstream], [upstream, client]]) {
       one.on("error", () => other.destroy());
-      one.on("close", () => other.destroy());
+      one.on("close", () => cutNow || other.destroy());
     }
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
