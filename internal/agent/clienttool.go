@@ -2,12 +2,42 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
+	"strings"
 
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 )
+
+// MaxClientTools bounds the tools that a caller may bring.
+const MaxClientTools = 128
+
+// AddClientTool takes a tool of the caller's. One whose schema is left out, or null, takes no
+// arguments. The error points at /name or /parameters: how the whole tool is written is the
+// format's affair.
+func (r *Request) AddClientTool(t ClientTool) *InvalidError {
+	switch {
+	case !IsToolName(t.Name):
+		return &InvalidError{"/name", "must be 1 to 64 letters, digits, _ or -"}
+	case slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == t.Name }):
+		return &InvalidError{"/name", "given twice"}
+	case len(t.Schema) == 0 || string(t.Schema) == "null":
+		t.Schema = json.RawMessage(`{"type":"object","properties":{}}`)
+	case t.Schema[0] != '{':
+		return &InvalidError{"/parameters", "must be a JSON Schema object"}
+	}
+	r.ClientTools = append(r.ClientTools, t)
+	return nil
+}
+
+// IsToolName reports whether models' endpoints take s as the name of a function.
+func IsToolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+}
 
 // clientTools are the caller's tools that the model is shown. Where a tool of ours has
 // the name of one, ours it is: a caller cannot take the place of an operator's tool.

@@ -24,7 +24,6 @@ type Header struct {
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxTools    = 128
 	maxMedia    = 32
 	maxContext  = 128
 	maxResume   = 256

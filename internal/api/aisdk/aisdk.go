@@ -41,7 +41,6 @@ const (
 	maxMessages = 1024
 	maxParts    = 4096
 	maxMedia    = 32
-	maxTools    = 128
 	maxID       = 128
 	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 )

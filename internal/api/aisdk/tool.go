@@ -36,31 +36,16 @@ func (l *toolList) UnmarshalJSON(data []byte) error {
 }
 
 func (q *Request) takeTools(in []inTool) error {
-	if len(in) > maxTools {
-		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	if len(in) > agent.MaxClientTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, t := range in {
-		at := fmt.Sprintf("tools[%d]", i)
-		switch {
-		case !isToolName(t.Name):
-			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
-		case t.Name == Elicitation:
-			return &Invalid{at + ".name", "is the name by which servers ask the person"}
-		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
-			return &Invalid{at + ".name", "given twice"}
-		case len(t.Parameters) == 0 || string(t.Parameters) == "null":
-			t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
-		case t.Parameters[0] != '{':
-			return &Invalid{at + ".parameters", "must be a JSON Schema object"}
+		if t.Name == Elicitation {
+			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is the name by which servers ask the person"}
 		}
-		q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
+			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
+		}
 	}
 	return nil
-}
-
-// isToolName reports whether models' endpoints take s as the name of a function.
-func isToolName(s string) bool {
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
-	})
 }

@@ -33,7 +33,6 @@ type Header struct {
 // Request bounds, in items and bytes, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxTools    = 128
 	maxMedia    = 32
 	maxStops    = 16
 )

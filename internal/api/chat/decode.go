@@ -179,24 +179,17 @@ func misread(err error) error {
 
 // takeTools reads the caller's own tools, and which ones are to be called.
 func (q *Request) takeTools(in body) error {
-	if len(in.Tools) > maxTools {
-		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	if len(in.Tools) > agent.MaxClientTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, t := range in.Tools {
-		at := fmt.Sprintf("tools[%d]", i)
-		switch {
-		case t.Type != "function":
-			return &Invalid{at + ".type", "must be function"}
-		case !toolName(t.Function.Name):
-			return &Invalid{at + ".function.name", "must be 1 to 64 letters, digits, _ or -"}
-		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Function.Name }):
-			return &Invalid{at + ".function.name", "given twice"}
-		case t.Function.Parameters == nil || string(t.Function.Parameters) == "null":
-			t.Function.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
-		case t.Function.Parameters[0] != '{':
-			return &Invalid{at + ".function.parameters", "must be a JSON Schema object"}
+		if t.Type != "function" {
+			return &Invalid{fmt.Sprintf("tools[%d].type", i), "must be function"}
 		}
-		q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters})
+		f := t.Function
+		if bad := q.AddClientTool(agent.ClientTool{Name: f.Name, Description: f.Description, Schema: f.Parameters}); bad != nil {
+			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, bad.Pointer[1:]), bad.Detail}
+		}
 	}
 	return q.takeChoice(in.ToolChoice)
 }
@@ -214,15 +207,9 @@ func (q *Request) takeChoice(raw json.RawMessage) error {
 		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
 		return nil
 	}
-	if json.Unmarshal(raw, &named) != nil || named.Type != "function" || !toolName(named.Function.Name) {
+	if json.Unmarshal(raw, &named) != nil || named.Type != "function" || !agent.IsToolName(named.Function.Name) {
 		return &Invalid{"tool_choice", "must be none, auto, required or a function"}
 	}
 	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Function.Name
 	return nil
-}
-
-func toolName(s string) bool {
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	})
 }

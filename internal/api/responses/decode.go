@@ -14,7 +14,6 @@ import (
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxItems = 1024
-	maxTools = 128
 	maxMedia = 32
 
 	maxLabel    = 512 // bytes of what identifies a user or a cache
@@ -207,8 +206,8 @@ func (t *inTool) asked() bool {
 // takeTools reads the caller's functions, and which of the service's MCP servers he
 // wants. They narrow what the operator has configured: an address of his own is refused.
 func (q *Request) takeTools(in body) error {
-	if len(in.Tools) > maxTools {
-		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", maxTools)}
+	if len(in.Tools) > agent.MaxClientTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, raw := range in.Tools {
 		at := fmt.Sprintf("tools[%d]", i)
@@ -228,18 +227,10 @@ func (q *Request) takeTools(in body) error {
 			q.Echo.Tools[i] = t.echo()
 		case t.Type != "function":
 			return &Invalid{at + ".type", "must be function or mcp"}
-		case !toolName(t.Name):
-			return &Invalid{at + ".name", "must be 1 to 64 letters, digits, _ or -"}
-		case slices.ContainsFunc(q.ClientTools, func(c agent.ClientTool) bool { return c.Name == t.Name }):
-			return &Invalid{at + ".name", "given twice"}
 		default:
-			if t.Parameters == nil || string(t.Parameters) == "null" {
-				t.Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+			if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
+				return &Invalid{at + "." + bad.Pointer[1:], bad.Detail}
 			}
-			if t.Parameters[0] != '{' {
-				return &Invalid{at + ".parameters", "must be a JSON Schema object"}
-			}
-			q.ClientTools = append(q.ClientTools, agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
 		}
 	}
 	return nil
@@ -293,15 +284,9 @@ func (q *Request) takeChoice(in body) error {
 		return nil
 	}
 	var named struct{ Type, Name string }
-	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !toolName(named.Name) {
+	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
 		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
 	}
 	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name
 	return nil
-}
-
-func toolName(s string) bool {
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	})
 }
