@@ -341,8 +341,7 @@ func TestF21AListOfToolsIsTakenApart(t *testing.T) {
 		many[i] = fmt.Sprintf(`{"name":"n%d","inputSchema":{"type":"object"}}`, i)
 	}
 	var list atomic.Pointer[act]
-	tool := newPeer(t, nil)
-	tool.list = func(w http.ResponseWriter, q *http.Request, m message) { (*list.Load())(w, q, m) }
+	tool := (&peer{list: func(w http.ResponseWriter, q *http.Request, m message) { (*list.Load())(w, q, m) }}).serve(t, nil)
 	var page atomic.Int64
 	for _, c := range []struct {
 		name  string
@@ -379,10 +378,9 @@ func TestF22AToolThatChangesUnseenIsNotCalled(t *testing.T) {
 	r := fault(t, "a pinned tool changes its description", "disabled, 0 calls")
 	var text atomic.Value
 	text.Store("adds")
-	tool := newPeer(t, nil)
-	tool.list = func(w http.ResponseWriter, q *http.Request, m message) {
+	tool := (&peer{list: func(w http.ResponseWriter, q *http.Request, m message) {
 		result(fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{"type":"object"}}]}`, text.Load()))(w, q, m)
-	}
+	}}).serve(t, nil)
 	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"crm":{"url":%q,"pin":true}}}`, tool.url))
 	model := llmtest.New(t, callsThen())
 	env := []string{"LLM_BASE_URL=" + model.URL, setting}

@@ -53,7 +53,14 @@ type peer struct {
 
 func newPeer(t testing.TB, call act) *peer {
 	t.Helper()
-	p := &peer{told: make(chan message, 64)}
+	return (&peer{}).serve(t, call)
+}
+
+// serve begins to listen. list and before are set until then: the race detector doesn't see
+// that another process's request comes after what made it.
+func (p *peer) serve(t testing.TB, call act) *peer {
+	t.Helper()
+	p.told = make(chan message, 64)
 	p.acts(call)
 	server := httptest.NewServer(p)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })

@@ -81,8 +81,7 @@ func TestF27ATokenThatExpiresInARunIsRenewedBefore(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":2}`, token)
 	})
-	tool := newPeer(t, nil)
-	tool.before = func(w http.ResponseWriter, q *http.Request) bool {
+	tool := (&peer{before: func(w http.ResponseWriter, q *http.Request) bool {
 		mu.Lock()
 		at, known := born[strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer ")]
 		mu.Unlock()
@@ -92,7 +91,7 @@ func TestF27ATokenThatExpiresInARunIsRenewedBefore(t *testing.T) {
 			return true
 		}
 		return false
-	}
+	}}).serve(t, nil)
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		turns := 0
 		for _, m := range q.Messages {

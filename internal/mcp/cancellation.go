@@ -31,7 +31,7 @@ func (g guard) takeBack(r *http.Request, x *exchange) (*http.Response, error) {
 	}
 	resp, err := g.aside(r, x, http.StatusAccepted, sideTime)
 	if x.life.Err() == nil && x.session.protocol() < statelessVersion {
-		// The SDK's session does not wait for these. Its end ends its calls too.
+		// The SDK's session does not wait for these.
 		g.rests.Go(func() { g.repeat(r, x) })
 	}
 	return resp, err
@@ -42,10 +42,14 @@ func (g guard) takeBack(r *http.Request, x *exchange) (*http.Response, error) {
 func (g guard) repeat(r *http.Request, x *exchange) {
 	defer recovered(g.log, func(*failure) {})
 	// The SDK ends r's own context when the first one is sent.
-	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer stop()
-	defer context.AfterFunc(x.life, stop)()
-	for wait := repeatAfter; time.Since(time.Unix(0, x.sentAt.Load())) < readTime && pause(ctx, wait); wait *= 2 {
+	ctx := context.WithoutCancel(r.Context())
+	for wait := repeatAfter; time.Since(time.Unix(0, x.sentAt.Load())) < readTime; wait *= 2 {
+		// Not every server ends the calls of a session that is deleted, so it is said a last
+		// time when that has begun.
+		closing := !pause(x.life, wait)
+		if closing {
+			pause(ctx, repeatAfter)
+		}
 		again := r.Clone(ctx)
 		var err error
 		if again.Body, err = r.GetBody(); err != nil {
@@ -54,6 +58,9 @@ func (g guard) repeat(r *http.Request, x *exchange) {
 		// What fails here is no loss: the next one may come through, and nobody waits.
 		if resp, err := g.aside(again, x, http.StatusAccepted, sideTime); err == nil {
 			_ = resp.Body.Close()
+		}
+		if closing {
+			return
 		}
 	}
 }
