@@ -41,8 +41,11 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	mu       sync.RWMutex // guards the fields below; taken before a run's own mutex
-	runs     map[string]*memoryRun
+	// runs are *memoryRun by id. Every append and every reader looks here: a lock, even
+	// one for readers, is a line of memory that all cores fight for.
+	runs sync.Map
+
+	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
 	unpacked []*memoryRun // those of them that are not packed yet, in the same order
 	gone     []string     // ids of the tombstones, the oldest first
@@ -60,11 +63,13 @@ type ownedKey struct {
 type memoryRun struct {
 	number int64 // of the run, in the order of creation
 
+	writing sync.Mutex // guards next, and appends one event at a time; taken before mu
+	next    int64      // number of the event to come
+
 	mu     sync.Mutex // guards the fields below
 	run    Run
-	events []Event
+	events memoryEvents
 	packed *pack // in place of events, some time after the end
-	first  int64 // Seq of events[0]
 	bytes  int64 // of events, results and inputs
 	kept   keptResults
 	inbox  memoryInbox
@@ -83,7 +88,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, runs: make(map[string]*memoryRun), keys: make(map[ownedKey]*memoryRun)}
+	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*memoryRun)}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -95,11 +100,11 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(time.Now())
-	if _, ok := m.runs[r.ID]; ok {
+	if _, ok := m.runs.Load(r.ID); ok {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, run: r, first: 1, bytes: int64(len(r.Request))}
+	made := &memoryRun{number: m.made + 1, next: 1, run: r, events: memoryEvents{first: 1}, bytes: int64(len(r.Request))}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -107,7 +112,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		m.keys[key] = made
 	}
 	m.made++
-	m.runs[r.ID] = made
+	m.runs.Store(r.ID, made)
 	m.bytes.Add(made.bytes)
 	return nil
 }
@@ -131,22 +136,23 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 }
 
 func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int64, err error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	// The id is never changed. Encoding is most of the work, and no reader waits for it.
+	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
+	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
+	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.openLocked(); err != nil {
 		return 0, 0, err
 	}
-	e := Event{RunID: r.run.ID, Seq: r.run.Last.Seq + 1, Time: now.UnixMilli(), Body: b}
-	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
-	if r.events == nil {
-		r.events = make([]Event, 0, 32) // to double from 1 copies twice as much
-	}
-	r.events = append(r.events, e)
+	r.next++
+	r.events.append(e)
 	r.run.Last = e
 	if e.Terminal() {
 		r.ended = now
 	}
-	size = int64(len(e.JSON)) + eventOverhead
 	r.bytes += size
 	wake(&r.more)
 	return e.Seq, size, nil
@@ -204,15 +210,15 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 		r.bytes -= freed
 		return freed
 	}
-	n := 0
-	for n < len(r.events)-1 && freed < want {
-		freed += int64(len(r.events[n].JSON)) + eventOverhead
+	n := int64(0)
+	for e := range r.events.all() {
+		if freed >= want || e.Seq == r.run.Last.Seq {
+			break
+		}
+		freed += int64(len(e.JSON)) + eventOverhead
 		n++
 	}
-	// A new slice, because readers hold pages of the old one and its memory would
-	// stay with it.
-	r.events = append([]Event(nil), r.events[n:]...)
-	r.first += int64(n)
+	r.events.drop(n)
 	r.bytes -= freed
 	return freed
 }
@@ -239,7 +245,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	r.mu.Lock()
 	m.bytes.Add(-r.bytes)
-	r.events, r.packed, r.kept, r.bytes, r.gone = nil, nil, keptResults{}, 0, true
+	r.events, r.packed, r.kept, r.bytes, r.gone = memoryEvents{}, nil, keptResults{}, 0, true
 	r.inbox.inputs, r.notes = nil, nil
 	if r.job != nil {
 		r.job.disarmLocked()
@@ -251,7 +257,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	r.mu.Unlock()
 	m.gone = append(m.gone, id)
 	if len(m.gone) > maxTombstones {
-		delete(m.runs, m.gone[0])
+		m.runs.Delete(m.gone[0])
 		m.gone = m.gone[1:]
 	}
 }
@@ -277,14 +283,14 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 		return Page{}, ErrGone
 	case seq < 0 || seq > r.run.Last.Seq:
 		return Page{}, ErrNoPosition
-	case seq < r.first-1:
+	case seq < r.events.first-1:
 		return Page{}, ErrGone
 	}
-	events, err := r.eventsLocked(seq - r.first + 1)
+	events, err := r.eventsLocked(seq)
 	if err != nil {
 		return Page{}, err
 	}
-	p := Page{Events: events, Ended: !r.ended.IsZero()}
+	p := Page{Events: events, Ended: !r.ended.IsZero() && seq+int64(len(events)) == r.run.Last.Seq}
 	if !p.Ended && len(events) == 0 {
 		if r.more == nil {
 			r.more = make(chan struct{})
@@ -322,13 +328,10 @@ func (m *Memory) expired(r *memoryRun) bool {
 }
 
 func (m *Memory) run(id string) (*memoryRun, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	r, ok := m.runs[id]
-	switch {
-	case ok:
-		return r, nil
-	case m.isForeign(id):
+	if r, ok := m.runs.Load(id); ok {
+		return r.(*memoryRun), nil
+	}
+	if m.isForeign(id) {
 		return nil, ErrLost
 	}
 	return nil, ErrNotFound

@@ -88,8 +88,50 @@ func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
 	if _, err := log.After(t.Context(), "run_a", 1); !errors.Is(err, event.ErrGone) {
 		t.Fatalf("an early position: %v", err)
 	}
-	if page, err := log.After(t.Context(), "run_a", 95); err != nil || len(page.Events) != 6 {
-		t.Fatalf("a late position: %d events, %v", len(page.Events), err)
+	for seq := int64(95); seq < 101; {
+		page, err := log.After(t.Context(), "run_a", seq)
+		if err != nil || len(page.Events) == 0 || page.Events[0].Seq != seq+1 {
+			t.Fatalf("after %d: %d events, %v", seq, len(page.Events), err)
+		}
+		seq += int64(len(page.Events))
+	}
+}
+
+// What is dropped is dropped in the middle of a block, too, and who holds a page keeps it.
+func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
+	for _, size := range []int{1, 31, 32, 33, 64, 100} {
+		log := event.NewMemory(event.MemoryOptions{MaxBytes: int64(size) * 300})
+		newRun(t, log, "run_a", event.Start{})
+		held, err := log.After(t.Context(), "run_a", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 300 {
+			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprint("word ", n)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept := 0
+		for seq := range int64(301) {
+			for pos := seq; pos < 301; {
+				page, err := log.After(t.Context(), "run_a", pos)
+				if pos == seq && errors.Is(err, event.ErrGone) {
+					break
+				}
+				if err != nil || len(page.Events) == 0 || page.Ended || page.More != nil {
+					t.Fatalf("after %d: %+v, %v", pos, page, err)
+				}
+				for _, e := range page.Events {
+					if pos++; e.Seq != pos || e.Body == nil || !strings.Contains(string(e.JSON), fmt.Sprintf(`"seq":%d,`, pos)) {
+						t.Fatalf("number %d: %+v", pos, e)
+					}
+				}
+				kept++
+			}
+		}
+		if kept == 0 || held.Events[0].Seq != 1 {
+			t.Errorf("%d bytes: %d pages, the first event %+v", size*300, kept, held.Events[0])
+		}
 	}
 }
 

@@ -19,13 +19,11 @@ func (m *Memory) Runs(_ context.Context, f Filter) (RunPage, error) {
 		before = n
 	}
 	var found []*memoryRun
-	m.mu.RLock()
-	for _, r := range m.runs {
-		if r.number < before && r.run.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.run.ThreadID) {
+	for _, v := range m.runs.Range {
+		if r := v.(*memoryRun); r.number < before && r.run.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.run.ThreadID) {
 			found = append(found, r)
 		}
 	}
-	m.mu.RUnlock()
 	slices.SortFunc(found, func(a, b *memoryRun) int { return cmp.Compare(b.number, a.number) })
 	var page RunPage
 	var last int64
@@ -69,11 +67,11 @@ func (m *Memory) Keyed(_ context.Context, owner Owner, key string) (Run, error) 
 func (m *Memory) Delete(_ context.Context, run string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, ok := m.runs[run]
+	v, ok := m.runs.Load(run)
 	if !ok {
 		return ErrNotFound
 	}
-	if !r.buried() {
+	if r := v.(*memoryRun); !r.buried() {
 		m.buryLocked(r)
 	}
 	return nil

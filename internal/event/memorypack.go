@@ -19,18 +19,22 @@ type pack struct {
 	ends  []uint32
 }
 
-func newPack(events []Event) *pack {
+// newPack packs all events but the last one; nil where they are too many bytes.
+func newPack(events *memoryEvents, last int64) *pack {
 	size := 0
-	for _, e := range events {
+	for e := range events.all() {
 		size += len(e.JSON)
 	}
 	if int64(size) > 1<<32-1 {
 		return nil // it stays as it is
 	}
-	p := &pack{lines: make([]byte, 0, size), ends: make([]uint32, len(events))}
-	for i, e := range events {
+	p := &pack{lines: make([]byte, 0, size), ends: make([]uint32, 0, last-events.first)}
+	for e := range events.all() {
+		if e.Seq == last {
+			break
+		}
 		p.lines = append(p.lines, e.JSON...)
-		p.ends[i] = uint32(len(p.lines))
+		p.ends = append(p.ends, uint32(len(p.lines)))
 	}
 	return p
 }
@@ -67,19 +71,19 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 func (r *memoryRun) pack() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n := len(r.events); n > 0 && !r.gone {
-		if r.packed = newPack(r.events[:n-1]); r.packed != nil {
-			r.events = nil
+	if len(r.events.blocks) > 0 && !r.gone {
+		if r.packed = newPack(&r.events, r.run.Last.Seq); r.packed != nil {
+			r.events.blocks = nil
 		}
 	}
 }
 
-// eventsLocked are the events from the n-th on that are kept, counting from 0.
-func (r *memoryRun) eventsLocked(n int64) ([]Event, error) {
+// eventsLocked are events after the one of that number; all of these are kept.
+func (r *memoryRun) eventsLocked(seq int64) ([]Event, error) {
 	if r.packed == nil {
-		events := r.events[n:]
-		return events[:len(events):len(events)], nil
+		return r.events.after(seq), nil
 	}
+	n := seq - r.events.first + 1
 	if n > int64(len(r.packed.ends)) {
 		return nil, nil
 	}

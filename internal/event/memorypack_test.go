@@ -30,10 +30,10 @@ func TestAPackedRunReadsAsBefore(t *testing.T) {
 		first := pages(t, m)
 		<-time.After(packAfter)
 		say("run_new", Start{}, FinalAnswer{})
-		if m.runs["run_old"].packed == nil || m.runs["run_old"].events != nil {
+		if r, _ := m.run("run_old"); r.packed == nil || r.events.blocks != nil {
 			t.Fatal("not packed")
 		}
-		if m.runs["run_new"].packed != nil {
+		if r, _ := m.run("run_new"); r.packed != nil {
 			t.Error("packed at its end")
 		}
 		if again := pages(t, m); again != first {
