@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -72,6 +73,11 @@ func openStreams(ctx context.Context, h *house) (string, error) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		after, err := p.resident()
+		if i == 1 && h.profiles != "" {
+			for _, profile := range []string{"heap?debug=1", "goroutine"} {
+				err = errors.Join(err, h.keep(h.door(setting{tools: 10}), profile, "open-streams."+profile))
+			}
+		}
 		hold.release()
 		if err != nil {
 			return "", err

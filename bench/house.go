@@ -15,12 +15,12 @@ import (
 type house struct {
 	options
 	model, tools *process
-	floors       map[string]*process // by protocol of the MCP server
+	floors       map[setting]*process
 	services     map[setting]*process
 }
 
 func (o options) newHouse(ctx context.Context) (h *house, err error) {
-	h = &house{options: o, floors: map[string]*process{}, services: map[setting]*process{}}
+	h = &house{options: o, floors: map[setting]*process{}, services: map[setting]*process{}}
 	if h.model, err = self(ctx, "model"); err == nil {
 		h.tools, err = self(ctx, "tools")
 	}
@@ -52,15 +52,33 @@ func (h *house) toolsURL(s setting) string {
 	return fmt.Sprintf("%s/%s/%d", h.tools.url, era, s.tools)
 }
 
-// floorFor is the floor beside the service of that setting.
+// beside is what a row is measured against.
+func (h *house) beside(ctx context.Context, r row) (*process, error) {
+	s := r.setting()
+	if r.tracing {
+		s.traced = false
+		return h.service(ctx, s)
+	}
+	return h.floorFor(ctx, s)
+}
+
+// floorFor is the floor beside the service of that setting, or the binary that takes its place.
 func (h *house) floorFor(ctx context.Context, s setting) (*process, error) {
-	url := h.toolsURL(s)
-	if p := h.floors[url]; p != nil {
+	if h.against == "" {
+		s.traced = false // the same floor
+	}
+	if p := h.floors[s]; p != nil {
 		return p, nil
 	}
-	p, err := self(ctx, "floor", h.model.url+"/v1/chat/completions", url)
+	var p *process
+	var err error
+	if h.against != "" {
+		p, err = answerd(ctx, h.against, h.environ(s))
+	} else {
+		p, err = self(ctx, "floor", h.model.url+"/v1/chat/completions", h.toolsURL(s))
+	}
 	if err == nil {
-		h.floors[url] = p
+		h.floors[s] = p
 	}
 	return p, err
 }

@@ -5,6 +5,7 @@
 //	go run ./bench -row burst      the rows whose name has that in it
 //	go run ./bench -quick          short slices: for a look, not for the table
 //	go run ./bench -answerd FILE   a binary that is there, and not one built from here
+//	go run ./bench -against FILE   another answerd in the floor's place, in 31 slices each
 //
 // Model, MCP server, floor and answerd are processes of their own, and the load comes from
 // this one, so that what is counted is the service alone. Floor and answerd take turns in
@@ -51,6 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.StringVar(&o.row, "row", "", "only rows with this in their name")
 	flags.BoolVar(&o.quick, "quick", false, "short slices")
 	flags.StringVar(&o.answerd, "answerd", "", "the binary to measure; built from here if empty")
+	flags.StringVar(&o.against, "against", "", "another binary of answerd, to measure against in place of the floor")
 	flags.Func("env", "a setting for answerd besides, such as GOGC=200; may be repeated", func(s string) error {
 		o.env = append(o.env, s)
 		return nil
@@ -78,6 +80,7 @@ type options struct {
 	row      string
 	quick    bool
 	answerd  string
+	against  string
 	env      []string
 	profiles string
 	work     string // a directory of the run's own
@@ -86,7 +89,10 @@ type options struct {
 // slices is how many slices each of the two gets for a row, and how long each is. CPU time
 // is counted in ticks of 10 ms, so a slice must not be much shorter.
 func (o options) slices() (n int, each time.Duration) {
-	if o.quick {
+	switch {
+	case o.against != "": // they differ by little
+		return 31, 400 * time.Millisecond
+	case o.quick:
 		return 3, 400 * time.Millisecond
 	}
 	return 5, 700 * time.Millisecond

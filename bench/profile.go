@@ -55,15 +55,10 @@ const profileTime = 4 * time.Second
 
 // profile keeps CPU and allocation profiles of the service under a row's load.
 func (h *house) profile(ctx context.Context, r row, l *load, door string) error {
-	addr, err := os.ReadFile(door)
-	if err != nil {
-		return err
-	}
 	name := strings.NewReplacer(" ", "-", ",", "").Replace(r.name)
-	base := "http://" + string(addr) + "/debug/pprof/"
 	done := make(chan error, 1)
 	go func() {
-		done <- fetch(base+fmt.Sprintf("profile?seconds=%d", int(profileTime.Seconds())), filepath.Join(h.profiles, name+".cpu"))
+		done <- h.keep(door, fmt.Sprintf("profile?seconds=%d", int(profileTime.Seconds())), name+".cpu")
 	}()
 	if _, err := l.run(ctx, r.callers, profileTime+200*time.Millisecond); err != nil {
 		return err
@@ -71,16 +66,21 @@ func (h *house) profile(ctx context.Context, r row, l *load, door string) error 
 	if err := <-done; err != nil {
 		return err
 	}
-	return fetch(base+"allocs", filepath.Join(h.profiles, name+".allocs"))
+	return h.keep(door, "allocs", name+".allocs")
 }
 
-func fetch(url, file string) error {
-	resp, err := http.Get(url)
+// keep keeps a profile of the service behind the door as a file.
+func (h *house) keep(door, profile, file string) error {
+	addr, err := os.ReadFile(door)
+	if err != nil {
+		return err
+	}
+	resp, err := http.Get("http://" + string(addr) + "/debug/pprof/" + profile)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	f, err := os.Create(file)
+	f, err := os.Create(filepath.Join(h.profiles, file))
 	if err != nil {
 		return err
 	}

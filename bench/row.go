@@ -12,6 +12,7 @@ type row struct {
 	newer   bool // the MCP server speaks 2026-07-28
 	traced  bool
 	latency bool // what is compared is the latency, not the CPU time
+	tracing bool // in the floor's place stands answerd without tracing
 	script
 }
 
@@ -21,6 +22,7 @@ var rows = []row{
 	{name: "answer, 1 call", must: 3, goal: 2.2, callers: 16, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 	{name: "answer, 1 call, 2026-07-28", must: 3, goal: 2.2, callers: 16, newer: true, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 	{name: "answer, 1 call, traced", callers: 16, traced: true, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
+	{name: "answer, 1 call, traced, × untraced", must: 1.1, callers: 16, traced: true, tracing: true, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 	{name: "answer, 3 rounds of 4 calls", must: 4, goal: 3, callers: 16, script: script{Tokens: 64, Rounds: 3, Calls: 4, Result: 1000, Tools: 10}},
 	{name: "answer, history of 16 × 4 kB", must: 4, goal: 2.5, callers: 16, script: script{Tokens: 64, Tools: 10, History: 16}},
 	{name: "answer, result of 100 kB", must: 2.5, goal: 1.5, callers: 16, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 100_000, Tools: 10}},

@@ -12,7 +12,7 @@ const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms
 
 // measureRow is one line of the table.
 func (h *house) measureRow(ctx context.Context, r row) (string, error) {
-	floor, err := h.floorFor(ctx, r.setting())
+	floor, err := h.beside(ctx, r)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +94,7 @@ func (h *house) measureRow(ctx context.Context, r row) (string, error) {
 	both := func(q int, of func(timing) time.Duration) string {
 		return fmt.Sprintf("%.3g (%.3g)", ms(percentile(all[1], q, of)), ms(percentile(all[0], q, of)))
 	}
-	return fmt.Sprintf("| %s | **%.1f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(ratios), bound(r.must), bound(r.goal),
+	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(ratios), bound(r.must), bound(r.goal),
 		cpu(all[0]), cpu(all[1]), (afterObjects-objects)/float64(answers), (afterBytes-bytes)/float64(answers)/1000,
 		both(50, whole), both(99, whole), both(50, func(t timing) time.Duration { return t.first })), nil
 }

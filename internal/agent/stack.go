@@ -6,9 +6,9 @@ package agent
 //
 //go:noinline
 func growStack() byte {
-	var room [28 << 10]byte
+	var room [12 << 10]byte
 	return touch(&room)
 }
 
 //go:noinline
-func touch(room *[28 << 10]byte) byte { return room[len(room)/2] }
+func touch(room *[12 << 10]byte) byte { return room[len(room)/2] }

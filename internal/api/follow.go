@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	"answerd/internal/api/native"
@@ -16,6 +17,10 @@ import (
 // WriteTimeout.
 const maxWrite = 64 << 10
 
+// buffers are what streams gather in. One that waits holds none: that was 5 kB of each of
+// thousands. Those that a large event has made larger than usual are not kept.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // stream is one reader of a run: a position, and the connection that it feeds.
 type stream struct {
 	h   *Handler
@@ -24,6 +29,7 @@ type stream struct {
 	run string
 	pos int64
 	buf []byte
+	at  event.Body // what the event at pos says, if it was read here
 
 	format format
 }
@@ -108,28 +114,21 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	defer heartbeat.Stop()
 	leaving, left := h.Agent.Leaving(), false
 	for {
-		page, err := h.Log.After(r.Context(), run, s.pos)
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		for _, e := range page.Events {
-			s.buf = f.append(s.buf, e)
-			s.pos = e.Seq
-			if len(s.buf) >= maxWrite && !s.flush() {
-				return false
-			}
-		}
-		if !s.flush() {
+		from := s.pos
+		page, there := s.pass(r.Context())
+		if !there {
 			return false
 		}
-		if page.Ended || s.over(r.Context(), page) {
+		if page.Ended || s.over(r.Context(), from) {
 			// What was written last may have gone to a connection that was cut.
 			return r.Context().Err() == nil
+		}
+		if s.pos > from {
+			heartbeat.Reset(h.Heartbeat)
 		}
 		more := page.More
 		switch {
 		case len(page.Events) > 0:
-			heartbeat.Reset(h.Heartbeat)
 			more = atOnce // a run that never stops talking must not keep the other ends away
 		case left:
 			panic(http.ErrAbortHandler) // the run goes on elsewhere
@@ -153,22 +152,53 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	}
 }
 
-// over reports whether the stream ends with what was just read, before the run does.
-func (s *stream) over(ctx context.Context, p event.Page) bool {
+// pass passes on what there is after the position, all of it in one write as long as it is
+// not too much, and returns the page that was read last. false means that the reader is gone.
+func (s *stream) pass(ctx context.Context) (page event.Page, there bool) {
+	buffer := buffers.Get().(*[]byte)
+	s.buf = (*buffer)[:0]
+	defer func() {
+		if cap(s.buf) <= 2*maxWrite {
+			*buffer = s.buf
+			buffers.Put(buffer)
+		}
+		s.buf = nil
+	}()
+	for written := false; ; {
+		page, err := s.h.Log.After(ctx, s.run, s.pos)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		for _, e := range page.Events {
+			s.buf = s.format.append(s.buf, e)
+			s.pos, s.at = e.Seq, e.Body
+			if len(s.buf) >= maxWrite {
+				if !s.flush() {
+					return page, false
+				}
+				written = true
+			}
+		}
+		if !page.Cut || written {
+			return page, len(s.buf) == 0 || s.flush()
+		}
+	}
+}
+
+// over reports whether the stream ends with what was just read, from that position on,
+// before the run does.
+func (s *stream) over(ctx context.Context, from int64) bool {
 	if s.format.ended != nil {
 		return s.format.ended()
 	}
-	return s.atSuspension(ctx, p)
+	return s.pos > from && s.atSuspension(ctx)
 }
 
-// atSuspension reports whether the page brought the reader to the newest event of the run
+// atSuspension reports whether the reader was brought to the newest event of the run
 // and that says that the run waits for a person. Who comes back to that very position
 // stays; a suspension that is past stops nobody.
-func (s *stream) atSuspension(ctx context.Context, p event.Page) bool {
-	if len(p.Events) == 0 {
-		return false
-	}
-	if _, ok := p.Events[len(p.Events)-1].Body.(event.Suspended); !ok {
+func (s *stream) atSuspension(ctx context.Context) bool {
+	if _, ok := s.at.(event.Suspended); !ok {
 		return false
 	}
 	run, err := s.h.Log.Run(ctx, s.run) // a page need not be all that there is

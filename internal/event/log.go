@@ -66,6 +66,7 @@ type Run struct {
 type Page struct {
 	Events []Event // in order, the first one right after the position; shared, not to be changed
 	Ended  bool    // the last event of Events, or the position itself, is the terminal one
+	Cut    bool    // the log has the event after these already, where it can tell at no cost
 	// More is closed when there is more to read, or when it is time to ask again. It
 	// is nil when Ended is set or Events is not empty: then there is more to do first.
 	More <-chan struct{}

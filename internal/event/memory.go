@@ -290,7 +290,8 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	p := Page{Events: events, Ended: !r.ended.IsZero() && seq+int64(len(events)) == r.run.Last.Seq}
+	cut := seq+int64(len(events)) < r.run.Last.Seq
+	p := Page{Events: events, Ended: !r.ended.IsZero() && !cut, Cut: cut}
 	if !p.Ended && len(events) == 0 {
 		if r.more == nil {
 			r.more = make(chan struct{})

@@ -126,6 +126,9 @@ func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
 						t.Fatalf("number %d: %+v", pos, e)
 					}
 				}
+				if page.Cut != (pos < 301) {
+					t.Fatalf("after %d: cut %v", pos, page.Cut)
+				}
 				kept++
 			}
 		}

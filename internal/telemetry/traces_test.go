@@ -87,6 +87,33 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	}
 }
 
+// A trace that is not sampled goes on just the same, for the next server to know it.
+func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
+	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+	col := newCollector(t)
+	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	var seen string
+	next, nextClient := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
+	outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
+	for _, sampled := range []bool{true, false} {
+		seen = ""
+		url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			fetch(r.Context(), t, outgoing, next)
+		}), nil))
+		flag := map[bool]string{true: "01", false: "00"}[sampled]
+		get(t, client, url+"/x", "traceparent", strings.TrimSuffix(caller, "01")+flag)
+		if !strings.HasPrefix(seen, "00-"+callerTrace+"-") || !strings.HasSuffix(seen, "-"+flag) {
+			t.Errorf("sampled %v: the next server got traceparent %q", sampled, seen)
+		}
+	}
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(col.spans) != 2 { // of the one that its caller sampled: ours, and the way out
+		t.Errorf("%d spans", len(col.spans))
+	}
+}
+
 // fetch reads url to its end under ctx.
 func fetch(ctx context.Context, t *testing.T, client *http.Client, url string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -11,9 +11,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Transport sends the trace of a request's context on, as W3C traceparent, and with
-// tracing on makes a client span that ends when the response body is closed or read
-// to its end. A request outside of any trace, a token refresh for example, goes out
+// Transport sends the trace of a request's context on, as W3C traceparent, and within
+// a span that is recorded makes a client span, which ends when the response body is closed
+// or read to its end. A request outside of any trace, a token refresh for example, goes out
 // as it is. next must not be nil.
 func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
 	if !t.tracing {
@@ -23,14 +23,24 @@ func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
 		otelhttp.WithTracerProvider(t.tracers),
 		otelhttp.WithMeterProvider(metricnoop.NewMeterProvider()),
 		otelhttp.WithPropagators(propagator),
-		otelhttp.WithFilter(traced),
 		// The HTTP conventions: the method alone, where no route is known.
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }),
 	)
-	return &roundTripper{RoundTripper: spans, inner: next}
+	return &roundTripper{RoundTripper: sampled{spans: spans, rest: injector{next}}, inner: next}
 }
 
-func traced(r *http.Request) bool { return trace.SpanContextFromContext(r.Context()).IsValid() }
+// sampled leaves otelhttp out where there is nothing to record. By every OTEL_TRACES_SAMPLER
+// what is within a span of ours that is not recorded is not recorded either; to find that out
+// otelhttp copies the request, wraps its bodies and gathers the attributes of a metric that
+// is off, and nine requests in ten or more are usually not sampled.
+type sampled struct{ spans, rest http.RoundTripper }
+
+func (s sampled) RoundTrip(r *http.Request) (*http.Response, error) {
+	if trace.SpanFromContext(r.Context()).IsRecording() {
+		return s.spans.RoundTrip(r)
+	}
+	return s.rest.RoundTrip(r)
+}
 
 // roundTripper lets http.Client.CloseIdleConnections through to the transport that
 // has the connections; otelhttp's doesn't.
@@ -50,7 +60,7 @@ func (t *roundTripper) CloseIdleConnections() {
 type injector struct{ next http.RoundTripper }
 
 func (i injector) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !traced(r) {
+	if !trace.SpanContextFromContext(r.Context()).IsValid() {
 		return i.next.RoundTrip(r)
 	}
 	out := r.WithContext(r.Context())
