@@ -128,7 +128,7 @@ manifests: ## deploy/kubernetes against Kubernetes' schemas (needs Python; skips
 
 .PHONY: sbom
 sbom: build ## bin/answerd.cdx.json: what the binary is made of (CycloneDX)
-	go run ./internal/supply sbom $(VERSION) > bin/answerd.cdx.json
+	@go test ./internal/supply -run BillOfMaterials -sbom "$(CURDIR)/bin/answerd.cdx.json" -version "$(VERSION)"
 
 .PHONY: licences
 licences: ## renew docs/licences.md

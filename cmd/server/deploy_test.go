@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"regexp"
@@ -82,18 +81,10 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 		resp := post(t, web(t), url+"/answer", `{"question":"`+question+`"}`)
 		resp.Body.Close()
 	}
-	resp, err := web(t).Get(url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, page := look(t, web(t), url+"/metrics")
 	there := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllSubmatch(page, -1) {
-		there[string(m[1])] = true
+	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllStringSubmatch(page, -1) {
+		there[m[1]] = true
 	}
 	_, exprs := readAlerts(t)
 	var dashboard struct {

@@ -178,14 +178,9 @@ func TestAServerThatIsDownKeepsNothingFromWorking(t *testing.T) {
 	if a := ask(t, c, s.url, `{"question":"?"}`); a.Answer != "Without tools." {
 		t.Errorf("answer %q", a.Answer)
 	}
-	resp, err := c.Get(s.url + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != 200 || !strings.Contains(string(b), `"state":"failed"`) || !strings.Contains(string(b), `"reason":"`) {
-		t.Errorf("%s %s", resp.Status, b)
+	status, body := look(t, c, s.url+"/readyz")
+	if status != http.StatusOK || !strings.Contains(body, `"state":"failed"`) || !strings.Contains(body, `"reason":"`) {
+		t.Errorf("%d %s", status, body)
 	}
 }
 

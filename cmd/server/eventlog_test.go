@@ -15,23 +15,6 @@ import (
 	"answerd/internal/sse"
 )
 
-func get(t testing.TB, c *http.Client, url string, header ...string) *http.Response {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { resp.Body.Close() })
-	return resp
-}
-
 // sameFrames compares two readings of one run.
 func sameFrames(t *testing.T, got, want []sse.Frame) {
 	t.Helper()

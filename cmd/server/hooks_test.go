@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -43,14 +42,9 @@ func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 	if status, body := direct(t, web(t), s.url, "calculate", `{"expression":"1"}`); status != http.StatusForbidden || !strings.Contains(body, `"kind":"denied"`) {
 		t.Errorf("%d %s", status, body)
 	}
-	metrics, err := web(t).Get(s.url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer metrics.Body.Close()
-	b, err := io.ReadAll(metrics.Body)
-	if err != nil || !strings.Contains(string(b), `answerd_hook_duration_seconds_count{hook="pre_tool_call"`) || !strings.Contains(string(b), `reply="abort"`) {
-		t.Errorf("the hooks are not in the metrics: %v", err)
+	_, metrics := look(t, web(t), s.url+"/metrics")
+	if !strings.Contains(metrics, `answerd_hook_duration_seconds_count{hook="pre_tool_call"`) || !strings.Contains(metrics, `reply="abort"`) {
+		t.Error("the hooks are not in the metrics")
 	}
 	s.stop()
 	if err := <-s.done; err != nil { // the last spans are sent at the end

@@ -39,28 +39,6 @@ func (w *world) bearer(t *testing.T) string {
 	return "Bearer " + token.Reveal()
 }
 
-// look is the status and the body of a GET, with headers in pairs.
-func look(t *testing.T, c *http.Client, url string, header ...string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
-}
-
 // Whatever ADDR is written like: what others can reach is not served to everybody unless
 // somebody says that it shall be.
 func TestNoDoorIsOpenToTheNetworkByMistake(t *testing.T) {

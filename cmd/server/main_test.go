@@ -165,3 +165,32 @@ func post(t testing.TB, c *http.Client, url, body string, header ...string) *htt
 	t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
+
+// get sends a GET, with headers in pairs.
+func get(t testing.TB, c *http.Client, url string, header ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// look is the status and the body of a GET.
+func look(t testing.TB, c *http.Client, url string, header ...string) (int, string) {
+	t.Helper()
+	resp := get(t, c, url, header...)
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}

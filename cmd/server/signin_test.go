@@ -51,7 +51,7 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 		f, err := r.Next()
 		if last := len(frames) - 1; errors.Is(err, io.EOF) && frames[last].Event == "suspended" {
 			run, _, _ := strings.Cut(frames[last].ID, ":")
-			r = sse.NewReader(follow(t, c, url+"/runs/"+run+"/events", frames[last].ID).Body, 1<<20)
+			r = sse.NewReader(get(t, c, url+"/runs/"+run+"/events", "Last-Event-ID", frames[last].ID).Body, 1<<20)
 			continue
 		}
 		if errors.Is(err, io.EOF) {
@@ -70,40 +70,10 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 			t.Fatalf("%s, %v", f.Data, err)
 		}
 		query = oauthtest.Browse(t, asked.URL).Encode()
-		if status, page := visit(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
+		if status, page := look(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
 			t.Fatalf("%d %s", status, page)
 		}
 	}
-}
-
-// follow goes on with a run after the event of that id.
-func follow(t *testing.T, c *http.Client, url, after string) *http.Response {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Last-Event-ID", after)
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { resp.Body.Close() })
-	return resp
-}
-
-func visit(t *testing.T, c *http.Client, url string) (int, string) {
-	t.Helper()
-	resp, err := c.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
 }
 
 // S4.9: OAuth. A person is asked in the stream of his question, signs in with his
@@ -137,7 +107,7 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 		t.Errorf("%+v %s", a, a.Metadata)
 	}
 	// A browser's history, or somebody who looked over a shoulder.
-	if status, page := visit(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not good any more") {
+	if status, page := look(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not good any more") {
 		t.Errorf("replayed: %d %s", status, page)
 	}
 	if n := len(as.Granted("authorization_code")); n != 1 {

@@ -29,12 +29,7 @@ func TestACallWithoutAModelIsATraceToo(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil || status != http.StatusOK || got.Payload.Result != 100 {
 		t.Errorf("%d %s, %v", status, body, err)
 	}
-	metrics, err := web(t).Get(s.url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer metrics.Body.Close()
-	if b, _ := io.ReadAll(metrics.Body); !strings.Contains(string(b), `gen_ai_tool_name="calculate"`) {
+	if _, metrics := look(t, web(t), s.url+"/metrics"); !strings.Contains(metrics, `gen_ai_tool_name="calculate"`) {
 		t.Error("the call is not in the metrics")
 	}
 	s.stop()

@@ -4,23 +4,17 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"answerd/internal/api"
-	"answerd/internal/auth"
 )
 
 // Nothing but a token in its one header opens a door, whatever somebody in front of us
 // or a probe might say; and every door says the same (RFC 6750 section 3.1).
 func TestNothingButATokenOpensADoor(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
-	good := iam.token(t, "ada", "", time.Hour)
+	good := iam.bearer("ada")
 	_, bare, _ := strings.Cut(good, " ")
 	for name, header := range map[string][]string{
 		"nothing": nil, "another scheme": {"Authorization", "Basic " + bare}, "an empty token": {"Authorization", "Bearer "},

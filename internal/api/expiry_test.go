@@ -73,26 +73,13 @@ func inTime(t *testing.T, m *mint, through func(*event.Memory) event.Log, test f
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		server := &http.Server{Handler: api.New(api.Options{Agent: a, Log: log, Verifier: v, PublicURL: "https://answerd.example"})}
-		served := make(chan struct{})
-		go func() {
-			defer close(served)
-			_ = server.Serve(l)
-		}()
 		t.Cleanup(func() {
-			server.Close()
-			<-served
 			over, stop := context.WithCancel(context.Background())
 			stop()
 			a.Drain(over)
 			tools.Close()
 		})
-		test(t, func() net.Conn {
-			client, conn := net.Pipe()
-			l.conns <- conn
-			return client
-		})
+		test(t, overPipes(t, api.New(api.Options{Agent: a, Log: log, Verifier: v, PublicURL: "https://answerd.example"})))
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -86,15 +85,11 @@ func newestRun(t *testing.T, s *service, header ...string) string {
 }
 
 func TestEveryDoorIsGuardedAlike(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	const page = "https://ui.example"
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier, o.CORSOrigins, o.MaxBody = v, []string{page}, 4<<10 })
-	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	ada, eve := iam.bearer("ada"), iam.bearer("eve")
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			body := d.ask("What is 1 + 2?", "")

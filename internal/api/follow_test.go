@@ -19,29 +19,6 @@ import (
 	"answerd/internal/mcp"
 )
 
-// pipes is a listener without sockets, so that the time of its connections is the
-// bubble's.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	close(p.done)
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 // apiOver is an API over a log that the test writes itself, without servers or model.
 func apiOver(t *testing.T, log event.Log) http.Handler {
 	t.Helper()
@@ -63,22 +40,7 @@ func apiOver(t *testing.T, log event.Log) http.Handler {
 // still is that API on a listener without sockets, and a way to connect.
 func still(t *testing.T, log event.Log) (dial func() net.Conn) {
 	t.Helper()
-	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: apiOver(t, log)}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = server.Serve(l)
-	}()
-	t.Cleanup(func() {
-		server.Close()
-		<-served
-	})
-	return func() net.Conn {
-		client, conn := net.Pipe()
-		l.conns <- conn
-		return client
-	}
+	return overPipes(t, apiOver(t, log))
 }
 
 func readRun(c net.Conn) error {

@@ -75,17 +75,13 @@ func newExchanging(t *testing.T) *exchanging {
 // he brought goes to the IAM and nowhere else: not to the MCP server, and not into what
 // the run says.
 func TestToolsAreCalledOnBehalfOfWhoAsked(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	e := newExchanging(t)
 	s := serve(t, adds(), func(o *agent.Options) { o.Tools = e.tools }, func(o *api.Options) { o.Verifier = v })
 	var brought []string
 	for n, name := range []string{"ada", "bob"} {
-		bearer := iam.token(t, name, "", time.Hour)
+		bearer := iam.bearer(name)
 		brought = append(brought, strings.TrimPrefix(bearer, "Bearer "))
 		a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", bearer), 200)
 		said := s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Authorization", bearer)
@@ -95,7 +91,7 @@ func TestToolsAreCalledOnBehalfOfWhoAsked(t *testing.T) {
 		}
 	}
 	// A call without a model is made on behalf of its caller, too.
-	eve := iam.token(t, "eve", "", time.Hour)
+	eve := iam.bearer("eve")
 	decode[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, "Authorization", eve), 200)
 	brought = append(brought, strings.TrimPrefix(eve, "Bearer "))
 	e.mu.Lock()

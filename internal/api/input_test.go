@@ -10,7 +10,6 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
@@ -243,14 +242,10 @@ func TestADirectCallSaysThatItIsApproved(t *testing.T) {
 // To a stranger a run that waits is no run, whatever he sends: nothing that he is told
 // depends on what there is.
 func TestStrangersLearnNothingOfARunThatWaits(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)
-	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	ada, eve := iam.bearer("ada"), iam.bearer("eve")
 	run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
 	id, _, _ := strings.Cut(position, ":")
 	good := `{"id":"` + i.ID + `","approved":true}`

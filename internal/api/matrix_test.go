@@ -3,24 +3,15 @@ package api_test
 import (
 	"bufio"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,120 +21,6 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/auth"
 )
-
-// mint is an IAM with keys of every kind, and an attacker whose address tokens name.
-type mint struct {
-	rsa, small, rogue *rsa.PrivateKey
-	ec                *ecdsa.PrivateKey
-	ed                ed25519.PrivateKey
-	url               string // of the key set
-	attacker          *httptest.Server
-	attacked          atomic.Int64 // requests that the attacker got
-	fetched           atomic.Int64 // of the keys
-}
-
-type fields = map[string]any
-
-func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
-
-func rsaJWK(kid string, key *rsa.PrivateKey) fields {
-	return fields{"kty": "RSA", "kid": kid, "n": b64(key.N.Bytes()), "e": b64(big.NewInt(int64(key.E)).Bytes())}
-}
-
-func newMint(t *testing.T) *mint {
-	t.Helper()
-	m := &mint{}
-	var err error
-	for to, bits := range map[**rsa.PrivateKey]int{&m.rsa: 2048, &m.rogue: 2048, &m.small: 1024} {
-		if *to, err = rsa.GenerateKey(rand.Reader, bits); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if m.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		t.Fatal(err)
-	}
-	if _, m.ed, err = ed25519.GenerateKey(rand.Reader); err != nil {
-		t.Fatal(err)
-	}
-	point, err := m.ec.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys, err := json.Marshal(fields{"keys": []fields{
-		rsaJWK("r", m.rsa), rsaJWK("small", m.small), merge(rsaJWK("ps", m.rsa), fields{"alg": "PS256"}), {"kty": "EC", "crv": "P-256", "kid": "e", "x": b64(point[1:33]), "y": b64(point[33:])},
-		{"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": b64(m.ed.Public().(ed25519.PublicKey))},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	iam := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		m.fetched.Add(1)
-		_, _ = w.Write(keys)
-	}))
-	t.Cleanup(iam.Close)
-	rogue, err := json.Marshal(fields{"keys": []fields{rsaJWK("r", m.rogue)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.attacker = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		m.attacked.Add(1)
-		_, _ = w.Write(rogue)
-	}))
-	t.Cleanup(m.attacker.Close)
-	m.url = iam.URL
-	return m
-}
-
-// sign makes a token of these changes of a good header and good claims; nil drops one.
-func (m *mint) sign(method jwt.SigningMethod, key crypto.PrivateKey, header, claims fields) string {
-	now := time.Now().Unix()
-	h := fields{"alg": method.Alg(), "kid": "r", "typ": "at+jwt"}
-	c := fields{"iss": "https://iam.example", "aud": []string{"other", "answerd"}, "sub": "ada", "scope": "ask read", "iat": now, "nbf": now, "exp": now + 300}
-	for base, change := range map[*fields]fields{&h: header, &c: claims} {
-		maps.Copy(*base, change)
-		maps.DeleteFunc(*base, func(_ string, v any) bool { return v == nil })
-	}
-	return m.raw(method, key, text(h), text(c))
-}
-
-func text(f fields) string {
-	b, err := json.Marshal(f)
-	if err != nil {
-		panic(err)
-	}
-	return string(b)
-}
-
-func (m *mint) raw(method jwt.SigningMethod, key crypto.PrivateKey, header, claims string) string {
-	signed := b64([]byte(header)) + "." + b64([]byte(claims))
-	signature, err := method.Sign(signed, key)
-	if err != nil {
-		panic(err)
-	}
-	return signed + "." + b64(signature)
-}
-
-// good is a good token but for the changes.
-func (m *mint) good(header, claims fields) string {
-	return m.sign(jwt.SigningMethodRS256, m.rsa, header, claims)
-}
-
-// verifier takes the tokens of m, with scope "ask".
-func (m *mint) verifier(t *testing.T, change func(*auth.VerifierConfig)) *auth.Verifier {
-	t.Helper()
-	c := auth.VerifierConfig{
-		Issuer: "https://iam.example", Audience: "answerd", JWKSURL: m.url, Scope: "ask", Algorithms: []string{"RS256", "ES256", "EdDSA"},
-	}
-	if change != nil {
-		change(&c)
-	}
-	v, err := auth.NewVerifier(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
-	return v
-}
 
 // The matrix of authentication (facts/reliability.md §4.4): each kind of token and
 // header over real HTTP, through the whole handler, with the keys of a real endpoint. What

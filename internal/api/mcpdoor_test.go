@@ -4,10 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -80,14 +78,10 @@ func TestWhatIsNoMessageIsRefused(t *testing.T) {
 // A run is its caller's here as everywhere: neither its state nor a session's id lets
 // another go on with it.
 func TestARunOfAHostIsItsCallers(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, echoes(), nil, func(o *api.Options) { o.Verifier = v }, approvesEcho)
-	ada, eve := []string{"Authorization", iam.token(t, "ada", "", time.Hour)}, []string{"Authorization", iam.token(t, "eve", "", time.Hour)}
+	ada, eve := []string{"Authorization", iam.bearer("ada")}, []string{"Authorization", iam.bearer("eve")}
 	first := s.asks(t, callOf(`{"question":"Do it."}`, ""), ada...)
 	given := `,"requestState":"` + first.Result.RequestState + `","inputResponses":{`
 	for id := range first.Result.InputRequests {

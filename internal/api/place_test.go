@@ -10,7 +10,6 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
 	"answerd/internal/api"
-	"answerd/internal/auth"
 )
 
 // comeBack checks when a refused caller is told to.
@@ -32,13 +31,9 @@ func (s *service) reading(t *testing.T, header ...string) (run string) {
 
 // withTokens makes the service ask for tokens, and returns those of callers.
 func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject string) string) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
-	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.token(t, subject, "", time.Hour) }
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
+	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.bearer(subject) }
 }
 
 func TestOneCallersRunsAreBoundedAndNotTheOthers(t *testing.T) {

@@ -1,23 +1,14 @@
 package api_test
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/golang-jwt/jwt/v5"
 
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 )
 
@@ -122,53 +113,11 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	}
 }
 
-// issuer is an IAM with one key.
-type issuer struct {
-	*httptest.Server
-	key *rsa.PrivateKey
-}
-
-func newIssuer(t *testing.T) *issuer {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := &issuer{key: key}
-	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		b64 := base64.RawURLEncoding.EncodeToString
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{map[string]string{
-			"kty": "RSA", "kid": "1", "alg": "RS256", "use": "sig",
-			"n": b64(key.N.Bytes()), "e": b64(big.NewInt(int64(key.E)).Bytes()),
-		}}})
-	}))
-	t.Cleanup(i.Close)
-	return i
-}
-
-func (i *issuer) token(t *testing.T, subject, scope string, life time.Duration) string {
-	t.Helper()
-	tok := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{
-		"iss": "https://iam.example", "aud": "answerd", "sub": subject, "scope": scope,
-		"iat": time.Now().Unix(), "exp": time.Now().Add(life).Unix(),
-	})
-	tok.Header["kid"] = "1"
-	signed, err := tok.SignedString(i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "Bearer " + signed
-}
-
 func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL, Scope: "ask"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
-	ada, bob := iam.token(t, "ada", "ask", time.Hour), iam.token(t, "bob", "ask", time.Hour)
+	ada, bob := iam.bearer("ada"), iam.bearer("bob")
 
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 401, "unauthenticated")
@@ -180,7 +129,7 @@ func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
 	if !strings.Contains(resp.Header.Get("WWW-Authenticate"), `error="invalid_token"`) {
 		t.Errorf("challenge %s", resp.Header.Get("WWW-Authenticate"))
 	}
-	resp = s.do(t, "POST", "/answer", question, "Authorization", iam.token(t, "ada", "other", time.Hour))
+	resp = s.do(t, "POST", "/answer", question, "Authorization", "Bearer "+iam.good(nil, fields{"scope": "other"}))
 	refused(t, resp, 403, "forbidden")
 	if !strings.Contains(resp.Header.Get("WWW-Authenticate"), `error="insufficient_scope"`) {
 		t.Errorf("challenge %s", resp.Header.Get("WWW-Authenticate"))

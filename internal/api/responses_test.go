@@ -7,11 +7,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"answerd/internal/api"
 	"answerd/internal/api/native"
-	"answerd/internal/auth"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
 )
@@ -373,14 +371,10 @@ func TestAResponseIsARunLikeAnyOther(t *testing.T) {
 // A response belongs to who asked for it: to everybody else it does not exist, by
 // whatever name he finds it.
 func TestSomebodyElsesResponseDoesNotExist(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)
-	ada, eve := iam.token(t, "ada", "", time.Hour), iam.token(t, "eve", "", time.Hour)
+	ada, eve := iam.bearer("ada"), iam.bearer("eve")
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Authorization", ada), 200)
 	request := one.Output[0].ID
 	approval := respond(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)

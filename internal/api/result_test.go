@@ -6,12 +6,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 )
@@ -86,15 +84,11 @@ func TestTheWholeResultIsWhereItsEventSays(t *testing.T) {
 }
 
 func TestAResultIsForTheOwnerOfTheRun(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, gives(), nil, func(o *api.Options) { o.Verifier = v })
 	gift(s.Tools)
-	ada, bob := iam.token(t, "ada", "", time.Hour), iam.token(t, "bob", "", time.Hour)
+	ada, bob := iam.bearer("ada"), iam.bearer("bob")
 	a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	path := "/runs/" + a.RunID + "/results/call_1"
 	decode[callResult](t, s.do(t, "GET", path, "", "Authorization", ada), 200)

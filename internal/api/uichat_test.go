@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/sse"
@@ -213,15 +211,11 @@ func TestStopEndsWhatGoesOnInTheChat(t *testing.T) {
 
 // The id of a chat is no secret: whoever knows it learns nothing by it, and ends nothing.
 func TestAChatIsItsOwnersOnly(t *testing.T) {
-	iam := newIssuer(t)
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "https://iam.example", Audience: "answerd", JWKSURL: iam.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(v.Close)
+	iam := newMint(t)
+	v := iam.verifier(t, nil)
 	s := serve(t, asks(), nil, func(o *api.Options) { o.Verifier = v })
 	as := func(name string) []string {
-		return []string{"Authorization", iam.token(t, name, "", time.Hour)}
+		return []string{"Authorization", iam.bearer(name)}
 	}
 	ada, eve := as("ada"), as("eve")
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), ada...), ""))

@@ -14,15 +14,20 @@ import (
 const root = "../.."
 
 // TestOnlyMainReadsTheEnvironmentAndExits keeps configuration in one place and lets
-// every room end its work: nobody but a main package may stop the process.
+// every room end its work: nobody but cmd/server may stop the process, and there is no
+// other command. A test binary that is a process for others may; bench and docker have
+// helpers of their own, which are no part of the service.
 func TestOnlyMainReadsTheEnvironmentAndExits(t *testing.T) {
 	forbidden := map[string]bool{
 		"os.Getenv": true, "os.LookupEnv": true, "os.Environ": true, "os.Exit": true,
 		"log.Fatal": true, "log.Fatalf": true, "log.Fatalln": true,
 	}
-	eachFile(t, "internal", func(path string, file *ast.File) {
-		if strings.HasSuffix(path, "_test.go") || file.Name.Name == "main" {
+	check := func(path string, file *ast.File) {
+		if strings.HasSuffix(path, "_test.go") || filepath.Dir(path) == filepath.Join(root, "cmd/server") {
 			return
+		}
+		if file.Name.Name == "main" {
+			t.Errorf("%s is of a command beside cmd/server", path)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {
@@ -32,7 +37,10 @@ func TestOnlyMainReadsTheEnvironmentAndExits(t *testing.T) {
 			}
 			return true
 		})
-	})
+	}
+	for _, dir := range []string{"api", "cmd", "internal"} {
+		eachFile(t, dir, check)
+	}
 }
 
 // TestTestsDoNotSleep: time in tests is testing/synctest's, and waiting is for

@@ -54,22 +54,22 @@ func parseBlock(raw json.RawMessage) block {
 		}
 	}
 	b := block{raw: raw}
-	read := true
-	switch string(kind) {
-	case `"text"`:
-		b.Type, b.textJSON = "text", text
+	name, read := textOf(kind)
+	switch name {
+	case "text":
+		b.textJSON = text
 		if b.Text, read = textOf(text); b.Text == "" {
 			b.textJSON = json.RawMessage(`""`)
 		}
-	case `"image"`, `"audio"`:
+	case "image", "audio":
 		var ok bool
-		b.Type = string(kind[1 : len(kind)-1])
 		b.MIME, ok = textOf(mimeType)
 		b.Data, read = textOf(data)
 		read = read && ok
 	default:
-		read = json.Unmarshal(raw, &b) == nil
+		read = read && json.Unmarshal(raw, &b) == nil
 	}
+	b.Type = name // not what encoding/json takes for it, such as "TYPE"
 	if !read {
 		return block{raw: raw}
 	}

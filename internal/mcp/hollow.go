@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -50,14 +49,14 @@ func plainAnswer(data []byte) *jsonrpc.Response {
 	}
 	var version, rawID, result json.RawMessage
 	for name, value := range members(data) {
-		switch {
-		case name == "jsonrpc":
+		switch name {
+		case "jsonrpc":
 			version = value
-		case name == "id":
+		case "id":
 			rawID = value
-		case name == "result":
+		case "result":
 			result = value
-		case name == "method", name == "error", strings.Contains(name, `\`):
+		case "method", "error":
 			return nil // the SDK knows what that is
 		}
 	}

@@ -43,6 +43,10 @@ func TestTextAndPayload(t *testing.T) {
 		{`{"content":[{"type":"text","text":"e"}],"structuredContent":""}`, "e\nStructured content: \"\"", `""`},
 		{`{"content":[{"type":"text","text":"n"}],"structuredContent":null}`, "n", `"n"`},
 		{`{"resultType":"complete","content":[{"type":"text","text":"c"}]}`, "c", `"c"`},
+		// A name is the same however it is written, and another in capitals (RFC 8259, 8.3).
+		{`{"content":[{"type":"\u0074ext","t\u0065xt":"e"}]}`, "e", `"e"`},
+		{`{"content":[{"tYpe":"text","text":"e"}]}`, "[unreadable content, 26 bytes]", `[{"tYpe":"text","text":"e"}]`},
+		{`{"content":[{"type":"video","TYPE":"text"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","TYPE":"text"}]`},
 	} {
 		r, f := decodeResult([]byte(test.result))
 		if f != nil {

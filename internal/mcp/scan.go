@@ -12,13 +12,12 @@ import (
 // checked as a whole when they are decoded, and encoding/json would look at every byte of
 // a text again for each level that it is taken out of.
 
-// members are the names and values of a JSON object that is valid. Names are as written:
-// one with escapes is none that we look for.
+// members are the names and values of a JSON object that is valid.
 func members(object json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
 		for i := skipSpace(object, 1); object[i] != '}'; {
 			end := valueEnd(object, i)
-			name := string(object[i+1 : end-1])
+			name, _ := textOf(object[i:end])
 			i = skipSpace(object, skipSpace(object, end)+len(":"))
 			end = valueEnd(object, i)
 			if !yield(name, object[i:end:end]) {

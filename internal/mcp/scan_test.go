@@ -9,7 +9,7 @@ import (
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `[]`, ` { } `, `{"a":1}`, `{ "a" : [ 1 , {"b":"]}\\"} ] , "b":"\"" }`, `["\\\\","\\\"",true,null,-1.5e+3]`, `[[],[[]],{}]`,
-		`{"a":"\u00e9\ud83d\ude00\ud83d\u0041\ude00\/\b\f\n\r\t"}`, `{"":""}`, `["\ud83d\ud83d\ude00","\ud83dx","\uD83D"]`, "[\n1\t,\r2 ]",
+		`{"a":"\u00e9\ud83d\ude00\ud83d\u0041\ude00\/\b\f\n\r\t"}`, `{"":""}`, `{"t\u0065xt":1,"\"":2}`, `["\ud83d\ud83d\ude00","\ud83dx","\uD83D"]`, "[\n1\t,\r2 ]",
 	} {
 		f.Add(s)
 	}
@@ -22,8 +22,7 @@ func FuzzScan(f *testing.F) {
 			raw = raw[skipSpace(raw, 0):]
 			found := make(map[string]json.RawMessage)
 			for name, value := range members(raw) {
-				spoken, _ := textOf(json.RawMessage(`"` + name + `"`))
-				found[string([]rune(spoken))] = value
+				found[string([]rune(name))] = value
 				checkText(t, value)
 			}
 			if len(found) != len(object) {

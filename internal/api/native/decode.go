@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -247,12 +247,13 @@ func (f *fields) positive(object map[string]any, pointer string) int64 {
 		return 0
 	}
 	number, _ := v.(json.Number)
-	n, err := strconv.ParseInt(string(number), 10, 32)
-	if err != nil || n < 1 {
+	// 6.0 and 6e0 are whole numbers too (JSON Schema 2020-12 Core, 4.2.3).
+	n, err := number.Float64()
+	if err != nil || !json.Valid([]byte(number)) || n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
 		f.add(pointer, "must be a whole number of at least 1")
 		return 0
 	}
-	return n
+	return int64(n)
 }
 
 func (f *fields) list(object map[string]any, pointer string, limit int) []any {

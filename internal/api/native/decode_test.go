@@ -69,6 +69,7 @@ func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 		{"an empty name", `{` + q + `,"servers":["crm",""]}`, "/servers/1"},
 		{"no turns", `{` + q + `,"max_turns":0}`, "/max_turns"},
 		{"turns by halves", `{` + q + `,"max_turns":1.5}`, "/max_turns"},
+		{"more turns than are counted", `{` + q + `,"max_turns":2147483648}`, "/max_turns"},
 		{"turns as text", `{` + q + `,"max_turns":"6"}`, "/max_turns"},
 		{"an unknown budget", `{` + q + `,"budget":{"euro":1}}`, "/budget/euro"},
 		{"a negative budget", `{` + q + `,"budget":{"tool_calls":-1}}`, "/budget/tool_calls"},
@@ -99,6 +100,21 @@ func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 				t.Errorf("points at %q, want %q: %v", got, c.pointers, err)
 			}
 		})
+	}
+}
+
+// To JSON Schema, and so to api/openapi.yaml, a number is whole by its value.
+func TestAWholeNumberMayHaveAFraction(t *testing.T) {
+	for _, six := range []string{"6", "6.0", "6e0", "0.6E1"} {
+		r, err := native.Decode([]byte(`{"question":"?","max_turns":` + six + `,"budget":{"total_tokens":` + six + `}}`))
+		if err != nil || r.MaxTurns != 6 || r.Budget.TotalTokens != 6 {
+			t.Errorf("%s: %d, %d, %v", six, r.MaxTurns, r.Budget.TotalTokens, err)
+		}
+	}
+	for _, no := range []string{"0x6", "0x1p2", "6_0", "NaN", "Inf", " 6", "6.5"} {
+		if _, err := native.DecodeQuery(url.Values{"question": {"?"}, "max_turns": {no}}); err == nil {
+			t.Errorf("%s is taken", no)
+		}
 	}
 }
 

@@ -3,7 +3,8 @@ package native
 import (
 	"bytes"
 	"encoding/json"
-	"math/bits"
+
+	"answerd/internal/jsontext"
 )
 
 // Nearly every body is well formed, and most of it is text. Such a body is read here, a
@@ -133,7 +134,7 @@ func (p *quickParser) number() (any, bool) {
 // text reads a string. \u is odd: it can stand for half a surrogate pair.
 func (p *quickParser) text() (any, bool) {
 	in := p.rest[1:]
-	n := plainLen(in)
+	n := jsontext.Plain(in)
 	if n < len(in) && in[n] == '"' {
 		p.rest = in[n+1:]
 		return string(in[:n]), true
@@ -158,30 +159,6 @@ func (p *quickParser) text() (any, bool) {
 		default:
 			return nil, false
 		}
-		n = plainLen(in)
+		n = jsontext.Plain(in)
 	}
-}
-
-// plainLen is how many bytes at the start of b say themselves in a JSON string. It looks at
-// eight at a time.
-func plainLen(b []byte) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	i := 0
-	for ; i+8 <= len(b); i += 8 {
-		e := b[i : i+8]
-		w := uint64(e[0]) | uint64(e[1])<<8 | uint64(e[2])<<16 | uint64(e[3])<<24 |
-			uint64(e[4])<<32 | uint64(e[5])<<40 | uint64(e[6])<<48 | uint64(e[7])<<56
-		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// The high bit of the first byte that is below a space, or one of the two, is set;
-		// of those behind it, that says nothing. Bytes beyond ASCII hide nothing of that.
-		if hit := ((w - ones*' ') | (quote - ones) | (slash - ones)) & ^w & highs; hit != 0 {
-			return i + bits.TrailingZeros64(hit)/8
-		}
-	}
-	for ; i < len(b); i++ {
-		if c := b[i]; c < ' ' || c == '"' || c == '\\' {
-			break
-		}
-	}
-	return i
 }

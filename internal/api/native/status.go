@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/jsontext"
 )
 
 // Answer is the body of POST /answer once the run has completed.
@@ -26,11 +27,11 @@ func (a Answer) JSON() []byte {
 		}
 	}
 	b := make([]byte, 0, size)
-	b = event.AppendString(append(b, `{"answer":`...), a.Answer)
+	b = jsontext.AppendString(append(b, `{"answer":`...), a.Answer)
 	b = a.Metadata.AppendJSON(append(b, `,"metadata":`...))
-	b = event.AppendString(append(b, `,"run_id":`...), a.RunID)
-	b = event.AppendString(append(b, `,"thread_id":`...), a.ThreadID)
-	b = event.AppendString(append(b, `,"trace_id":`...), a.TraceID)
+	b = jsontext.AppendString(append(b, `,"run_id":`...), a.RunID)
+	b = jsontext.AppendString(append(b, `,"thread_id":`...), a.ThreadID)
+	b = jsontext.AppendString(append(b, `,"trace_id":`...), a.TraceID)
 	return append(b, "}\n"...)
 }
 

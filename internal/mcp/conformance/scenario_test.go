@@ -1,66 +1,117 @@
-package main
+package conformance
 
 import (
 	"context"
 	"encoding/json"
-	"net/http"
-	"net/http/httptest"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
-	"testing"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"go.uber.org/goleak"
+	"answerd/internal/auth"
+	"answerd/internal/mcp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// scenario is what the suite asks for.
+type scenario struct {
+	name     string
+	protocol string // "" leaves it to the client
+	calls    []toolCall
+	given    given
+	caller   auth.Identity
+}
 
-// suite is a server that notes which tools were called with what.
-func suite(t *testing.T, schemas map[string]string) (url string, called func() []string) {
-	t.Helper()
-	calls := make(chan string, 16)
-	s := sdk.NewServer(&sdk.Implementation{Name: "suite", Version: "1"}, nil)
-	for name, schema := range schemas {
-		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(schema)}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			calls <- r.Params.Name + " " + string(r.Params.Arguments)
-			return &sdk.CallToolResult{}, nil
-		})
+type toolCall struct {
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// newScenario reads the suite's environment variables.
+func newScenario(getenv func(string) string) (scenario, error) {
+	s := scenario{name: getenv("MCP_CONFORMANCE_SCENARIO"), protocol: getenv("MCP_CONFORMANCE_PROTOCOL_VERSION")}
+	text := getenv("MCP_CONFORMANCE_CONTEXT")
+	if text == "" {
+		return s, nil
 	}
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil))
-	t.Cleanup(web.Close)
-	return web.URL, func() []string {
-		close(calls)
-		var out []string
-		for c := range calls {
-			out = append(out, c)
+	var wanted struct {
+		ToolCalls []toolCall `json:"toolCalls"`
+		given
+	}
+	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
+		return s, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
+	}
+	s.calls, s.given = wanted.ToolCalls, wanted.given
+	s.caller.Token = auth.NewSecret(wanted.IDToken)
+	return s, nil
+}
+
+// play lists the tools, makes the calls that the suite asks for, and then calls every
+// other tool once with arguments made from its schema, as a model would.
+func (s scenario) play(ctx context.Context, client *mcp.Client) error {
+	tools, err := s.list(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, st := range client.Servers() {
+		if st.State != mcp.Connected {
+			return fmt.Errorf("the server is %s: %s", st.State, st.Reason)
 		}
-		slices.Sort(out)
-		return out
 	}
+	calls := s.calls
+	for _, t := range tools {
+		if !slices.ContainsFunc(calls, func(c toolCall) bool { return c.Name == t.Original }) {
+			args, err := arguments(t, tools)
+			if err != nil {
+				return err
+			}
+			calls = append(calls, toolCall{t.Original, args})
+		}
+	}
+	for _, c := range calls {
+		i := slices.IndexFunc(tools, func(t mcp.Tool) bool { return t.Original == c.Name })
+		if i < 0 {
+			fmt.Fprintf(os.Stderr, "%s is not offered\n", c.Name)
+			continue
+		}
+		// A call that fails is often what a scenario is about.
+		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Principal: s.caller, Elicit: person{client}.answer})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s: %s\n", c.Name, res.Text())
+	}
+	return nil
 }
 
-func TestEveryToolIsCalledAsTheSuiteAsksOrAsItsSchemaSays(t *testing.T) {
-	url, called := suite(t, map[string]string{
-		"asked": `{"type":"object","properties":{"n":{"type":"integer"}}}`,
-		"other": `{"type":"object","properties":{"n":{"type":"integer"},"b":{"type":"boolean"},"s":{"type":"string"},"o":{"type":"object"}}}`,
-	})
-	env := map[string]string{
-		"MCP_CONFORMANCE_PROTOCOL_VERSION": "2025-11-25",
-		"MCP_CONFORMANCE_CONTEXT":          `{"toolCalls":[{"name":"asked","arguments":{"n":1}},{"name":"asked","arguments":{"n":2}},{"name":"missing"}]}`,
+// arguments are some that the tool's schema takes. The suite's echo tool is given the
+// schema of the tool that it is to be compared with.
+func arguments(t mcp.Tool, all []mcp.Tool) (json.RawMessage, error) {
+	var schema struct {
+		Properties map[string]struct {
+			Type any `json:"type"`
+		} `json:"properties"`
 	}
-	if err := run(t.Context(), []string{"conformance", url}, func(name string) string { return env[name] }); err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal(t.InputSchema, &schema); err != nil {
+		return nil, fmt.Errorf("read the schema of %s: %w", t.Original, err)
 	}
-	if got := strings.Join(called(), "; "); got != `asked {"n":1}; asked {"n":2}; other {"b":true,"n":5,"s":"us-west1"}` {
-		t.Errorf("called %s", got)
+	args := make(map[string]any)
+	for name, p := range schema.Properties {
+		switch p.Type {
+		case "integer", "number":
+			args[name] = 5
+		case "boolean":
+			args[name] = true
+		case "string":
+			args[name] = "us-west1"
+		}
 	}
-}
-
-func TestAServerThatCannotBeUsedIsAFailure(t *testing.T) {
-	web := httptest.NewServer(http.NotFoundHandler())
-	defer web.Close()
-	err := run(t.Context(), []string{"conformance", web.URL}, func(string) string { return "" })
-	if err == nil || !strings.Contains(err.Error(), "failed") {
-		t.Errorf("error %v", err)
+	if t.Original == "json_schema_echo" {
+		for _, other := range all {
+			if strings.HasSuffix(other.Original, "2020_12_tool") {
+				args["schema"] = other.InputSchema
+			}
+		}
 	}
+	return json.Marshal(args)
 }

@@ -1,8 +1,8 @@
-package main
+package supply
 
 import (
+	"bytes"
 	"encoding/json"
-	"io"
 )
 
 // A bill of materials as CycloneDX 1.6 has it, as far as we fill it in. It has no time
@@ -45,13 +45,20 @@ func newComponent(kind, path, version string, licences []string) component {
 	return c
 }
 
-// writeSBOM writes the bill of materials of that version of answerd.
-func writeSBOM(out io.Writer, version string, modules []module) error {
+// newBOM is the bill of materials of that version of answerd.
+func newBOM(version string, modules []module) bom {
 	b := bom{Format: "CycloneDX", Spec: "1.6", Version: 1, Metadata: metadata{newComponent("application", "answerd", version, []string{"Apache-2.0"})}}
 	for _, m := range modules {
 		b.Parts = append(b.Parts, newComponent("library", m.Path, m.Version, m.licences))
 	}
-	e := json.NewEncoder(out)
+	return b
+}
+
+// bytes is b as a file.
+func (b bom) bytes() ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
 	e.SetIndent("", "  ")
-	return e.Encode(b)
+	err := e.Encode(b)
+	return out.Bytes(), err
 }

@@ -1,14 +1,14 @@
-package main
+package supply
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // marks are sentences by which a licence is known, by SPDX identifier. They are looked
@@ -58,8 +58,8 @@ func licencesIn(dir string) (ids []string, _ error) {
 	return ids, nil
 }
 
-// writeLicences writes docs/licences.md.
-func writeLicences(out io.Writer, modules []module) error {
+// licencesPage is docs/licences.md.
+func licencesPage(modules []module) string {
 	var b strings.Builder
 	b.WriteString("# Licences\n\n" +
 		"answerd is under the Apache License 2.0 (`LICENSE`). These modules are linked into its binary; a module with more than one licence\n" +
@@ -68,6 +68,24 @@ func writeLicences(out io.Writer, modules []module) error {
 	for _, m := range modules {
 		fmt.Fprintf(&b, "| %s | %s |\n", m.Path, strings.Join(m.licences, ", "))
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return b.String()
+}
+
+func TestLicencesAreKnownByTheirText(t *testing.T) {
+	for want, text := range map[string]string{
+		"MIT":          "Permission is hereby granted, free of\n charge, to any person obtaining a copy of this software and associated documentation files",
+		"BSD-2-Clause": "Redistributions in binary form must reproduce the above copyright notice",
+		"BSD-3-Clause": "Redistributions in binary form must reproduce … Neither the name of Google Inc. nor the names of its contributors may be used to endorse or promote products",
+		"GPL":          "GNU AFFERO GENERAL PUBLIC LICENSE … the GNU Affero General Public License",
+		"":             "All rights reserved.",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "LICENSE.txt"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := licencesIn(dir)
+		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
+			t.Errorf("%q is %v, %v", want, got, err)
+		}
+	}
 }

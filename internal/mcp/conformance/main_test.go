@@ -1,25 +1,29 @@
-// Command conformance drives this module's MCP client under the public conformance
-// suite for MCP clients, @modelcontextprotocol/conformance.
+// Package conformance drives this module's MCP client under the public conformance
+// suite for MCP clients, @modelcontextprotocol/conformance. It has tests only: run.sh,
+// which is what `make conformance` runs, builds them, and the suite starts that binary
+// as a client,
 //
-//	conformance [flags] http://localhost:4711/mcp
+//	client http://localhost:4711/mcp
 //
-// The suite starts it once per scenario against a server of its own, and judges what
-// that server saw. The scenario is named by MCP_CONFORMANCE_SCENARIO, what it wants
-// to be done by MCP_CONFORMANCE_CONTEXT (JSON), the protocol version to speak by
+// once per scenario against a server of its own, and judges what that server saw. The
+// scenario is named by MCP_CONFORMANCE_SCENARIO, what it wants to be done by
+// MCP_CONFORMANCE_CONTEXT (JSON), the protocol version to speak by
 // MCP_CONFORMANCE_PROTOCOL_VERSION.
 //
-// What a scenario asks of the client is what answerd itself would do: the command
-// says so to package mcp and does nothing beside it. expected-failures.yml lists
-// the scenarios that package mcp does not pass yet, each with its reason; run.sh
-// is what `make conformance` runs.
-package main
+// What a scenario asks of the client is what answerd itself would do: the client says so
+// to package mcp and does nothing beside it. expected-failures.yml lists the scenarios
+// that package mcp does not pass yet, each with its reason.
+package conformance
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"answerd/internal/mcp"
 )
@@ -32,15 +36,22 @@ const (
 	callTime = 8 * time.Second
 )
 
-func main() {
+// TestMain lets the test binary be the client, where the suite starts it.
+func TestMain(m *testing.M) {
+	if os.Getenv("MCP_CONFORMANCE_SCENARIO") == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
 	ctx, stop := context.WithTimeout(context.Background(), patience)
-	defer stop()
-	if err := run(ctx, os.Args, os.Getenv); err != nil {
+	err := run(ctx, os.Args, os.Getenv)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
+// run plays the scenario against the server whose address comes last.
 func run(ctx context.Context, args []string, getenv func(string) string) error {
 	s, err := newScenario(getenv)
 	if err != nil {
