@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"answerd/internal/auth"
 	"answerd/internal/demo"
+	"answerd/internal/llm/llmtest"
 )
 
 // inbound are the settings by which callers bring tokens of the world's IAM.
@@ -176,5 +178,21 @@ func TestRulesAreReadAgain(t *testing.T) {
 	resp := post(t, c, url+"/answer", `{"question":"?"}`, "Authorization", bearer)
 	if resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a question: %s", resp.Status)
+	}
+}
+
+// Who guards a door has to see that somebody tries it.
+func TestRefusedLoginsAreCountedByReason(t *testing.T) {
+	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := start(t, w.settings(w.inbound()...))
+	c := web(t)
+	for _, authorization := range []string{"", "Bearer x", "Bearer x", w.bearer(t)} {
+		look(t, c, s.url+"/tools", "Authorization", authorization)
+	}
+	_, page := look(t, c, s.url+"/metrics", "Authorization", w.bearer(t))
+	for reason, n := range map[string]int{"no_token": 1, "header": 2, "expired": 0} {
+		if !regexp.MustCompile(fmt.Sprintf(`(?m)^answerd_logins_refused_total\{[^}]*reason="%s"[^}]*\} %d$`, reason, n)).MatchString(page) {
+			t.Errorf("not %d of %s", n, reason)
+		}
 	}
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 )
@@ -91,13 +93,24 @@ func followFiles(ctx context.Context, files *watch, hangup <-chan os.Signal, wha
 				continue
 			}
 		}
-		size, err := read()
+		size, err := contained(read)
 		if err != nil {
 			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err)
 			continue
 		}
 		logger.Info(what+" read again", "cause", why, size)
 	}
+}
+
+// contained is read with a panic made its error: whatever is in a file, the service goes
+// on with what it has.
+func contained(read func() (slog.Attr, error)) (size slog.Attr, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return read()
 }
 
 // followed reads the configuration of the MCP servers again when its file or that of the

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -183,4 +185,36 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
+}
+
+// F32: a file that trips us up is refused like any other bad one.
+func TestAPanicOverAFileIsItsRefusal(t *testing.T) {
+	hangup, lines := make(chan os.Signal), make(chan string, 2)
+	ctx, end := context.WithCancel(t.Context())
+	bugs := 0
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		followFiles(ctx, newWatch(), hangup, "rules", slog.New(slog.NewTextHandler(told(lines), nil)), func() (slog.Attr, error) {
+			if bugs++; bugs == 1 {
+				panic("a bug")
+			}
+			return slog.Int("rules", 1), nil
+		})
+	}()
+	for _, want := range []string{"rules refused", "rules read again"} {
+		hangup <- syscall.SIGHUP
+		if line := <-lines; !strings.Contains(line, want) {
+			t.Errorf("%q", line)
+		}
+	}
+	end()
+	<-over
+}
+
+type told chan<- string
+
+func (c told) Write(p []byte) (int, error) {
+	c <- string(p)
+	return len(p), nil
 }

@@ -100,8 +100,12 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer endMetrics()
+	refused, err := refusedLogins(tel.Meter("answerd/api"))
+	if err != nil {
+		return err
+	}
 	handler := api.New(api.Options{
-		Agent: runs, Log: log, Verifier: verifier,
+		Agent: runs, Log: log, Verifier: verifier, Refused: refused,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,

@@ -52,6 +52,7 @@ func (r *run) hold(ctx context.Context) error {
 
 // unhold reads back what another process held.
 func unhold(request []byte) (h held, err error) {
+	defer recovered(&err) // or the run would be the end of one process after the other
 	if err := json.Unmarshal(request, &h); err != nil {
 		return h, fmt.Errorf("decode a request: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 
 	"answerd/internal/event"
@@ -22,6 +23,15 @@ func recovered(err *error) {
 	if v := recover(); v != nil {
 		*err = &panicError{v, debug.Stack()}
 	}
+}
+
+// faultOf is what a log line says of an error, with the stack where it was a panic.
+func faultOf(err error) []slog.Attr {
+	attrs := []slog.Attr{slog.String("error", err.Error())}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	return attrs
 }
 
 // guard calls f, which works for the run on a goroutine that is not the run's own. A

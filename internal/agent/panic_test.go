@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"answerd/internal/agent"
@@ -71,5 +72,38 @@ func TestAPanicAnywhereEndsOneRun(t *testing.T) {
 			next := h.Begin(t, agent.Request{})
 			agenttest.Last[event.FinalAnswer](t, h.Events(t, next.ID))
 		})
+	}
+}
+
+// forgetful is a log with bugs that strike once each where a run is taken up.
+type forgetful struct {
+	event.Log
+	claim, run atomic.Bool // has struck
+}
+
+func (l *forgetful) Claim(ctx context.Context) (event.Job, error) {
+	if !l.claim.Swap(true) {
+		panic("a bug")
+	}
+	return l.Log.Claim(ctx)
+}
+
+func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
+	if l.claim.Load() && !l.run.Swap(true) {
+		panic("a bug")
+	}
+	return l.Log.Run(ctx, id)
+}
+
+// F32: a bug over a run that is to be taken up costs neither the process nor the run: it is
+// given back, and taken up again.
+func TestAPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
+	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	says := llmtest.Turns(llmtest.Says("Done."))
+	run := agenttest.Build(t, says, durable(origin)).Begin(t, agent.Request{Question: "?", Background: true})
+	log := &forgetful{Log: origin.diedAfter(t, run, 0)}
+	events := agenttest.Build(t, says, durable(log)).Events(t, run.ID)
+	if end := agenttest.Last[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
+		t.Errorf("%+v", end)
 	}
 }

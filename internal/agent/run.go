@@ -200,11 +200,6 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
 		return prompt.end()
 	}
-	attrs := []slog.Attr{slog.String("run_id", r.ID), slog.String("error", err.Error())}
-	var p *panicError
-	if errors.As(err, &p) {
-		attrs = append(attrs, slog.String("stack", string(p.stack)))
-	}
-	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", attrs...)
+	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(faultOf(err), slog.String("run_id", r.ID))...)
 	return event.RunError{Code: "internal", Message: failedInside, PartialAnswer: partial}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -24,18 +25,30 @@ const (
 // person.
 func (a *Agent) claims(ctx context.Context) {
 	for a.awaitRoom(ctx) {
-		job, err := a.Log.Claim(ctx)
+		job, err := a.claim(ctx)
 		if err == nil {
 			a.takeUp(job)
 			continue
 		}
 		if ctx.Err() == nil {
-			a.Logger.WarnContext(ctx, "no run could be claimed", "error", err)
+			a.Logger.LogAttrs(ctx, slog.LevelWarn, "no run could be claimed", faultOf(err)...)
 		}
-		select {
-		case <-time.After(claimRetry):
-		case <-ctx.Done():
-		}
+		retryIn(ctx)
+	}
+}
+
+// claim is the log's. A panic in it is an error: no run is on this goroutine, and all of
+// them would go with the process.
+func (a *Agent) claim(ctx context.Context) (_ event.Job, err error) {
+	defer recovered(&err)
+	return a.Log.Claim(ctx)
+}
+
+// retryIn returns when a log that had trouble may be asked again, or ctx ends.
+func retryIn(ctx context.Context) {
+	select {
+	case <-time.After(claimRetry):
+	case <-ctx.Done():
 	}
 }
 
@@ -57,32 +70,16 @@ func (a *Agent) awaitRoom(ctx context.Context) bool {
 // takeUp goes on with the run of a job, in a goroutine of its own.
 func (a *Agent) takeUp(job event.Job) {
 	a.runs.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), departTime)
-		rec, err := a.Log.Run(ctx, job.Run())
-		cancel()
+		r, unread, err := a.adopt(job)
 		if err != nil {
-			a.Logger.Warn("a run could not be taken up", "run_id", job.Run(), "error", err)
+			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "a run could not be taken up", append(faultOf(err), slog.String("run_id", job.Run()))...)
+			retryIn(a.ctx) // or it would come right back
+		}
+		if r == nil {
 			a.giveBack(job)
 			return
 		}
-		h, err := unhold(job.Request())
-		parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": h.TraceParent})
-		caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: h.Scopes, Claims: h.Claims}
-		r := a.newRun(parent, rec, caller, h.Request)
-		r.job = job
-		a.mu.Lock()
-		draining := a.draining
-		if !draining {
-			a.active[r.ID] = r
-			r.place = a.gate.Take(r.caller.Key())
-		}
-		a.mu.Unlock()
-		if draining {
-			r.cancel(nil)
-			a.giveBack(job)
-			return
-		}
-		err = r.resume(err)
+		err = r.resume(unread)
 		if errors.Is(err, event.ErrUnavailable) {
 			r.leave(errHandedOver)
 		}
@@ -91,10 +88,40 @@ func (a *Agent) takeUp(job event.Job) {
 	})
 }
 
+// adopt makes the run of a job one of ours: nil where nothing is begun any more. unread is
+// why its request cannot be read.
+func (a *Agent) adopt(job event.Job) (_ *run, unread, err error) {
+	defer recovered(&err)
+	ctx, cancel := context.WithTimeout(context.Background(), departTime)
+	rec, err := a.Log.Run(ctx, job.Run())
+	cancel()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
+	}
+	h, unread := unhold(job.Request())
+	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": h.TraceParent})
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: h.Scopes, Claims: h.Claims}
+	r := a.newRun(parent, rec, caller, h.Request)
+	r.job = job
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining {
+		r.cancel(nil)
+		return nil, nil, nil
+	}
+	a.active[r.ID] = r
+	r.place = a.gate.Take(r.caller.Key())
+	return r, unread, nil
+}
+
 func (a *Agent) giveBack(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), departTime)
 	defer cancel()
-	if err := job.Release(ctx); err != nil {
+	err := func() (err error) {
+		defer recovered(&err)
+		return job.Release(ctx)
+	}()
+	if err != nil {
 		a.Logger.Warn("a run could not be given up in an orderly way", "run_id", job.Run(), "error", err)
 	}
 }

@@ -46,6 +46,9 @@ type Options struct {
 	Log   event.Log
 
 	Verifier *auth.Verifier // nil leaves every caller anonymous
+	// Refused counts a request that Verifier did not let in, by one of auth.Reasons; nil
+	// counts nothing.
+	Refused func(ctx context.Context, reason string)
 	// CORSOrigins are the exact origins whose pages may call. AllowedHosts are the
 	// names, without port, that requests may be addressed to; nil allows any.
 	CORSOrigins  []string
@@ -99,6 +102,9 @@ func New(o Options) *Handler {
 	}
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
+	}
+	if o.Refused == nil {
+		o.Refused = func(context.Context, string) {}
 	}
 	h := &Handler{Options: o, started: time.Now(), crowd: newCrowd()}
 	h.host = h.newHost()

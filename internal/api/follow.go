@@ -13,7 +13,8 @@ import (
 )
 
 // maxWrite is how many bytes are gathered before they are written, so that a late reader
-// of a long run does not cost a copy of it.
+// of a long run does not cost a copy of it. It is also how many a reader must take in
+// WriteTimeout.
 const maxWrite = 64 << 10
 
 // buffers are what streams gather in. One that waits holds none: that was 5 kB of each of
@@ -207,16 +208,25 @@ func (s *stream) atSuspension(ctx context.Context) bool {
 // flush writes what was gathered. false means that the reader is gone: one that takes
 // nothing for too long is let go, and can come back to its position.
 func (s *stream) flush() bool {
-	// Errors of the deadline are those of a connection that has no deadlines, in a
-	// test; the write says what matters.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.WriteTimeout))
-	if len(s.buf) > 0 {
-		if _, err := s.w.Write(s.buf); err != nil {
+	s.extend()
+	for rest := s.buf; len(rest) > 0; {
+		// A large event goes in pieces, each with its time: slow is not stalled.
+		n := min(len(rest), maxWrite)
+		if _, err := s.w.Write(rest[:n]); err != nil {
 			return false
 		}
-		s.buf = s.buf[:0]
+		if rest = rest[n:]; len(rest) > 0 {
+			s.extend()
+		}
 	}
+	s.buf = s.buf[:0]
 	return s.rc.Flush() == nil
+}
+
+// extend gives the next write its time. An error is that of a connection that has no
+// deadlines, in a test; the write says what matters.
+func (s *stream) extend() {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.WriteTimeout))
 }
 
 // tokenEnd fires when the caller's token ends, which is when it would no longer be taken:

@@ -112,3 +112,37 @@ func TestAReaderThatStallsIsLetGo(t *testing.T) {
 		}
 	})
 }
+
+// A result can be as large as megabytes: a reader that takes it slowly is no reader that
+// takes nothing. Let go in the middle, it would come back to the same event again and again.
+func TestASlowReaderGetsALargeEventWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{})
+		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+			t.Fatal(err)
+		}
+		c := still(t, log)()
+		defer c.Close()
+		if err := readRun(c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", 1<<20)}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		began, got := time.Now(), 0
+		for part := make([]byte, 16<<10); err == nil; {
+			var n int
+			n, err = io.ReadFull(resp.Body, part)
+			got += n
+			<-time.After(time.Second)
+		}
+		if took := time.Since(began); got < 1<<20 || took < time.Minute {
+			t.Errorf("%d bytes in %s: %v", got, took, err)
+		}
+	})
+}

@@ -244,6 +244,7 @@ func (t *toolCall) ask(ctx context.Context, e event.Event) {
 	t.dismiss[i.ID] = dismiss
 	t.asking.Go(func() {
 		defer dismiss()
+		defer t.h.survived(own, "ask an MCP host")
 		t.relay(own, e.RunID, i)
 	})
 }

@@ -83,6 +83,14 @@ func (h *Handler) contain(next http.Handler) http.Handler {
 	})
 }
 
+// survived, deferred, ends a panic on a goroutine that is no request's: a question that is
+// not asked is given up with its run's time, and all runs would go with the process.
+func (h *Handler) survived(ctx context.Context, doing string) {
+	if v := recover(); v != nil {
+		h.Logger.ErrorContext(ctx, "panic", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
+}
+
 // checkHost refuses requests for a host that we are not, which is how a page of
 // another site reaches a service on loopback (DNS rebinding). Probes come by address
 // and are let through.
@@ -187,6 +195,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 			id.Token = auth.NewSecret(token)
 		}
 		if err != nil {
+			h.Refused(r.Context(), auth.Reason(err))
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
 			h.writeProblem(w, r, authProblem(err, h.metadataURL(r)))
 			return

@@ -21,10 +21,11 @@ import (
 	"answerd/internal/sse"
 )
 
-// talks is a model that says so many pieces of n bytes, one in each interval, once open is
-// closed.
-func talks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.Script {
-	piece := map[string]any{"content": strings.Repeat("x", n)}
+// thinks is a model that thinks aloud in so many pieces of n bytes, one in each interval,
+// once open is closed. Text would come once more in the end, to all readers at once, which
+// is another load than the one to be measured.
+func thinks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.Script {
+	piece := map[string]any{"reasoning_content": strings.Repeat("x", n)}
 	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Well"})
 		select {
@@ -45,6 +46,39 @@ func talks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.
 	})
 }
 
+// patient is a connection that knows how long its last write has taken when it is closed.
+type patient struct {
+	*net.TCPConn
+	began  time.Time // of the last write; the handler's goroutine writes and closes
+	closed func(remote string, waited time.Duration)
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	p.began = time.Now()
+	return p.TCPConn.Write(b)
+}
+
+func (p *patient) Close() error {
+	p.closed(p.RemoteAddr().String(), time.Since(p.began))
+	return p.TCPConn.Close()
+}
+
+// patients is a listener for such connections.
+type patients struct {
+	net.Listener
+	closed func(remote string, waited time.Duration)
+}
+
+func (l patients) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tcp := c.(*net.TCPConn)
+	_ = tcp.SetWriteBuffer(api.WriteBuffer)
+	return &patient{TCPConn: tcp, closed: l.closed}, nil
+}
+
 // Readers that take nothing are let go when the time for one write is over, and those who
 // read get everything as it comes. facts/reliability.md L4; with LOAD=1 as many as there.
 func TestReadersThatStallAreLetGo(t *testing.T) {
@@ -55,19 +89,15 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	defer cancel()
 	open := make(chan struct{})
-	house := agenttest.Build(t, talks(open, 60, 8<<10, interval), nil)
-	gone := &connections{target: stalled, done: make(chan struct{})}
+	house := agenttest.Build(t, thinks(open, 30, 8<<10, interval), nil)
 	var atBegin sync.Map // connections that are not the readers'
+	waits := make(chan time.Duration, stalled)
 	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
-	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		_ = c.(*net.TCPConn).SetWriteBuffer(api.WriteBuffer)
-		return ctx
-	}
-	server.Config.ConnState = func(c net.Conn, s http.ConnState) {
-		if _, ok := atBegin.Load(c.RemoteAddr().String()); ok {
-			gone.state(c, s)
+	server.Listener = patients{server.Listener, func(remote string, waited time.Duration) {
+		if _, ok := atBegin.LoadAndDelete(remote); ok {
+			waits <- waited
 		}
-	}
+	}}
 	server.Start()
 	t.Cleanup(server.Close)
 	s := &service{House: house, Server: server}
@@ -110,7 +140,8 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 					broken.Do(func() { t.Errorf("a reader got %d events and then %v", events, err) })
 					return
 				}
-				if at := sentAt(f.Data); at.After(began) {
+				at := sentAt(f.Data)
+				if at.After(began) {
 					late[i] = max(late[i], time.Since(at))
 				}
 				if f.Event == "final_answer" {
@@ -122,12 +153,19 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 	began = time.Now()
 	close(ready)
 	close(open)
-	select {
-	case <-gone.done:
-		t.Logf("the last of %d stalled readers was let go %s after the first byte", stalled, time.Since(began).Round(10*time.Millisecond))
-	case <-ctx.Done():
-		t.Error("stalled readers are still there")
+	longest := time.Duration(0)
+	for n := range stalled {
+		select {
+		case waited := <-waits:
+			longest = max(longest, waited)
+		case <-ctx.Done():
+			t.Fatalf("%d stalled readers are still there", stalled-n)
+		}
 	}
+	if os.Getenv("LOAD") != "" && longest > timeout+time.Second { // what a busy machine makes of a short test says little
+		t.Errorf("a stalled reader was let go after %s", longest)
+	}
+	t.Logf("%d stalled readers were let go at most %s after the last write began, of %s", stalled, longest.Round(time.Millisecond), timeout)
 	all.Wait()
 	slices.Sort(late)
 	t.Logf("the latest event of each of %d live readers came p50 %s, p99 %s, at most %s after it was kept", live, late[live/2], late[live*99/100], late[live-1])

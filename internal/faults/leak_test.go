@@ -113,7 +113,16 @@ func TestWhatIsOverIsGone(t *testing.T) {
 	tool := newPeer(t, nil)
 	var left atomic.Int64
 	model := llmtest.New(t, wordy(&left))
-	config := func(more string) string { return fmt.Sprintf(`{"mcpServers":{"web":{"url":%q}%s}}`, tool.url, more) }
+	// Many sources of tokens, each of which renews its own: one does so twice a second.
+	const sources = 20
+	iam, fetches := iam(t, "1")
+	guarded, tokens := newPeer(t, nil), ""
+	for i := range sources {
+		tokens += fmt.Sprintf(`,"t%d":{"url":%q,"toolPrefix":"t%[1]d","auth":{"type":"client_credentials","tokenUrl":%[3]q,"clientId":"c%[1]d","clientSecret":"s"}}`, i, guarded.url, iam)
+	}
+	config := func(more string) string {
+		return fmt.Sprintf(`{"mcpServers":{"web":{"url":%q}%s%s}}`, tool.url, tokens, more)
+	}
 	child := config(fmt.Sprintf(`,"child":{"command":%q,"args":["child","good",%q],"toolPrefix":"child"}`, os.Args[0], l.addr))
 	setting, path := mcpConfig(t, config(""))
 	s := start(t, append(keys.settings(), "LLM_BASE_URL="+model.URL, setting, "DISCONNECT_GRACE=0s", "EVENTS_MAX_BYTES=1MiB", "GOGC=50")...)
@@ -184,11 +193,35 @@ func TestWhatIsOverIsGone(t *testing.T) {
 			}
 		}
 	}
+	renew := func(n int) {
+		last := fetches.Load() + int64(n)
+		late := time.After(patience + time.Duration(n)*time.Second/4)
+		var all sync.WaitGroup
+		for i := range sources {
+			all.Go(func() {
+				for fetches.Load() < last {
+					a, err := s.try("POST", fmt.Sprintf("/tools/t%d_t/call", i), "{}", "Authorization", ada)
+					if err != nil || a.status != 200 {
+						t.Errorf("%+v %v", a, err)
+						return
+					}
+					select {
+					case <-time.After(100 * time.Millisecond):
+					case <-late:
+						t.Error("tokens are not renewed")
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
 
 	leave(100)
 	reconnect(5)
 	restart(2)
 	refuse(20)
+	renew(40)
 	before := s.atRest(t, nil)
 	for _, c := range []struct {
 		what string
@@ -199,6 +232,7 @@ func TestWhatIsOverIsGone(t *testing.T) {
 		{"children", 100 * times, restart},
 		{"MCP reconnects", 200 * times, reconnect},
 		{"failed authentications", 1000 * times, refuse},
+		{"token refreshes", 100 * times, renew},
 	} {
 		d := took(func() { c.do(c.n) })
 		after := s.atRest(t, &before)

@@ -278,7 +278,7 @@ func (s story) flaw() string {
 			return "it begins with " + h.Type
 		case h.terminal() != (i == len(s)-1):
 			return "terminal events are not the last, or more than one"
-		case h.Type == "step_start":
+		case h.Type == "step_start", h.Type == "step_reset":
 			text.Reset()
 		case h.Type == "text_delta":
 			text.WriteString(h.Delta)

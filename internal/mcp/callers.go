@@ -103,7 +103,7 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
 		t.pool = &pool{
-			life: c.s.life, dial: c.s.dialer.connect, time: handshakeTime, tokens: seatTokens{c, t},
+			life: c.s.life, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
 			made: func() {}, changed: c.s.noticed, gone: func(*failure) {},
 		}
 		at = c.recent.PushFront(t)

@@ -28,7 +28,8 @@ func (c *child) listen() {
 
 // messages hands on the lines that may be messages. Many servers print a banner there
 // first, or logs: that is skipped (F23).
-func (c *child) messages() error {
+func (c *child) messages() (err error) {
+	defer recovered(c.log, func(f *failure) { err = f })
 	in := bufio.NewReaderSize(c.stdout, 32<<10)
 	noise := false
 	for {
@@ -82,11 +83,17 @@ func (c *child) overhear() {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := c.stderr.Read(buf)
-		c.tail.add(buf[:n])
+		c.remember(buf[:n])
 		if err != nil {
 			return
 		}
 	}
+}
+
+// remember keeps what was said on stderr. Whatever that was, the pipe must be read on.
+func (c *child) remember(said []byte) {
+	defer recovered(c.log, func(*failure) {})
+	c.tail.add(said)
 }
 
 // tail is the last bytes of a stream of lines. Where the debug log is on they go there

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // recovered turns a panic in the function that defers it into a failure, which it
@@ -25,5 +27,14 @@ func contained[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (
 	return func(ctx context.Context, arg Arg) (res Result, err error) {
 		defer recovered(log, func(f *failure) { err = f })
 		return f(ctx, arg)
+	}
+}
+
+// surely is dial with a panic made its error: calls of many runs wait for a handshake, and
+// it is on the goroutine of none of them.
+func surely(log *slog.Logger, dial func(context.Context) (*sdk.ClientSession, error)) func(context.Context) (*sdk.ClientSession, error) {
+	return func(ctx context.Context) (cs *sdk.ClientSession, err error) {
+		defer recovered(log, func(f *failure) { cs, err = nil, f })
+		return dial(ctx)
 	}
 }

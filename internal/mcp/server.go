@@ -102,7 +102,7 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		return connect(ctx)
 	}
 	s.pool = &pool{
-		life: s.life, dial: s.dialer.connect, time: orElse(s.dialer.time, handshakeTime), made: s.poke,
+		life: s.life, dial: surely(s.log, s.dialer.connect), time: orElse(s.dialer.time, handshakeTime), made: s.poke,
 		changed: s.noticed, attend: s.attend,
 		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}

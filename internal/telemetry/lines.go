@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -127,7 +128,7 @@ func (l *Lines) run() {
 	var spare []byte // the piece before, to be filled again
 	for range l.wake {
 		piece, told, closed := l.take(spare[:0])
-		if n, err := l.w.Write(piece); err != nil {
+		if n, err := l.write(piece); err != nil {
 			l.failed(piece[n:], told)
 		}
 		if closed {
@@ -135,6 +136,17 @@ func (l *Lines) run() {
 		}
 		spare = piece
 	}
+}
+
+// write is w's. A panic in it costs the piece: all runs would go with the process, and
+// there is nowhere to say so but in the count.
+func (l *Lines) write(piece []byte) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			n, err = 0, fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return l.w.Write(piece)
 }
 
 // take gives what waits, and behind it the line that tells how many are missing. It

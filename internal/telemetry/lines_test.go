@@ -9,7 +9,10 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // stuck is a pipe that nobody reads yet, and the lines that go into it.
@@ -153,5 +156,26 @@ func TestDroppedLinesAreAMetric(t *testing.T) {
 	want := fmt.Sprintf("answerd_log_lines_dropped_total %d\n", lines.Dropped())
 	if page := get(t, client, url); !strings.Contains(page, want) {
 		t.Errorf("no %sin the page", want)
+	}
+}
+
+// broken is a writer, and an exporter, with a bug.
+type broken struct{ sdktrace.SpanExporter }
+
+func (broken) Write([]byte) (int, error) { panic("a bug") }
+
+func (broken) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { panic("a bug") }
+
+// F32: whatever becomes of lines and spans, the runs go on.
+func TestAPanicCostsLinesAndSpansAndNothingElse(t *testing.T) {
+	lines := NewLines(broken{})
+	fmt.Fprintln(lines, "one")
+	if err := lines.Close(t.Context()); err != nil || lines.Dropped() != 1 {
+		t.Errorf("%d dropped, %v", lines.Dropped(), err)
+	}
+	lost := 0
+	s := &spanSender{SpanExporter: broken{}, abandoned: t.Context(), waiting: new(atomic.Int64), failed: func(n int) { lost += n }, logger: slog.New(slog.DiscardHandler)}
+	if err := s.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 3)); err != nil || lost != 3 {
+		t.Errorf("%d spans lost, %v", lost, err)
 	}
 }

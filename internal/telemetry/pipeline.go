@@ -146,7 +146,7 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	defer cancel()
 	defer context.AfterFunc(s.abandoned, cancel)()
 
-	err := s.SpanExporter.ExportSpans(ctx, spans)
+	err := s.export(ctx, spans)
 	switch {
 	case err != nil:
 		s.failed(len(spans))
@@ -158,6 +158,17 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	}
 	s.failing = err != nil
 	return nil
+}
+
+// export is the exporter's. A panic in it is a failure: the goroutine is the SDK's, and
+// all runs would go with the process.
+func (s *spanSender) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return s.SpanExporter.ExportSpans(ctx, spans)
 }
 
 // withoutBody cuts off what the collector wrote: the exporter puts it behind one of

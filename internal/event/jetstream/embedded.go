@@ -16,8 +16,9 @@ const startTimeout = time.Minute
 
 // embedded is a NATS server inside this process that listens nowhere.
 type embedded struct {
-	server *server.Server
-	lock   *os.File
+	server  *server.Server
+	options *server.Options
+	lock    *os.File
 }
 
 // startEmbedded starts a server that keeps its files in dir. Two processes on one
@@ -30,14 +31,14 @@ func startEmbedded(dir string, maxBytes int64, logger *slog.Logger) (*embedded, 
 	if err != nil {
 		return nil, fmt.Errorf("lock the event log's directory: %w", err)
 	}
-	e := &embedded{lock: lock}
 	// The server takes signals, logs, ports and three quarters of the machine unless
 	// it is told not to.
-	e.server, err = server.NewServer(&server.Options{
+	e := &embedded{lock: lock, options: &server.Options{
 		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: storeBytes(maxBytes),
 		MaxPayload: embeddedPayload, MaxPending: 64 << 20, NoSystemAccount: false,
-	})
+	}}
+	e.server, err = server.NewServer(e.options)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the embedded event log: %w", err), lock.Close())
 	}

@@ -25,9 +25,14 @@ func (l *Log) keepHouse() {
 		case <-l.ctx.Done():
 			return
 		}
-		if err := l.expire(l.ctx); err != nil && l.ctx.Err() == nil {
-			l.logger.Warn("runs whose time is over could not be removed from the event log", "error", err)
-		}
+		l.tidy()
+	}
+}
+
+func (l *Log) tidy() {
+	defer l.survived("remove runs whose time is over")
+	if err := l.expire(l.ctx); err != nil && l.ctx.Err() == nil {
+		l.logger.Warn("runs whose time is over could not be removed from the event log", "error", err)
 	}
 }
 

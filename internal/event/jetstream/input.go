@@ -48,6 +48,7 @@ func (l *Log) Give(ctx context.Context, run, id string, data []byte) error {
 // For a run that is executed, or has ended, it changes nothing.
 func (l *Log) wakeLater(run string) {
 	l.wg.Go(func() {
+		defer l.survived("wake a run")
 		select {
 		case <-time.After(2 * l.lease):
 			ctx, cancel := context.WithTimeout(l.ctx, readTimeout)

@@ -2,6 +2,8 @@ package jetstream
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -68,6 +70,7 @@ func (j *job) isLost() bool {
 // answerHeld answers such questions.
 func (l *Log) answerHeld() error {
 	_, err := l.read.Subscribe(heldRoot+l.name, func(m *nats.Msg) {
+		defer l.survived("answer whether a run is held")
 		answer := []byte("0")
 		if l.holder(string(m.Data)) != nil {
 			answer = []byte("1")
@@ -88,23 +91,26 @@ func (l *Log) heartbeat() {
 		select {
 		case <-tick.C:
 			l.mu.Lock()
-			held := make([]*job, 0, len(l.held))
-			for _, j := range l.held {
-				held = append(held, j)
-			}
+			held := slices.Collect(maps.Values(l.held))
 			l.mu.Unlock()
 			for _, j := range held {
-				if j.isLost() {
-					continue // it is the new owner's to keep alive, or to be found dead
-				}
-				j.mu.Lock()
-				for _, lease := range j.leases {
-					_ = lease.keepAlive() // the next one may get through
-				}
-				j.mu.Unlock()
+				l.keepAlive(j)
 			}
 		case <-l.ctx.Done():
 			return
 		}
+	}
+}
+
+// keepAlive keeps the leases of one job, so that whatever is wrong with it costs no other.
+func (l *Log) keepAlive(j *job) {
+	defer l.survived("keep a lease")
+	if j.isLost() {
+		return // it is the new owner's to keep alive, or to be found dead
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, lease := range j.leases {
+		_ = lease.keepAlive() // the next one may get through
 	}
 }

@@ -3,6 +3,8 @@ package jetstream
 import (
 	"strings"
 
+	"github.com/nats-io/nats.go"
+
 	"answerd/internal/event"
 )
 
@@ -12,13 +14,7 @@ func (l *Log) dispatch() {
 	for {
 		select {
 		case m := <-l.live:
-			f := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
-			if len(f) < 5 {
-				continue
-			}
-			if r := l.known(f[3]); r != nil {
-				r.deliver(messageOf(m), f[4])
-			}
+			l.pass(m)
 		case <-l.stale:
 			l.each(func(r *run) {
 				r.stale = true
@@ -28,6 +24,18 @@ func (l *Log) dispatch() {
 		case <-l.ctx.Done():
 			return
 		}
+	}
+}
+
+// pass takes one live message to its run.
+func (l *Log) pass(m *nats.Msg) {
+	defer l.survived("take in a message")
+	f := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
+	if len(f) < 5 {
+		return
+	}
+	if r := l.known(f[3]); r != nil {
+		r.deliver(messageOf(m), f[4])
 	}
 }
 
@@ -75,9 +83,13 @@ func (r *run) deliver(m message, kind string) {
 func (l *Log) each(f func(*run)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.runs {
+	one := func(r *run) {
+		defer l.survived("look after a run")
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		f(r)
-		r.mu.Unlock()
+	}
+	for _, r := range l.runs {
+		one(r)
 	}
 }

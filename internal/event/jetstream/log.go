@@ -31,6 +31,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -66,7 +67,8 @@ type Log struct {
 	lease     time.Duration
 	logger    *slog.Logger
 
-	embedded *embedded // nil on a cluster
+	embedded *embedded   // nil on a cluster
+	full     atomic.Bool // its disk takes nothing any more
 	// Two connections: what is sent to many readers must not contend with appends for
 	// one connection's lock.
 	write, read *nats.Conn
@@ -183,6 +185,9 @@ func (l *Log) start() error {
 	l.wg.Go(l.sweep)
 	l.wg.Go(l.keepHouse)
 	l.wg.Go(l.heartbeat)
+	if l.embedded != nil {
+		l.wg.Go(l.mend)
+	}
 	return nil
 }
 
@@ -208,8 +213,12 @@ func (l *Log) end() error {
 	return nil
 }
 
-// Ready implements event.Log: the leader of the events' stream answers.
+// Ready implements event.Log: the leader of the events' stream answers, and a disk of our
+// own takes what is written.
 func (l *Log) Ready(ctx context.Context) error {
+	if l.full.Load() {
+		return fmt.Errorf("write to the log: %w", event.ErrUnavailable)
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if _, err := l.runsStream.Info(ctx); err != nil {

@@ -53,6 +53,8 @@ func (l *Log) publish(ctx context.Context, stream string, m *nats.Msg, last uint
 			if at, err := l.fenced(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
 				return at, err
 			}
+		case l.diskFailed():
+			return 0, unavailable("append to the log", err)
 		case refused(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}

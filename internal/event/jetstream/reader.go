@@ -33,6 +33,7 @@ func (l *Log) ReadElsewhere(ctx context.Context, run string) bool {
 // answerReaders answers such questions of other logs.
 func (l *Log) answerReaders() error {
 	_, err := l.read.Subscribe(readRoot, func(m *nats.Msg) {
+		defer l.survived("answer whether a run is read")
 		if m.Header.Get(writerHeader) == l.name {
 			return
 		}

@@ -53,6 +53,9 @@ func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 // Create implements event.Log. The entry by owner comes first: it is what a run is
 // found by when it is to be forgotten, whatever of the rest was written.
 func (l *Log) Create(ctx context.Context, run event.Run) error {
+	if l.full.Load() {
+		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
+	}
 	r, err := l.run(run.ID)
 	if err != nil {
 		return err

@@ -120,6 +120,7 @@ func (w *writer) holdLocked(wait time.Duration) {
 	l.wg.Add(1)
 	w.timer = time.AfterFunc(wait, func() {
 		defer l.wg.Done()
+		defer l.survived("append what was held back")
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.timer = nil

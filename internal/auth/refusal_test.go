@@ -1,0 +1,34 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// A label of a metric is a series for each of its values: whoever makes up tokens must not
+// be able to make series.
+func TestRefusalsHaveAFewReasonsWhateverTheToken(t *testing.T) {
+	all := Reasons()
+	for err, want := range map[error]string{
+		ErrNoToken: "no_token", ErrMalformed: "malformed", &ScopeError{Required: "x"}: "scope", ErrInvalidToken: "other",
+		fmt.Errorf("%w: down", ErrKeysUnavailable): "keys_unavailable", errors.New("eve"): "other",
+		invalid(fmt.Errorf("eve: %w", errNoKey)): "key", fmt.Errorf("x: %w", errSubject): "subject",
+	} {
+		if got := Reason(err); got != want || !slices.Contains(all, got) {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+	for _, known := range found {
+		if err := invalid(known.is); !errors.Is(err, ErrInvalidToken) || !slices.Contains(all, Reason(err)) {
+			t.Errorf("%v: %v", known.is, err)
+		}
+	}
+	for _, reason := range all {
+		if !regexp.MustCompile(`^[a-z_]+$`).MatchString(reason) {
+			t.Errorf("%q is no label", reason)
+		}
+	}
+}
