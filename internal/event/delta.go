@@ -32,11 +32,8 @@ func (d ToolCallArgs) appendFields(b []byte) []byte {
 func appendMember(b []byte, name, value string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
-	return AppendString(append(b, `":`...), value)
+	return jsontext.AppendString(append(b, `":`...), value)
 }
-
-// AppendString is jsontext's.
-func AppendString(b []byte, s string) []byte { return jsontext.AppendString(b, s) }
 
 // Join returns one delta that says what a and then b say, where both are deltas of the
 // same part or call. A nil a is b alone.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+
+	"answerd/internal/jsontext"
 )
 
 // Results are large, and JSON already. encoding/json reads them byte by byte to compact
@@ -75,7 +77,7 @@ func (m Metadata) AppendJSON(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = AppendString(b, name)
+			b = jsontext.AppendString(b, name)
 		}
 		b = append(b, ']')
 	}
