@@ -80,8 +80,6 @@ func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
 			if stays, err := l.stays(ctx, id, run.parking, m); stays || err != nil {
 				return nil, err
 			}
-		case run.by.log != l.name && l.young():
-			return nil, m.giveBack(l.lease / 8)
 		case run.by.log != l.name:
 			if held, err := l.leave(ctx, run.by.log, id, m); held || err != nil {
 				return nil, err
@@ -95,11 +93,6 @@ func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
 	}
 	return nil, event.ErrFenced
 }
-
-// young tells of a process that has not lived for a lease. It leaves what others died with to
-// those that have: one that dies soon after each of its starts would take all of it along,
-// again and again. Who is alone on his disk need not leave it to anybody.
-func (l *Log) young() bool { return l.embedded == nil && time.Since(l.opened) < l.lease }
 
 // leave puts off the message of a run that another log may hold, and reports whether it
 // does: whoever holds it may get it then. It is put off first: if the run is given up

@@ -66,7 +66,6 @@ type Log struct {
 	maxBytes  int64
 	lease     time.Duration
 	logger    *slog.Logger
-	opened    time.Time
 
 	embedded *embedded   // nil on a cluster
 	full     atomic.Bool // its disk takes nothing any more
@@ -153,7 +152,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 
 func newLog(o Options) *Log {
 	l := &Log{
-		name: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger, opened: time.Now(),
+		name: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
 		live: make(chan *nats.Msg, 4096), stale: make(chan struct{}, 1),
 		runs: make(map[string]*run), held: make(map[string]*job), dead: make(map[string]time.Time),
 	}

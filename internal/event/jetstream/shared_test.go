@@ -186,32 +186,6 @@ func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
 	}
 }
 
-// A process that dies soon after each of its starts must not take along what others left.
-func TestWhoWasJustStartedLeavesTheRunsOfTheDeadToOthers(t *testing.T) {
-	t.Parallel()
-	url := cluster(t)
-	gate := eventtest.StartProxy(t, url)
-	young := open(t, jetstream.Options{URL: url, Lease: lease})
-	young.StayYoung()
-	a := open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
-	old := open(t, jetstream.Options{URL: url, Lease: lease})
-	claiming(t, a)
-	const runs = 10
-	for i := range runs {
-		begin(t, a, fmt.Sprintf("run_%d", i))
-	}
-	early := claiming(t, young)
-	gate.Stop()
-	for range runs {
-		claim(t, old)
-	}
-	select {
-	case j := <-early:
-		t.Errorf("%s was taken", j.Run())
-	default:
-	}
-}
-
 // Nothing a run's owner does is disturbed by others looking for work.
 func TestARunThatIsHeldIsLeftAlone(t *testing.T) {
 	t.Parallel()
