@@ -33,8 +33,8 @@ test: ## all tests that need only Go
 	go test ./...
 
 .PHONY: race
-race: ## the same under the race detector
-	go test -race ./...
+race: ## the same under the race detector (SHORT=-short without what takes long for its counts)
+	go test -race $(SHORT) ./...
 
 .PHONY: durable
 durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 times kill -9

@@ -219,6 +219,9 @@ func (f *fleet) told(t *testing.T, what string, journeys []*journey) {
 // event once and in order, and no call is made twice. ANSWERD_TEST_KILLS, and
 // ANSWERD_TEST_CALLS at least.
 func TestKilledReplicasLoseNoRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it kills processes for a while, which make durable does at length")
+	}
 	t.Parallel()
 	f, ctx := newFleet(t, 2, ""), patient(t)
 	kills, calls, readers := count("ANSWERD_TEST_KILLS", 3), count("ANSWERD_TEST_CALLS", 0), 12
@@ -287,6 +290,9 @@ func (f *fleet) killed() []time.Time {
 // A single process with its log on disk is killed and started again: no event that
 // anybody has read is lost, and every run ends once. ANSWERD_TEST_DISK_KILLS times.
 func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it kills processes for a while, which make durable does at length")
+	}
 	t.Parallel()
 	f, ctx := newFleet(t, 1, "file:"+t.TempDir()), patient(t)
 	kills, readers := count("ANSWERD_TEST_DISK_KILLS", 3), 6
