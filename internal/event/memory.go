@@ -67,7 +67,7 @@ type memoryRun struct {
 	next    int64      // number of the event to come
 
 	mu     sync.Mutex // guards the fields below
-	run    Run
+	run    Run        // without Last, which is the newest of the events
 	events memoryEvents
 	packed *pack // in place of events, some time after the end
 	bytes  int64 // of events, results and inputs
@@ -149,7 +149,6 @@ func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int6
 	}
 	r.next++
 	r.events.append(e)
-	r.run.Last = e
 	if e.Terminal() {
 		r.ended = now
 	}
@@ -212,7 +211,7 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 	}
 	n := int64(0)
 	for e := range r.events.all() {
-		if freed >= want || e.Seq == r.run.Last.Seq {
+		if freed >= want || e.Seq == r.events.last {
 			break
 		}
 		freed += int64(len(e.JSON)) + eventOverhead
@@ -250,7 +249,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	if r.job != nil {
 		r.job.disarmLocked()
 	}
-	r.run.Last, r.run.Request = Event{}, nil
+	r.run.Request = nil
 	id := r.run.ID
 	wake(&r.more)
 	wake(&r.inbox.more)
@@ -281,7 +280,7 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	switch {
 	case m.expired(r):
 		return Page{}, ErrGone
-	case seq < 0 || seq > r.run.Last.Seq:
+	case seq < 0 || seq > r.events.last:
 		return Page{}, ErrNoPosition
 	case seq < r.events.first-1:
 		return Page{}, ErrGone
@@ -290,7 +289,7 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	cut := seq+int64(len(events)) < r.run.Last.Seq
+	cut := seq+int64(len(events)) < r.events.last
 	p := Page{Events: events, Ended: !r.ended.IsZero() && !cut, Cut: cut}
 	if !p.Ended && len(events) == 0 {
 		if r.more == nil {
@@ -311,10 +310,22 @@ func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 	defer r.mu.Unlock()
 	if m.expired(r) {
 		gone := r.run
-		gone.Last, gone.Request = Event{}, nil
+		gone.Request = nil
 		return gone, ErrGone
 	}
-	return r.run, nil
+	return r.recordLocked(), nil
+}
+
+// recordLocked is what is known of the run, its newest event included.
+func (r *memoryRun) recordLocked() Run {
+	record := r.run
+	switch {
+	case r.packed != nil:
+		record.Last = r.packed.last
+	case len(r.events.blocks) > 0:
+		record.Last = r.events.newest()
+	}
+	return record
 }
 
 // Ready implements Log.

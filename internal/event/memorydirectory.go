@@ -45,7 +45,7 @@ func (m *Memory) Runs(_ context.Context, f Filter) (RunPage, error) {
 func (r *memoryRun) snapshot(m *Memory) (Run, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.run, !m.expired(r)
+	return r.recordLocked(), !m.expired(r)
 }
 
 // Keyed implements Directory.

@@ -12,15 +12,23 @@ const blockLen = 32
 type memoryEvents struct {
 	blocks [][]Event // all full but the last; of the first, the head may be empty
 	first  int64     // number of the first event that is kept, or would be
+	last   int64     // number of the newest one, kept or not; 0 before there is one
 }
 
 func (m *memoryEvents) append(e Event) {
+	m.last = e.Seq
 	last := len(m.blocks) - 1
 	if last < 0 || len(m.blocks[last]) == blockLen {
 		m.blocks = append(m.blocks, make([]Event, 0, blockLen))
 		last++
 	}
 	m.blocks[last] = append(m.blocks[last], e)
+}
+
+// newest is the last event that is kept; there must be one.
+func (m *memoryEvents) newest() Event {
+	b := m.blocks[len(m.blocks)-1]
+	return b[len(b)-1]
 }
 
 // after is what follows the event number n, up to the end of a block. All that follows

@@ -13,14 +13,15 @@ import (
 // packAfter is how long after its end a run is packed: its readers have read it by then.
 const packAfter = time.Second
 
-// pack is the events of a run, without the last one.
+// pack is the events of a run.
 type pack struct {
-	lines []byte // the JSON of all of them
+	lines []byte // the JSON of all but the last
 	ends  []uint32
+	last  Event // which is what a run's status is asked of
 }
 
-// newPack packs all events but the last one; nil where they are too many bytes.
-func newPack(events *memoryEvents, last int64) *pack {
+// newPack packs events; nil where they are too many bytes.
+func newPack(events *memoryEvents) *pack {
 	size := 0
 	for e := range events.all() {
 		size += len(e.JSON)
@@ -28,9 +29,9 @@ func newPack(events *memoryEvents, last int64) *pack {
 	if int64(size) > 1<<32-1 {
 		return nil // it stays as it is
 	}
-	p := &pack{lines: make([]byte, 0, size), ends: make([]uint32, 0, last-events.first)}
+	p := &pack{lines: make([]byte, 0, size), ends: make([]uint32, 0, events.last-events.first), last: events.newest()}
 	for e := range events.all() {
-		if e.Seq == last {
+		if e.Seq == p.last.Seq {
 			break
 		}
 		p.lines = append(p.lines, e.JSON...)
@@ -72,7 +73,7 @@ func (r *memoryRun) pack() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.events.blocks) > 0 && !r.gone {
-		if r.packed = newPack(&r.events, r.run.Last.Seq); r.packed != nil {
+		if r.packed = newPack(&r.events); r.packed != nil {
 			r.events.blocks = nil
 		}
 	}
@@ -88,5 +89,5 @@ func (r *memoryRun) eventsLocked(seq int64) ([]Event, error) {
 		return nil, nil
 	}
 	events, err := r.packed.from(int(n))
-	return append(events, r.run.Last), err
+	return append(events, r.packed.last), err
 }
