@@ -42,7 +42,9 @@ func (s *server) list(p *pool) (toolList, *session, *failure) {
 		}
 		l, f := s.pages(used, deadline)
 		if f == nil {
-			l.tools = s.withResources(l.tools, used)
+			l.tools, f = s.withResources(l.tools, used)
+		}
+		if f == nil {
 			return l, used, nil
 		}
 		if f.lost {

@@ -44,24 +44,28 @@ func (r *resource) address() string {
 }
 
 // withResources is tools and, where the configuration names resources that the server
-// has, one more tool that reads them (S4.7). Without them the tools are still good.
-func (s *server) withResources(tools []Tool, used *session) []Tool {
+// has, one more tool that reads them (S4.7). Without them the tools are still good, unless
+// it is the connection that failed: then the whole list is asked for again, or the tool
+// would be gone until the next one.
+func (s *server) withResources(tools []Tool, used *session) ([]Tool, *failure) {
 	if len(s.cfg.Resources) == 0 {
-		return tools
+		return tools, nil
 	}
 	offered, f := s.resources(used)
-	if f != nil {
+	switch {
+	case f != nil && (f.lost || f.kind == Unavailable || f.kind == UnknownOutcome):
+		return nil, f
+	case f != nil:
 		s.log.Warn("MCP resources could not be listed", "reason", f.state())
-		return tools
-	}
-	if len(offered) == 0 {
-		return tools
+		return tools, nil
+	case len(offered) == 0:
+		return tools, nil
 	}
 	name := readTool
 	for slices.ContainsFunc(tools, func(t Tool) bool { return t.Original == name }) {
 		name += "_" // the server has one of its own
 	}
-	return append(tools, offer(s.cfg.Name, name, offered))
+	return append(tools, offer(s.cfg.Name, name, offered)), nil
 }
 
 // resources are those that match the patterns, and the templates that do.

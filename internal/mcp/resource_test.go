@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -27,6 +28,33 @@ func library(t *testing.T, flavour string, reads chan<- string) *web {
 		s.AddResource(&sdk.Resource{URI: "secret:///keys", Name: "keys"}, read)
 		s.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: "docs:///page/{name}", Name: "page"}, read)
 	}), flavours[flavour]))
+}
+
+// S3.2, S4.7: a session that is lost between the list of tools and that of resources is made
+// anew, and the tool that reads them stays.
+func TestASessionThatIsLostAmongListsCostsNoTool(t *testing.T) {
+	server := tools(func(s *sdk.Server) {
+		s.AddResource(&sdk.Resource{URI: "docs:///a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) { return nil, nil })
+	})
+	h := handler(server, flavours["stateful sse"])
+	var lose atomic.Bool
+	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && strings.Contains(peek(r), `"resources/list"`) && lose.CompareAndSwap(true, false) {
+			for session := range server.Sessions() {
+				_ = session.Close()
+			}
+		}
+		h.ServeHTTP(w, r)
+	})).URL
+	c := open(t, Options{}, ServerConfig{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
+	before := len(c.Tools(t.Context()))
+	lose.Store(true)
+	if err := c.Refresh(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if list := c.Tools(t.Context()); lose.Load() || len(list) != before || list[before-1].Original != readTool {
+		t.Errorf("%d tools, and %d before", len(list), before)
+	}
 }
 
 // S4.7: what matches a pattern is offered through one tool and can be read; nothing

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -48,11 +49,16 @@ func (p *paper) read(t *testing.T, c *Client, context map[string]string) (text s
 }
 
 // until reads until the server is asked, or is not. What the server says takes its time
-// to arrive, and nothing else tells that it has.
+// to arrive, and nothing else tells that it has; nor that all connections are cut.
 func (p *paper) until(t *testing.T, c *Client, asked bool) string {
 	t.Helper()
 	for {
-		if text, was := p.read(t, c, nil); was == asked {
+		before := p.reads.Load()
+		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`)})
+		if e, ok := errors.AsType[*CallError](err); ok && e.Kind == Unavailable {
+			continue
+		}
+		if text := must(t, res, err).Text(); asked == (p.reads.Load() != before) {
 			return text
 		}
 	}
