@@ -258,18 +258,23 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 // with, or has nothing to wait for: whoever reads a run here can read it there.
 func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
 
+// Refuse lets no further run begin, and returns when that holds.
+func (a *Agent) Refuse() {
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	a.gate.Close()
+}
+
 // Drain refuses new runs and waits until the others have ended, or do nothing but wait
 // for a person, who may take longer than any process has. When ctx is done first, it
 // does not wait for them either. What is left then it hands over where the log outlives
 // this process, and ends where it doesn't, each with a terminal event of its own; it
 // returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
+	a.Refuse()
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
-	a.mu.Lock()
-	a.draining = true
-	a.mu.Unlock()
-	a.gate.Close()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
 	for !a.idle() {
