@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream"
 )
@@ -63,4 +64,21 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 			logger.Warn("closing failed", "what", "event log", "error", err)
 		}
 	}, nil
+}
+
+// memoryShort reports whether the process is near its GOMEMLIMIT, which a log in memory
+// does something about.
+func memoryShort(log event.Log) func() bool {
+	memory := new(admission.Memory)
+	kept, ok := log.(*event.Memory)
+	if !ok {
+		return memory.Short
+	}
+	return func() bool {
+		short := memory.Short()
+		if short {
+			kept.Relieve()
+		}
+		return short
+	}
 }

@@ -80,7 +80,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	var memory admission.Memory
 	runs, err := agent.New(agent.Options{
 		Model: llm.NewServed(native, llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
@@ -88,7 +87,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(),
-		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memory.Short,
+		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memoryShort(log),
 		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})

@@ -51,6 +51,7 @@ type Memory struct {
 	gone     []string     // ids of the tombstones, the oldest first
 	keys     map[ownedKey]*memoryRun
 	made     int64 // runs, ever
+	relieved time.Time
 
 	jobs memoryJobs
 }
@@ -220,6 +221,24 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 	r.events.drop(n)
 	r.bytes -= freed
 	return freed
+}
+
+// relieveEvery is how long a relief is given time to be felt: until something is collected.
+const relieveEvery = 2 * time.Second
+
+// Relieve gives up a quarter of the runs that have ended, those that ended first, at most
+// every two seconds. It is for a process short of memory: runs that begin are worth more
+// than runs that may be read again, and without it the log would keep them away for the
+// whole of its retention.
+func (m *Memory) Relieve() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := time.Now(); now.Sub(m.relieved) >= relieveEvery {
+		m.relieved = now
+		for n := (len(m.ended) + 3) / 4; n > 0; n-- {
+			m.buryLocked(m.ended[0])
+		}
+	}
 }
 
 // expireLocked buries the runs that ended longer than the retention ago.

@@ -138,6 +138,30 @@ func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
 	}
 }
 
+// F37: a process without memory to spare must not stay so because of what is over.
+func TestAReliefGivesUpTheRunsThatEndedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := event.NewMemory(event.MemoryOptions{})
+		newRun(t, log, "run_live", event.Start{})
+		for i := range 8 {
+			newRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{})
+		}
+		for _, left := range []int{6, 4, 3, 2, 1, 0, 0} {
+			log.Relieve()
+			log.Relieve() // which is too soon
+			for i := range 8 {
+				if _, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); errors.Is(err, event.ErrGone) != (i < 8-left) {
+					t.Errorf("%d should be left, run %d: %v", left, i, err)
+				}
+			}
+			<-time.After(2 * time.Second)
+		}
+		if _, err := log.After(t.Context(), "run_live", 0); err != nil {
+			t.Errorf("a run that has not ended: %v", err)
+		}
+	})
+}
+
 func TestResultsGoWithTheirRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := event.NewMemory(event.MemoryOptions{Retention: time.Minute})

@@ -136,7 +136,7 @@ func TestF37MemoryPressureShedsLoadAndKillsNothing(t *testing.T) {
 	var begun atomic.Int64
 	open := make(chan struct{})
 	model := llmtest.New(t, patient(&begun, open))
-	s := start(t, "LLM_BASE_URL="+model.URL, "GOMEMLIMIT=96MiB", "EVENTS_MAX_BYTES=64MiB")
+	s := start(t, "LLM_BASE_URL="+model.URL, "GOMEMLIMIT=96MiB", "EVENTS_MAX_BYTES=128MiB")
 	large := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 200<<10))
 	var asked, all sync.WaitGroup
 	var answered, shed atomic.Int64
