@@ -150,26 +150,18 @@ func web(t testing.TB) *http.Client {
 
 func post(t testing.TB, c *http.Client, url, body string, header ...string) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { resp.Body.Close() })
-	return resp
+	return send(t, c, http.MethodPost, url, strings.NewReader(body), append(header, "Content-Type", "application/json"))
 }
 
 // get sends a GET, with headers in pairs.
 func get(t testing.TB, c *http.Client, url string, header ...string) *http.Response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	return send(t, c, http.MethodGet, url, nil, header)
+}
+
+func send(t testing.TB, c *http.Client, method, url string, body io.Reader, header []string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}

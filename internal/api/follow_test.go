@@ -48,17 +48,24 @@ func readRun(c net.Conn) error {
 	return err
 }
 
+// followed is a log in which a run has been made, and a connection that reads it.
+func followed(t *testing.T) (*event.Memory, net.Conn) {
+	t.Helper()
+	log := event.NewMemory(event.MemoryOptions{})
+	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+		t.Fatal(err)
+	}
+	c := still(t, log)()
+	if err := readRun(c); err != nil {
+		t.Fatal(err)
+	}
+	return log, c
+}
+
 func TestAnOpenStreamBeatsEveryFifteenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := event.NewMemory(event.MemoryOptions{})
-		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
-			t.Fatal(err)
-		}
-		c := still(t, log)()
+		_, c := followed(t)
 		defer c.Close()
-		if err := readRun(c); err != nil {
-			t.Fatal(err)
-		}
 		began, beats := time.Now(), 0
 		for lines := bufio.NewScanner(c); beats < 4 && lines.Scan(); {
 			if lines.Text() == ": ping" {
@@ -117,15 +124,8 @@ func TestAReaderThatStallsIsLetGo(t *testing.T) {
 // takes nothing. Let go in the middle, it would come back to the same event again and again.
 func TestASlowReaderGetsALargeEventWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := event.NewMemory(event.MemoryOptions{})
-		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
-			t.Fatal(err)
-		}
-		c := still(t, log)()
+		log, c := followed(t)
 		defer c.Close()
-		if err := readRun(c); err != nil {
-			t.Fatal(err)
-		}
 		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", 1<<20)}); err != nil {
 			t.Fatal(err)
 		}
