@@ -62,8 +62,7 @@ func (h holdings) within(before holdings) string {
 		return "goroutines"
 	case idle > maxIdle:
 		return "descriptors"
-	// The log in memory remembers the last 16,384 runs that are gone, for its 410s.
-	case h.heap > before.heap+5<<20+800*min(h.runs-before.runs, 16384):
+	case h.heap > before.heap+5<<20:
 		return "heap"
 	case h.children > before.children:
 		return "children"
