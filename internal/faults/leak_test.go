@@ -112,7 +112,8 @@ func TestWhatIsOverIsGone(t *testing.T) {
 	tool := newPeer(t, nil)
 	var left atomic.Int64
 	model := llmtest.New(t, wordy(&left))
-	// Many sources of tokens, each of which renews its own: one does so twice a second.
+	// Many sources of tokens, each of which renews its own: one does so twice a second, when
+	// somebody asks that often. Where a call takes long, nobody does.
 	const sources = 20
 	iam, fetches := iam(t, "1")
 	guarded, tokens := newPeer(t, nil), ""
