@@ -59,7 +59,7 @@ type Options struct {
 
 	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
 	Heartbeat    time.Duration // silence of a stream before a comment; 0 means 15 s
-	WriteTimeout time.Duration // how long a reader may take nothing, of 64 KiB; 0 means 10 s
+	WriteTimeout time.Duration // how long a reader may take for 64 KiB; 0 means 10 s
 	// MaxStreams is how many requests may be open, 0 means 10,000, and MaxStreamsPerCaller
 	// how many of one caller, 0 means any number.
 	MaxStreams, MaxStreamsPerCaller int

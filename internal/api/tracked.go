@@ -49,7 +49,8 @@ func (t *tracked) Write(b []byte) (n int, err error) {
 	}
 	for {
 		t.extend()
-		m, err := t.ResponseWriter.Write(b[n:min(n+maxWrite, len(b))])
+		var m int
+		m, err = t.ResponseWriter.Write(b[n:min(n+maxWrite, len(b))])
 		if n += m; err != nil || n == len(b) {
 			return n, err
 		}

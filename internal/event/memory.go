@@ -36,8 +36,8 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	// runs are *memoryRun by id, of those that are kept. Every append and every reader looks here: a lock, even
-	// one for readers, is a line of memory that all cores fight for.
+	// runs are *memoryRun by id, until they are gone. Every append and every reader looks
+	// here: a lock, even one for readers, is a line of memory that all cores fight for.
 	runs sync.Map
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex

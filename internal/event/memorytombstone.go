@@ -46,9 +46,12 @@ func (t *tombstones) owner(id string) (Owner, bool) {
 // buryLocked drops a run, and leaves its tombstone.
 func (m *Memory) buryLocked(r *memoryRun) {
 	m.ended, m.unpacked = without(m.ended, r), without(m.unpacked, r)
-	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.gone {
+		return // deleted while it ended, and its key may be another's by now
+	}
+	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	m.bytes.Add(-r.bytes)
 	// Who has found it before reads on, and is told at once.
 	r.events, r.packed, r.kept, r.bytes, r.gone = memoryEvents{}, nil, keptResults{}, 0, true
