@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // wire notes that it was closed.
@@ -83,6 +84,22 @@ func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
 	lost.run()
 	if !isClosed(lost.reap) || !isClosed(lost.gone) {
 		t.Error("it waits for ever")
+	}
+}
+
+// The handshake has worked, and what is made of it does not: there is no session in it.
+func TestAPanicBehindAHandshakeKeepsNobodyWaiting(t *testing.T) {
+	life, end := context.WithCancel(t.Context())
+	p := &pool{life: life, log: quietLog(), time: time.Minute, made: func() {}, gone: func(*failure) {},
+		dial: func(context.Context) (*sdk.ClientSession, error) { return nil, nil }}
+	defer p.close()
+	defer end()
+	ctx, late := context.WithTimeout(t.Context(), 30*time.Second)
+	defer late()
+	for range 2 {
+		if _, f := p.get(ctx); f == nil || f.kind != Unavailable || !f.notRun || ctx.Err() != nil {
+			t.Errorf("%+v", f)
+		}
 	}
 }
 
