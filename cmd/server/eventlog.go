@@ -20,6 +20,15 @@ const openTimeout = 30 * time.Second
 // checkLogTimeout is how long answerd check waits for it.
 const checkLogTimeout = 5 * time.Second
 
+// youth is how long this process leaves others' runs to others: a lease, where there may be
+// others.
+func (c *config) youth() time.Duration {
+	if c.sharesLog() {
+		return 3 * time.Second
+	}
+	return 0
+}
+
 // sharesLog reports whether the log is one that other processes use, too.
 func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")

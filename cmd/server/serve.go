@@ -86,7 +86,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
-		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(),
+		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), Youth: c.youth(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memoryShort(log),
 		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),

@@ -62,6 +62,9 @@ type Options struct {
 	// Durable says that the log outlives this process: runs that cannot end here go on in
 	// another one, and those of processes that died go on here.
 	Durable bool
+	// Youth is how long this process leaves the runs of others alone where it is Durable. One
+	// that dies again and again right after its start would take runs with it each time.
+	Youth time.Duration
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
 
@@ -160,7 +163,9 @@ func New(o Options) (*Agent, error) {
 	a.settled, a.leaving = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
-		a.claiming.Go(func() { a.claims(ctx) })
+		for range claimers {
+			a.claiming.Go(func() { a.claims(ctx) })
+		}
 	}
 	return a, nil
 }

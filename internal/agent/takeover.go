@@ -16,14 +16,17 @@ import (
 const (
 	// maxDeaths is how many processes may die with a run. It may be what kills them.
 	maxDeaths = 5
+	// claimers is how many runs are claimed at a time. A log may ask for a while whether
+	// the owner of one is alive, and the next one's owner may be another.
+	claimers = 4
 	// claimRetry is how long a log is left alone that cannot say what there is to do.
 	claimRetry = time.Second
 )
 
-// claims goes through the runs that somebody has to go on with, one at a time, until its
-// context ends: those of processes that died or are leaving, and those that waited for a
-// person.
+// claims goes through the runs that somebody has to go on with, until its context ends:
+// those of processes that died or are leaving, and those that waited for a person.
 func (a *Agent) claims(ctx context.Context) {
+	pause(ctx, a.Youth)
 	for a.awaitRoom(ctx) {
 		job, err := a.claim(ctx)
 		if err == nil {
@@ -33,7 +36,7 @@ func (a *Agent) claims(ctx context.Context) {
 		if ctx.Err() == nil {
 			a.Logger.LogAttrs(ctx, slog.LevelWarn, "no run could be claimed", faultOf(err)...)
 		}
-		retryIn(ctx)
+		pause(ctx, claimRetry)
 	}
 }
 
@@ -44,10 +47,10 @@ func (a *Agent) claim(ctx context.Context) (_ event.Job, err error) {
 	return a.Log.Claim(ctx)
 }
 
-// retryIn returns when a log that had trouble may be asked again, or ctx ends.
-func retryIn(ctx context.Context) {
+// pause returns after a time, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
 	select {
-	case <-time.After(claimRetry):
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
@@ -73,7 +76,7 @@ func (a *Agent) takeUp(job event.Job) {
 		r, unread, err := a.adopt(job)
 		if err != nil {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "a run could not be taken up", append(faultOf(err), slog.String("run_id", job.Run()))...)
-			retryIn(a.ctx) // or it would come right back
+			pause(a.ctx, claimRetry) // or it would come right back
 		}
 		if r == nil {
 			a.giveBack(job)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
@@ -266,5 +267,30 @@ func oneEndingPerCall(t *testing.T, events []event.Event) {
 		if open[id] != 0 {
 			t.Errorf("%s ended %d times", id, 1-open[id])
 		}
+	}
+}
+
+func TestAYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
+	const youth = 300 * time.Millisecond
+	log := event.NewMemory(event.MemoryOptions{})
+	run := event.Run{ID: log.NewID(), Created: time.Now()}
+	if err := log.Create(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Append(t.Context(), run.ID, event.Start{Question: "?"}); err != nil {
+		t.Fatal(err)
+	}
+	job, err := log.Hold(t.Context(), run.ID, []byte(`{"request":{"question":"?"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	born := time.Now()
+	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) { o.Log, o.Durable, o.Youth = log, true, youth })
+	all := h.Events(t, run.ID)
+	if at := time.UnixMilli(all[1].Time); at.Before(born.Add(youth).Truncate(time.Millisecond)) {
+		t.Errorf("taken up after %v", at.Sub(born))
 	}
 }

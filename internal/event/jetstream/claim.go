@@ -60,6 +60,10 @@ func (l *Log) fetch(ctx context.Context) *delivery {
 // this call.
 func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
 	id := lastToken(m.subject)
+	if !l.reserve(id) {
+		return nil, m.giveBack(tryInterval)
+	}
+	defer l.unreserve(id)
 	if mine := l.holder(id); mine != nil {
 		mine.keep(m)
 		return nil, nil
@@ -92,6 +96,24 @@ func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
 		// Its owner wrote meanwhile, unheard; look again.
 	}
 	return nil, event.ErrFenced
+}
+
+// reserve keeps other calls of Claim away from a run: a job can have two messages, and who
+// has the second one would take the run from who has the first.
+func (l *Log) reserve(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taking[id] {
+		return false
+	}
+	l.taking[id] = true
+	return true
+}
+
+func (l *Log) unreserve(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.taking, id)
 }
 
 // leave puts off the message of a run that another log may hold, and reports whether it

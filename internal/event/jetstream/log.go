@@ -86,10 +86,11 @@ type Log struct {
 	live  chan *nats.Msg // of all live subscriptions
 	stale chan struct{}  // a hint that live messages may be missing
 
-	mu   sync.Mutex // guards what follows; taken before a run's own mutex
-	runs map[string]*run
-	held map[string]*job
-	dead map[string]time.Time // logs that did not answer, and since when
+	mu     sync.Mutex // guards what follows; taken before a run's own mutex
+	runs   map[string]*run
+	held   map[string]*job
+	taking map[string]bool      // runs that a call of Claim looks at
+	dead   map[string]time.Time // logs that did not answer, and since when
 }
 
 var _ event.Log = (*Log)(nil)
@@ -154,7 +155,7 @@ func newLog(o Options) *Log {
 	l := &Log{
 		name: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
 		live: make(chan *nats.Msg, 4096), stale: make(chan struct{}, 1),
-		runs: make(map[string]*run), held: make(map[string]*job), dead: make(map[string]time.Time),
+		runs: make(map[string]*run), held: make(map[string]*job), taking: make(map[string]bool), dead: make(map[string]time.Time),
 	}
 	if l.retention <= 0 {
 		l.retention = event.DefaultRetention
