@@ -173,7 +173,7 @@ type config struct {
 	MaxStreamsPerPrincipal int `env:"MAX_STREAMS_PER_PRINCIPAL"`
 	// Connections at a time; on more of them only probes are answered, and others with 503. Unset: a third of the files that the process may open, and no more than MAX_STREAMS and a tenth.
 	MaxConnections int `env:"MAX_CONNECTIONS"`
-	// How long the reader of a stream may take nothing before it is let go.
+	// How long a reader may take for 64 KiB of a response before it is let go.
 	WriteTimeout time.Duration `env:"WRITE_TIMEOUT" envDefault:"10s"`
 	// Bytes of a request body.
 	MaxBodyBytes byteSize `env:"MAX_BODY_BYTES" envDefault:"1MiB"`

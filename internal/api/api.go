@@ -29,7 +29,7 @@ import (
 )
 
 // Bounds of the http.Server that serves the API. WriteTimeout must stay 0: it would
-// cut streams; every write has a deadline of its own instead.
+// cut streams; every write has a deadline of its own instead, see tracked.
 const (
 	ReadHeaderTimeout = 5 * time.Second
 	ReadTimeout       = 15 * time.Second
@@ -59,7 +59,7 @@ type Options struct {
 
 	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
 	Heartbeat    time.Duration // silence of a stream before a comment; 0 means 15 s
-	WriteTimeout time.Duration // how long a reader of a stream may take nothing; 0 means 10 s
+	WriteTimeout time.Duration // how long a reader may take for 64 KiB; 0 means 10 s
 	// MaxStreams is how many requests may be open, 0 means 10,000, and MaxStreamsPerCaller
 	// how many of one caller, 0 means any number.
 	MaxStreams, MaxStreamsPerCaller int

@@ -12,11 +12,6 @@ import (
 	"answerd/internal/sse"
 )
 
-// maxWrite is how many bytes are gathered before they are written, so that a late reader
-// of a long run does not cost a copy of it. It is also how many a reader must take in
-// WriteTimeout.
-const maxWrite = 64 << 10
-
 // buffers are what streams gather in. One that waits holds none: that was 5 kB of each of
 // thousands. Those that a large event has made larger than usual are not kept.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
@@ -105,7 +100,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
 	maps.Copy(header, f.header)
 	w.WriteHeader(http.StatusOK)
-	if !s.flush() {
+	if s.rc.Flush() != nil {
 		return false
 	}
 	expiry, stop := tokenEnd(r)
@@ -208,25 +203,11 @@ func (s *stream) atSuspension(ctx context.Context) bool {
 // flush writes what was gathered. false means that the reader is gone: one that takes
 // nothing for too long is let go, and can come back to its position.
 func (s *stream) flush() bool {
-	s.extend()
-	for rest := s.buf; len(rest) > 0; {
-		// A large event goes in pieces, each with its time: slow is not stalled.
-		n := min(len(rest), maxWrite)
-		if _, err := s.w.Write(rest[:n]); err != nil {
-			return false
-		}
-		if rest = rest[n:]; len(rest) > 0 {
-			s.extend()
-		}
+	if _, err := s.w.Write(s.buf); err != nil {
+		return false
 	}
 	s.buf = s.buf[:0]
 	return s.rc.Flush() == nil
-}
-
-// extend gives the next write its time. An error is that of a connection that has no
-// deadlines, in a test; the write says what matters.
-func (s *stream) extend() {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.WriteTimeout))
 }
 
 // tokenEnd fires when the caller's token ends, which is when it would no longer be taken:

@@ -27,7 +27,7 @@ func (h *Handler) newHost() *host.Handler {
 		},
 		Server: "answerd", Version: h.Version,
 		Call: h.answerTool, Owner: func(r *http.Request) string { return ownerName(identity(r)) },
-		Heartbeat: h.Heartbeat, WriteTimeout: h.WriteTimeout, Logger: h.Logger,
+		Heartbeat: h.Heartbeat, Logger: h.Logger,
 	})
 }
 

@@ -27,35 +27,12 @@ func (h *Handler) handle(f func(http.ResponseWriter, *http.Request) error) http.
 	}
 }
 
-// tracked tells whether the response has begun. It unwraps, so that a stream can
-// flush and set deadlines through it.
-type tracked struct {
-	http.ResponseWriter
-	status int
-}
-
-func (t *tracked) WriteHeader(status int) {
-	if t.status == 0 {
-		t.status = status
-	}
-	t.ResponseWriter.WriteHeader(status)
-}
-
-func (t *tracked) Write(b []byte) (int, error) {
-	if t.status == 0 {
-		t.status = http.StatusOK
-	}
-	return t.ResponseWriter.Write(b)
-}
-
-func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
-
 // contain keeps a panic to its request: a problem if nothing was sent yet, else a cut
 // connection, because a stream that ends cleanly looks complete. It also writes the
 // access log, without the query, which may hold a question.
 func (h *Handler) contain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, started := &tracked{ResponseWriter: w}, time.Now()
+		t, started := h.tracked(w), time.Now()
 		t.Header().Set("X-Content-Type-Options", "nosniff")
 		if h.unready.Load() {
 			// Whoever has the connection opens the next one elsewhere, before this one is
@@ -76,9 +53,6 @@ func (h *Handler) contain(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		// The server has no WriteTimeout, and a deadline set for the last response of
-		// this connection would still hold. Whoever writes later sets a new one.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 		next.ServeHTTP(t, r)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/agui"
@@ -37,9 +36,6 @@ type problem struct {
 	header http.Header // what the answer carries besides
 	param  string      // what is wrong, as the format of the request names it
 }
-
-// responseTimeout bounds the writing of a response that is no stream.
-const responseTimeout = 30 * time.Second
 
 // kinds is what every code means: its status and its title.
 var kinds = map[string]struct {
@@ -251,9 +247,6 @@ func writeBody(w http.ResponseWriter, status int, contentType string, body []byt
 }
 
 func begin(w http.ResponseWriter, status int, contentType string) {
-	// Counted from now: the run before it may have taken any time. An error means a
-	// connection without deadlines, in a test.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

@@ -106,6 +106,40 @@ func TestRefreshedBeforeExpiryWhileTheOldOneServes(t *testing.T) {
 	}
 }
 
+// Twenty sources of tokens that live for a second renew them as often as one alone does:
+// twice a second, as long as somebody asks. Nothing is shared that could slow them down, and
+// none fetches for itself; a source that is asked less often renews less often.
+func TestEachSourceRenewsAsOftenAsItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all sync.WaitGroup
+		for n := range 20 {
+			every, want := 100*time.Millisecond, 20
+			if n%2 == 1 {
+				every, want = 2*time.Second, 5
+			}
+			all.Go(func() {
+				f := &fakeIAM{life: "1"}
+				c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
+					Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				for began := time.Now(); time.Since(began) < 10*time.Second; pass(every) {
+					if _, err := c.Token(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				if f.count != want {
+					t.Errorf("%d fetches in 10 s, asked every %s, want %d", f.count, every, want)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
 // S2.2: nobody waits for a refresh while the old token is valid, even if it hangs.
 func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
 	f := &fakeIAM{life: "3600"}

@@ -3,7 +3,6 @@ package event
 import (
 	"context"
 	"crypto/rand"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,13 +15,9 @@ const (
 	DefaultMaxBytes  = 256 << 20
 )
 
-const (
-	// eventOverhead is what an event costs besides its JSON: the Event, and the body
-	// that holds much the same text again.
-	eventOverhead = 160
-	// maxTombstones bounds the memory of runs that are gone, at some 750 bytes each.
-	maxTombstones = 16384
-)
+// eventOverhead is what an event costs besides its JSON: the Event, and the body
+// that holds much the same text again.
+const eventOverhead = 160
 
 // MemoryOptions bounds a Memory log. The zero value has the defaults.
 type MemoryOptions struct {
@@ -41,14 +36,14 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	// runs are *memoryRun by id. Every append and every reader looks here: a lock, even
-	// one for readers, is a line of memory that all cores fight for.
+	// runs are *memoryRun by id, until they are gone. Every append and every reader looks
+	// here: a lock, even one for readers, is a line of memory that all cores fight for.
 	runs sync.Map
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
 	unpacked []*memoryRun // those of them that are not packed yet, in the same order
-	gone     []string     // ids of the tombstones, the oldest first
+	gone     tombstones   // of runs that are no longer in runs
 	keys     map[ownedKey]*memoryRun
 	made     int64 // runs, ever
 	relieved time.Time
@@ -77,7 +72,7 @@ type memoryRun struct {
 	notes  []Note
 	job    *memoryJob // nil for a run that was never held, or is done
 	ended  time.Time  // when the terminal event came; zero before
-	gone   bool       // a tombstone: only run is left
+	gone   bool       // buried: only run is left
 	more   chan struct{}
 }
 
@@ -102,6 +97,9 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	defer m.mu.Unlock()
 	m.expireLocked(time.Now())
 	if _, ok := m.runs.Load(r.ID); ok {
+		return ErrExists
+	}
+	if _, ok := m.gone.owner(r.ID); ok {
 		return ErrExists
 	}
 	r.Last = Event{}
@@ -254,32 +252,6 @@ func (r *memoryRun) endedAt() time.Time {
 	return r.ended
 }
 
-// buryLocked drops what is kept of a run and leaves its tombstone, so that its owner is
-// told "gone" and not "never heard of".
-func (m *Memory) buryLocked(r *memoryRun) {
-	if i := slices.Index(m.ended, r); i >= 0 { // the first one, but for Delete
-		m.ended = slices.Delete(m.ended, i, i+1)
-	}
-	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
-	r.mu.Lock()
-	m.bytes.Add(-r.bytes)
-	r.events, r.packed, r.kept, r.bytes, r.gone = memoryEvents{}, nil, keptResults{}, 0, true
-	r.inbox.inputs, r.notes = nil, nil
-	if r.job != nil {
-		r.job.disarmLocked()
-	}
-	r.run.Request = nil
-	id := r.run.ID
-	wake(&r.more)
-	wake(&r.inbox.more)
-	r.mu.Unlock()
-	m.gone = append(m.gone, id)
-	if len(m.gone) > maxTombstones {
-		m.runs.Delete(m.gone[0])
-		m.gone = m.gone[1:]
-	}
-}
-
 // wake closes a channel that somebody waits for; the next one who waits makes another.
 func wake(more *chan struct{}) {
 	if *more != nil {
@@ -323,14 +295,16 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 	r, err := m.run(id)
 	if err != nil {
+		owner, gone := m.buried(id)
+		if gone {
+			return Run{ID: id, Owner: owner}, ErrGone
+		}
 		return Run{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.expired(r) {
-		gone := r.run
-		gone.Request = nil
-		return gone, ErrGone
+		return Run{ID: id, Owner: r.run.Owner}, ErrGone
 	}
 	return r.recordLocked(), nil
 }
@@ -361,6 +335,9 @@ func (m *Memory) expired(r *memoryRun) bool {
 func (m *Memory) run(id string) (*memoryRun, error) {
 	if r, ok := m.runs.Load(id); ok {
 		return r.(*memoryRun), nil
+	}
+	if _, gone := m.buried(id); gone {
+		return nil, ErrGone
 	}
 	if m.isForeign(id) {
 		return nil, ErrLost

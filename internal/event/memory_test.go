@@ -269,15 +269,17 @@ func followToItsEnd(b *testing.B, log event.Log, id string) {
 	}
 }
 
-// Runs whose time is over leave nothing but their tombstones.
+// Runs whose time is over leave nothing but their tombstones (facts/reliability.md 4.6).
 func TestTenThousandShortRunsLeaveMemoryWhereItWas(t *testing.T) {
 	var before, during, after uint64
 	synctest.Test(t, func(t *testing.T) {
 		log := event.NewMemory(event.MemoryOptions{Retention: time.Minute})
 		before = heap()
 		for n := range 10_000 {
-			id := fmt.Sprintf("run_%d", n)
-			if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
+			id := log.NewID()
+			owner := event.Owner{Issuer: "https://iam.example.com", Subject: fmt.Sprint("user ", n%100)}
+			r := event.Run{ID: id, ThreadID: "thr_" + id, TraceID: id, Owner: owner, Request: make([]byte, 100)}
+			if err := log.Create(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
 			for _, e := range []event.Body{event.Start{Question: "?"}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.TextDelta{PartID: "p", Delta: strings.Repeat("word ", 100)}, event.FinalAnswer{}} {
@@ -296,8 +298,29 @@ func TestTenThousandShortRunsLeaveMemoryWhereItWas(t *testing.T) {
 	})
 	left := int64(after) - int64(before)
 	t.Logf("heap: %d KiB before, %d KiB with 10,000 runs, %d KiB after: %d bytes a run", before>>10, during>>10, after>>10, left/10_000)
-	if left > 10_000*1024 {
+	if left > 10_000*150 {
 		t.Errorf("%d bytes are left of each run", left/10_000)
+	}
+}
+
+func TestTheLatestRunsThatAreGoneAreRememberedAndNoMore(t *testing.T) {
+	const remembered = 16384
+	log := event.NewMemory(event.MemoryOptions{})
+	for n := range 3 * remembered {
+		id := fmt.Sprintf("run_%d", n)
+		newRun(t, log, id)
+		if err := log.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, want := range map[int]error{0: event.ErrNotFound, remembered - 1: event.ErrNotFound, 2 * remembered: event.ErrGone, 3*remembered - 1: event.ErrGone} {
+		id := fmt.Sprintf("run_%d", n)
+		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, want) {
+			t.Errorf("run %d: %v, want %v", n, err, want)
+		}
+		if r, err := log.Run(t.Context(), id); !errors.Is(err, want) || errors.Is(err, event.ErrGone) && r.Owner.Subject != "ada" {
+			t.Errorf("run %d: %+v, %v", n, r, err)
+		}
 	}
 }
 

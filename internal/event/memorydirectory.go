@@ -68,17 +68,12 @@ func (m *Memory) Delete(_ context.Context, run string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v, ok := m.runs.Load(run)
-	if !ok {
-		return ErrNotFound
+	if ok {
+		m.buryLocked(v.(*memoryRun))
+		return nil
 	}
-	if r := v.(*memoryRun); !r.buried() {
-		m.buryLocked(r)
+	if _, gone := m.gone.owner(run); gone {
+		return nil
 	}
-	return nil
-}
-
-func (r *memoryRun) buried() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gone
+	return ErrNotFound
 }

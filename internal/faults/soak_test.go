@@ -275,8 +275,8 @@ func (k *soak) report(d time.Duration, before, after holdings, tokens int64, res
 		k.runs.Load(), float64(k.runs.Load())/d.Seconds(), k.events.Load(), float64(k.events.Load())/d.Seconds())
 	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| lost, doubled, out of order, without one end | %d |\n", k.sound.Load(), len(k.flaws))
 	fmt.Fprintf(&out, "| a whole run takes | p50 %s, p99 %s |\n| tokens fetched | %d |\n", at(0.5), at(0.99), tokens)
-	fmt.Fprintf(&out, "| at rest before | %s |\n| at rest after | %s |\n| slope of the heap | %.2f MiB in 10 min, %.2f without what the log remembers of runs that are gone (the last 16,384, some 750 bytes each) |\n| resident at the end | %.0f MiB |\n",
-		before, after, slope(0), slope(750*min(after.runs-before.runs, 16384)), resident/(1<<20))
+	fmt.Fprintf(&out, "| at rest before | %s |\n| at rest after | %s |\n| slope of the heap | %.2f MiB in 10 min, %.2f without what the log remembers of runs that are gone (the last 32,768 at most, some 100 bytes each) |\n| resident at the end | %.0f MiB |\n",
+		before, after, slope(0), slope(100*min(after.runs-before.runs, 32768)), resident/(1<<20))
 	out.WriteString("\n| fault | ends |\n|---|---|\n")
 	for _, mishap := range slices.Sorted(maps.Keys(k.ends)) {
 		var ends []string

@@ -103,7 +103,7 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
 		t.pool = &pool{
-			life: c.s.life, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
+			life: c.s.life, log: c.s.log, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
 			made: func() {}, changed: c.s.noticed, gone: func(*failure) {},
 		}
 		at = c.recent.PushFront(t)
@@ -150,6 +150,7 @@ func (c *callers) sweepLocked() {
 
 // end ends a principal's session at the server, if he has one.
 func (c *callers) end(t *seat) {
+	defer recovered(c.s.log, func(*failure) {})
 	if err := t.pool.close(); err != nil {
 		c.s.log.Debug("end MCP session", "error", err)
 	}

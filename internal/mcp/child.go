@@ -44,6 +44,7 @@ type child struct {
 
 	once    sync.Once
 	stop    chan struct{} // closed when it is to end
+	own     bool          // that came before it had exited; run's own
 	exited  chan struct{} // closed when it has, but is not reaped yet
 	reap    chan struct{} // closed when it may be reaped
 	reaped  chan struct{} // closed when it is; cmd.ProcessState is set
@@ -146,44 +147,60 @@ func (c *child) pipes() (theirs []*os.File, err error) {
 func (c *child) launch(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := c.cmd.Start()
+	err := c.begin()
 	started <- err
 	if err != nil {
 		return
 	}
-	awaitExit(c.cmd)
+	survived(c.log, func() { awaitExit(c.cmd) })
 	close(c.exited)
 	<-c.reap
-	_ = c.cmd.Wait() // how it ended is in ProcessState
+	survived(c.log, func() { _ = c.cmd.Wait() }) // how it ended is in ProcessState
 	close(c.reaped)
+}
+
+// begin starts the process. A panic is an error: whoever waits for the start must be told.
+func (c *child) begin() (err error) {
+	defer recovered(c.log, func(f *failure) { err = f })
+	return c.cmd.Start()
 }
 
 // run waits for the end and sees to it that nothing is left: neither the group, nor a
 // zombie, nor a goroutine or file of ours.
 func (c *child) run() {
 	defer close(c.gone)
+	survived(c.log, c.end)
+	survived(c.log, func() { signalGroup(c.cmd.Process, kill) })
+	close(c.reap)
+	<-c.reaped
+	survived(c.log, c.tidy)
+	survived(c.log, c.report)
+}
+
+// end returns when the process has exited, or as good as.
+func (c *child) end() {
 	select {
 	case <-c.exited:
 	case <-c.stop:
 		c.dismiss()
 	}
-	own := false
-	select {
-	case <-c.stop:
-		own = true
-	default:
-	}
+	c.own = isClosed(c.stop)
 	// As long as it is not reaped its number is taken, so these signals reach its group
 	// and no stranger.
 	c.settle()
-	signalGroup(c.cmd.Process, kill)
-	close(c.reap)
-	<-c.reaped
+}
+
+// tidy leaves no file of the process open, and no goroutine but run.
+func (c *child) tidy() {
 	_ = c.stdout.Close() // who escaped from the group may have it open still
 	_ = c.stderr.Close()
 	c.readers.Wait()
 	c.closeFiles()
-	if own {
+}
+
+// report logs how it ended.
+func (c *child) report() {
+	if c.own {
 		c.log.Debug("MCP server process ended", "pid", c.cmd.Process.Pid, "state", c.cmd.ProcessState.String())
 		return
 	}

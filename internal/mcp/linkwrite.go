@@ -139,7 +139,7 @@ func (l *link) write() {
 				f.done <- nil // given up while it waited: the server need not know
 				continue
 			}
-			err := l.conn.write(f.data)
+			err := l.hand(f.data)
 			l.written(q, err)
 			if err != nil {
 				l.end(err)
@@ -149,6 +149,13 @@ func (l *link) write() {
 			return
 		}
 	}
+}
+
+// hand writes one message. A panic is an error of the connection's, which ends for
+// everybody who waits.
+func (l *link) hand(data []byte) (err error) {
+	defer recovered(l.log, func(f *failure) { err = f })
+	return l.conn.write(data)
 }
 
 // sending notes that f is being sent. It returns the question in it, if it is one, and

@@ -22,6 +22,13 @@ func recovered(log *slog.Logger, end func(*failure)) {
 	end(&failure{kind: Protocol, public: "what it sent could not be dealt with"})
 }
 
+// survived calls f. A panic in it ends f and nothing else: what f belongs to goes on to its
+// own end, which others wait for.
+func survived(log *slog.Logger, f func()) {
+	defer recovered(log, func(*failure) {})
+	f()
+}
+
 // contained is f with a panic made its error.
 func contained[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
 	return func(ctx context.Context, arg Arg) (res Result, err error) {

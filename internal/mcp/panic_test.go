@@ -77,7 +77,7 @@ func TestAPanicOverAServerIsItsFailure(t *testing.T) {
 func TestAPanicInAHandshakeIsItsFailure(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	life, end := context.WithCancel(t.Context())
-	p := &pool{life: life, time: time.Minute, made: func() {}, dial: surely(log, func(context.Context) (*sdk.ClientSession, error) { panic("a bug") })}
+	p := &pool{life: life, log: log, time: time.Minute, made: func() {}, dial: surely(log, func(context.Context) (*sdk.ClientSession, error) { panic("a bug") })}
 	defer p.close()
 	defer end()
 	for range 2 {

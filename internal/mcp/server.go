@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"answerd/internal/auth"
 )
 
@@ -96,13 +94,8 @@ func newServer(c *Client, id int, cfg ServerConfig) *server {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
 	}
-	connect := s.dialer.connect
-	s.dialer.connect = func(ctx context.Context) (cs *sdk.ClientSession, err error) {
-		defer recovered(s.log, func(f *failure) { err = f })
-		return connect(ctx)
-	}
 	s.pool = &pool{
-		life: s.life, dial: surely(s.log, s.dialer.connect), time: orElse(s.dialer.time, handshakeTime), made: s.poke,
+		life: s.life, log: s.log, dial: surely(s.log, s.dialer.connect), time: orElse(s.dialer.time, handshakeTime), made: s.poke,
 		changed: s.noticed, attend: s.attend,
 		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
@@ -130,6 +123,7 @@ func (s *server) live() bool { return s.pool != nil }
 // run is the supervisor. It ends with the server's life.
 func (s *server) run() {
 	defer close(s.gone)
+	defer recovered(s.log, func(f *failure) { s.down(f) }) // calls go on without it
 	if s.callers != nil {
 		s.c.tried() // nobody is here yet
 		s.callers.run()
@@ -362,8 +356,10 @@ func (s *server) close() {
 	if s.callers != nil {
 		s.callers.close()
 	}
-	if err := s.pool.close(); err != nil {
-		s.log.Debug("end MCP session", "error", err)
-	}
+	survived(s.log, func() {
+		if err := s.pool.close(); err != nil {
+			s.log.Debug("end MCP session", "error", err)
+		}
+	})
 	s.dialer.close()
 }

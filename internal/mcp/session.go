@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,6 +91,7 @@ func (s *session) protocol() string { return negotiated(s.cs) }
 // is one, and none of them can cancel it for the others (S3.3).
 type pool struct {
 	life    context.Context
+	log     *slog.Logger
 	dial    func(context.Context) (*sdk.ClientSession, error)
 	time    time.Duration  // of one handshake
 	made    func()         // called after each successful handshake, and after the loss of a session
@@ -158,6 +160,7 @@ func (p *pool) handshake(s *session) {
 	x := newExchange(context.Background(), p.life, time.Now().Add(p.time))
 	x.session, x.handshake, x.patience = s, true, p.time/2
 	s.shaking.Store(x)
+	defer recovered(p.log, func(f *failure) { p.unmade(s, x, f) })
 	cs, err := p.dial(x.ctx)
 	if err != nil {
 		_, f := x.outcome(x.ctx, err)
@@ -168,15 +171,7 @@ func (p *pool) handshake(s *session) {
 		if end, ok := errors.AsType[*failure](f.err); ok && f.lost {
 			f = end
 		}
-		// Whatever went wrong, no call has been sent: the next one tries again (S3.4).
-		s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}
-		p.mu.Lock()
-		if p.cur == s {
-			p.cur = nil
-		}
-		p.mu.Unlock()
-		x.finish()
-		close(s.ready)
+		p.unmade(s, x, f)
 		return
 	}
 	// The SDK's session doesn't end with the context that it was made under.
@@ -193,10 +188,32 @@ func (p *pool) handshake(s *session) {
 	p.made()
 }
 
+// unmade is the end of a handshake that came to nothing because of f. Whatever went wrong,
+// no call has been sent: the next one tries again (S3.4).
+func (p *pool) unmade(s *session, x *exchange, f *failure) {
+	if isClosed(s.ready) { // all but the last of it had gone well
+		p.lose(s, f)
+		return
+	}
+	if cs := s.cs; cs != nil {
+		s.cs = nil
+		p.work.Go(func() { survived(p.log, func() { _ = cs.Close() }) })
+	}
+	s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}
+	p.mu.Lock()
+	if p.cur == s {
+		p.cur = nil
+	}
+	p.mu.Unlock()
+	x.finish()
+	close(s.ready)
+}
+
 // watch waits for the end of s and has it made again, without waiting for the next
 // call (S4.5). Over HTTP a session ends only by drop or close; a child process may die
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
+	defer recovered(p.log, func(f *failure) { p.lose(s, f) }) // or its end would never be known
 	err := s.cs.Wait()
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
@@ -245,7 +262,7 @@ func (p *pool) leaveLocked(s *session, grace time.Duration) {
 	s.leave()
 	p.work.Go(func() {
 		pause(p.life, grace)
-		_ = s.cs.Close()
+		survived(p.log, func() { _ = s.cs.Close() })
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ const (
 // timers that give the socket up.
 type socket struct {
 	conn      *websocket.Conn
+	log       *slog.Logger
 	wire      io.Closer       // the connection below conn
 	work      *sync.WaitGroup // the socket's goroutines; whoever made it waits
 	receiving atomic.Bool     // in the middle of a message
@@ -42,9 +44,9 @@ type socket struct {
 
 // newSocket is a socket over conn, which runs on wire. Its goroutines are counted in
 // work and end with it.
-func newSocket(conn *websocket.Conn, wire io.Closer, work *sync.WaitGroup) *socket {
+func newSocket(conn *websocket.Conn, wire io.Closer, work *sync.WaitGroup, log *slog.Logger) *socket {
 	conn.SetReadLimit(maxBody)
-	s := &socket{conn: conn, wire: wire, work: work, ended: make(chan struct{})}
+	s := &socket{conn: conn, log: log, wire: wire, work: work, ended: make(chan struct{})}
 	work.Go(s.ping)
 	return s
 }
@@ -111,6 +113,7 @@ func (s *socket) write(data []byte) error {
 // ping is the goroutine that finds out when nobody is there any more: a connection
 // whose other end lost its power looks like a quiet one.
 func (s *socket) ping() {
+	defer recovered(s.log, func(f *failure) { _ = s.lose(f) }) // a peer that nobody watches may be gone
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for {
@@ -154,11 +157,15 @@ func (s *socket) lose(cause error) error {
 	return s.finish(cause, func() { _ = s.conn.CloseNow() })
 }
 
-// finish notes the first cause and closes the connection on a goroutine of its own.
+// finish notes the first cause and closes the connection on a goroutine of its own: if need
+// be, by the wire alone.
 func (s *socket) finish(cause error, closing func()) error {
 	s.over.Do(func() {
 		s.cause = cause
-		s.work.Go(closing) // before ping ends, so that work doesn't come to 0
+		s.work.Go(func() { // before ping ends, so that work doesn't come to 0
+			defer recovered(s.log, func(*failure) { _ = s.wire.Close() })
+			closing()
+		})
 		close(s.ended)
 	})
 	return s.cause

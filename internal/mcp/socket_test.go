@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -105,7 +106,7 @@ func dialPipe(t *testing.T, network *pipeNet, peer func(*websocket.Conn, *bufio.
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSocket(conn, u.wire, work)
+	s := newSocket(conn, u.wire, work, slog.New(slog.DiscardHandler))
 	return s, func() {
 		_ = s.close()
 		work.Wait()

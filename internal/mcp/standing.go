@@ -85,20 +85,28 @@ func (g guard) stands(initialized json.RawMessage) bool {
 func (b *standing) Read(p []byte) (int, error) {
 	ctx := b.get.Context()
 	for len(b.out) == 0 {
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil || b.resp == nil && !b.wait() {
 			return 0, ctx.Err()
-		case b.resp == nil && !b.wait():
-			return 0, ctx.Err()
-		case b.resp == nil:
-			b.open(0)
-		default:
-			b.step()
 		}
+		b.advance()
 	}
 	n := copy(p, b.out)
 	b.out = b.out[n:]
 	return n, nil
+}
+
+// advance opens a stream, or reads one event of the one that there is. A panic costs that
+// stream, and counts like one that broke: this is a goroutine of the SDK's.
+func (b *standing) advance() {
+	defer recovered(b.log, func(*failure) {
+		b.end()
+		b.failures++
+	})
+	if b.resp == nil {
+		b.open(0)
+		return
+	}
+	b.step()
 }
 
 // Close ends the stream that there is.

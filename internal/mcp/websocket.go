@@ -28,9 +28,10 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 		return dialer{}, err
 	}
 	var sockets sync.WaitGroup
+	log := o.Logger.With("mcp_server", cfg.Name)
 	d := &linkDialer{
 		client: sdkClient(cfg, o),
-		log:    o.Logger.With("mcp_server", cfg.Name),
+		log:    log,
 		speech: speech{pinned: cfg.ProtocolVersion},
 		open: func(ctx context.Context) (frames, error) {
 			u := &upgrade{next: out}
@@ -38,7 +39,7 @@ func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
 			if err != nil {
 				return nil, err
 			}
-			return newSocket(conn, u.wire, &sockets), nil
+			return newSocket(conn, u.wire, &sockets, log), nil
 		},
 	}
 	return dialer{connect: d.connect, close: func() {

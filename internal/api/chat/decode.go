@@ -29,19 +29,19 @@ type body struct {
 	Messages      []inMessage     `json:"messages"`
 	Stream        bool            `json:"stream"`
 	StreamOptions *streamOptions  `json:"stream_options"`
-	N             *int            `json:"n"`
+	N             *agent.Whole    `json:"n"`
 	Tools         []inTool        `json:"tools"`
 	Functions     json.RawMessage `json:"functions"`
 	ToolChoice    json.RawMessage `json:"tool_choice"`
 
-	MaxTokens           int64 `json:"max_tokens"` // the older name
-	MaxCompletionTokens int64 `json:"max_completion_tokens"`
+	MaxTokens           agent.Whole `json:"max_tokens"` // the older name
+	MaxCompletionTokens agent.Whole `json:"max_completion_tokens"`
 
 	Temperature      *float64        `json:"temperature"`
 	TopP             *float64        `json:"top_p"`
 	PresencePenalty  *float64        `json:"presence_penalty"`
 	FrequencyPenalty *float64        `json:"frequency_penalty"`
-	Seed             *int64          `json:"seed"`
+	Seed             *agent.Whole    `json:"seed"`
 	Stop             stopList        `json:"stop"`
 	ReasoningEffort  string          `json:"reasoning_effort"`
 	ResponseFormat   json.RawMessage `json:"response_format"`
@@ -49,7 +49,7 @@ type body struct {
 
 	// What would be missing from the answer is refused.
 	Logprobs    *bool           `json:"logprobs"`
-	TopLogprobs *int64          `json:"top_logprobs"`
+	TopLogprobs *agent.Whole    `json:"top_logprobs"`
 	LogitBias   map[string]any  `json:"logit_bias"`
 	Modalities  []string        `json:"modalities"`
 	Audio       json.RawMessage `json:"audio"`
@@ -97,9 +97,9 @@ func Decode(data []byte) (Request, error) {
 	q.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
 	q.Sampling = agent.Sampling{
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
-		Seed: in.Seed, Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
+		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
 	}
-	q.MaxTokens = max(in.MaxTokens, in.MaxCompletionTokens)
+	q.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
 	if err := in.check(); err != nil {
 		return q, err
 	}

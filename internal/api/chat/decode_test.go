@@ -61,6 +61,20 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 	}
 }
 
+// JSON has one kind of number.
+func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
+	q, err := chat.Decode([]byte(messages(hello, `,"n":1.0,"max_tokens":5.0,"seed":7e0,"top_logprobs":0.0`)))
+	if err != nil || q.MaxTokens != 5 || *q.Sampling.Seed != 7 {
+		t.Errorf("%+v, %v", q, err)
+	}
+	for _, name := range []string{"n", "max_tokens", "max_completion_tokens", "seed", "top_logprobs"} {
+		_, err := chat.Decode([]byte(messages(hello, `,"`+name+`":1.5`)))
+		if bad, ok := errors.AsType[*chat.Invalid](err); !ok || bad.Param != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	tool := func(function string) string { return `,"tools":[{"type":"function","function":` + function + `}]` }

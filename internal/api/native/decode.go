@@ -247,9 +247,8 @@ func (f *fields) positive(object map[string]any, pointer string) int64 {
 		return 0
 	}
 	number, _ := v.(json.Number)
-	// 6.0 and 6e0 are whole numbers too (JSON Schema 2020-12 Core, 4.2.3).
-	n, err := number.Float64()
-	if err != nil || !json.Valid([]byte(number)) || n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
+	n, ok := agent.ParseWhole(string(number))
+	if !ok || n < 1 || n > math.MaxInt32 {
 		f.add(pointer, "must be a whole number of at least 1")
 		return 0
 	}

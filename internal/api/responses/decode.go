@@ -63,7 +63,7 @@ type body struct {
 	Conversation json.RawMessage `json:"conversation"`
 	Prompt       json.RawMessage `json:"prompt"`
 	Include      []string        `json:"include"`
-	TopLogprobs  *int64          `json:"top_logprobs"`
+	TopLogprobs  *agent.Whole    `json:"top_logprobs"`
 	StreamOpts   *struct{}       `json:"stream_options"` // about padding, which there is none of
 	Answerd      json.RawMessage `json:"answerd"`
 }
@@ -104,7 +104,7 @@ func Decode(data []byte) (Request, error) {
 }
 
 func (q *Request) takeLimits(in body) error {
-	for name, v := range map[string]*int64{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
+	for name, v := range map[string]*agent.Whole{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
 		if v != nil && *v < 1 {
 			return &Invalid{name, "must be positive"}
 		}
@@ -121,7 +121,7 @@ func (q *Request) takeLimits(in body) error {
 		return &Invalid{"background", "needs store"}
 	}
 	if in.MaxOutputTokens != nil {
-		q.MaxTokens = *in.MaxOutputTokens
+		q.MaxTokens = int64(*in.MaxOutputTokens)
 	}
 	if in.MaxToolCalls != nil {
 		q.Budget.ToolCalls = int(*in.MaxToolCalls)

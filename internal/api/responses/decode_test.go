@@ -61,6 +61,23 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 	}
 }
 
+// JSON has one kind of number; what is repeated is the integer.
+func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
+	q, err := responses.Decode([]byte(input(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))
+	if err != nil || q.MaxTokens != 5 || q.Budget.ToolCalls != 2 {
+		t.Fatalf("%+v, %v", q, err)
+	}
+	if echo, err := json.Marshal(q.Echo); err != nil || !strings.Contains(string(echo), `"max_output_tokens":5,"max_tool_calls":2`) {
+		t.Errorf("%s, %v", echo, err)
+	}
+	for _, name := range []string{"max_output_tokens", "max_tool_calls", "top_logprobs"} {
+		_, err := responses.Decode([]byte(input(`"?"`, `,"`+name+`":1.5`)))
+		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	text := `"x"`

@@ -68,7 +68,7 @@ func newResponse(h Header) *response {
 		Output: []any{}, Tools: []json.RawMessage{}, ToolChoice: json.RawMessage(`"auto"`), Truncation: "disabled",
 		ParallelToolCalls: true, Text: json.RawMessage(`{"format":{"type":"text"}}`), TopP: 1, Temperature: 1,
 		Reasoning: json.RawMessage(`{"effort":null,"summary":null}`), Store: true, ServiceTier: "default",
-		Metadata: map[string]string{}, MaxOutputTokens: e.MaxOutputTokens, MaxToolCalls: e.MaxToolCalls, Background: e.Background,
+		Metadata: map[string]string{}, MaxOutputTokens: (*int64)(e.MaxOutputTokens), MaxToolCalls: (*int64)(e.MaxToolCalls), Background: e.Background,
 		SafetyIdentifier: e.SafetyIdentifier, PromptCacheKey: e.PromptCacheKey, User: e.User,
 	}
 	if h.Previous != "" {

@@ -20,6 +20,8 @@ import (
 	"encoding/json"
 	"strings"
 	"time"
+
+	"answerd/internal/agent"
 )
 
 // Header is what a response says besides its items.
@@ -52,8 +54,8 @@ type Echo struct {
 	TopP              *float64          `json:"top_p,omitempty"`
 	PresencePenalty   *float64          `json:"presence_penalty,omitempty"`
 	FrequencyPenalty  *float64          `json:"frequency_penalty,omitempty"`
-	MaxOutputTokens   *int64            `json:"max_output_tokens,omitempty"`
-	MaxToolCalls      *int64            `json:"max_tool_calls,omitempty"`
+	MaxOutputTokens   *agent.Whole      `json:"max_output_tokens,omitempty"`
+	MaxToolCalls      *agent.Whole      `json:"max_tool_calls,omitempty"`
 	ParallelToolCalls *bool             `json:"parallel_tool_calls,omitempty"`
 	Reasoning         json.RawMessage   `json:"reasoning,omitempty"`
 	Text              json.RawMessage   `json:"text,omitempty"`

@@ -115,7 +115,8 @@ func (c *calls) close() {
 
 // call is the SDK's handler of the tool. It has no error: the host's model could not see
 // one, and its person would see a protocol that broke.
-func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, _ error) {
+	defer h.survived(ctx, &res)
 	x, ok := req.Extra.TokenInfo.Extra[exchangeKey].(exchange)
 	if !ok {
 		return nil, errors.New("a call without a request")
@@ -150,19 +151,16 @@ func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.Call
 		return result(Result{Text: ErrClosed.Error(), IsError: true}), nil
 	}
 	defer h.calls.leave(c)
-	return result(h.guarded(own, c)), nil
+	return result(h.Call(own, c)), nil
 }
 
-// guarded keeps a panic to its call: it is in a goroutine of the SDK, and would end the
-// process.
-func (h *Handler) guarded(ctx context.Context, c *Call) (r Result) {
-	defer func() {
-		if v := recover(); v != nil {
-			h.Logger.ErrorContext(ctx, "panic in a tool call", "panic", v)
-			r = Result{Text: "Something went wrong inside the service.", IsError: true}
-		}
-	}()
-	return h.Call(ctx, c)
+// survived, deferred, keeps a panic to its call: it is in a goroutine of the SDK, and would
+// end the process.
+func (h *Handler) survived(ctx context.Context, res **sdk.CallToolResult) {
+	if v := recover(); v != nil {
+		h.Logger.ErrorContext(ctx, "panic in a tool call", "panic", v)
+		*res = result(Result{Text: "Something went wrong inside the service.", IsError: true})
+	}
 }
 
 func result(r Result) *sdk.CallToolResult {

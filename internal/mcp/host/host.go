@@ -8,7 +8,7 @@
 //			return host.Result{Text: "42"}
 //		},
 //	})
-//	http.Handle("/mcp", h) // behind authentication, and with a bounded body
+//	http.Handle("/mcp", h) // behind authentication, with a bounded body and time for each write
 //	defer h.Close(ctx)
 //
 // It knows the protocol, and not what the tool does. A call lives as long as its request:
@@ -56,11 +56,10 @@ type Options struct {
 	// for the same.
 	Owner func(*http.Request) string
 
-	Heartbeat    time.Duration // silence of a stream before a comment; 0 means 15 s
-	WriteTimeout time.Duration // how long a host may take nothing; 0 means 10 s
-	MaxSessions  int           // 0 means 1024
-	IdleTime     time.Duration // of a session without a request; 0 means 10 min
-	Logger       *slog.Logger
+	Heartbeat   time.Duration // silence of a stream before a comment; 0 means 15 s
+	MaxSessions int           // 0 means 1024
+	IdleTime    time.Duration // of a session without a request; 0 means 10 min
+	Logger      *slog.Logger
 }
 
 // Handler serves the tool. It is an http.Handler for POST and DELETE: a stream for what
@@ -76,9 +75,6 @@ type Handler struct {
 func New(o Options) *Handler {
 	if o.Heartbeat <= 0 {
 		o.Heartbeat = 15 * time.Second
-	}
-	if o.WriteTimeout <= 0 {
-		o.WriteTimeout = 10 * time.Second
 	}
 	if o.MaxSessions <= 0 {
 		o.MaxSessions = 1024
@@ -145,7 +141,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "as many sessions as this service allows are open", http.StatusServiceUnavailable)
 		return
 	}
-	s := newStream(w, h.Heartbeat, h.WriteTimeout)
+	s := newStream(w, h.Heartbeat)
 	defer s.end()
 	next := h.legacy
 	if modern {

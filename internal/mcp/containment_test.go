@@ -1,0 +1,173 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// wire notes that it was closed.
+type wire struct{ closed atomic.Bool }
+
+func (w *wire) Close() error { w.closed.Store(true); return nil }
+
+// F32: the socket has no connection, at which its ping strikes first and its close next.
+func TestAPanicOfASocketClosesItsWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, work := new(wire), new(sync.WaitGroup)
+		s := &socket{log: quietLog(), wire: w, work: work, ended: make(chan struct{})}
+		work.Go(s.ping)
+		work.Wait()
+		if f, ok := errors.AsType[*failure](s.cause); !ok || f.kind != Protocol || !w.closed.Load() {
+			t.Errorf("%v, closed %t", s.cause, w.closed.Load())
+		}
+	})
+}
+
+func TestAPanicAtTheStartOfAChildIsToldToWhoWaits(t *testing.T) {
+	started := make(chan error, 1)
+	(&child{log: quietLog()}).launch(started) // without a command
+	if err := <-started; err == nil {
+		t.Error("it has started")
+	}
+}
+
+// buggyLog is a log with a bug that strikes once, at that message.
+type buggyLog struct {
+	slog.Handler
+	message string
+	struck  *atomic.Bool
+}
+
+func (b buggyLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (b buggyLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == b.message && !b.struck.Swap(true) {
+		panic("a bug")
+	}
+	return nil
+}
+
+// Whatever strikes at the end of a process, the process is gone, and its place is free
+// for the next.
+func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
+	cfg := stdioConfig("exit", "127.0.0.1:1")
+	log := buggyLog{Handler: slog.DiscardHandler, message: "MCP server process ended", struck: new(atomic.Bool)}
+	c, err := startChild(&cfg, slog.New(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.gone:
+	case <-time.After(time.Minute):
+		t.Fatal("it is not gone after a minute")
+	}
+	if !log.struck.Load() || !isClosed(c.reaped) {
+		t.Error("not struck, or not reaped")
+	}
+	// And before: without a process to signal, what waits for the end of it comes to it.
+	lost := &child{log: quietLog(), cmd: c.cmd, stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: c.reaped,
+		stdin: c.stdin, stdout: c.stdout, stderr: c.stderr, gone: make(chan struct{})}
+	close(lost.exited)
+	lost.cmd.Process = nil
+	lost.run()
+	if !isClosed(lost.reap) || !isClosed(lost.gone) {
+		t.Error("it waits for ever")
+	}
+}
+
+// The handshake has worked, and what is made of it does not: there is no session in it.
+func TestAPanicBehindAHandshakeKeepsNobodyWaiting(t *testing.T) {
+	life, end := context.WithCancel(t.Context())
+	p := &pool{life: life, log: quietLog(), time: time.Minute, made: func() {}, gone: func(*failure) {},
+		dial: func(context.Context) (*sdk.ClientSession, error) { return nil, nil }}
+	defer p.close()
+	defer end()
+	ctx, late := context.WithTimeout(t.Context(), 30*time.Second)
+	defer late()
+	for range 2 {
+		if _, f := p.get(ctx); f == nil || f.kind != Unavailable || !f.notRun || ctx.Err() != nil {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// The session has no connection, whose end is what is waited for.
+func TestAPanicOfAWatchIsALostSession(t *testing.T) {
+	var told *failure
+	left, made := false, false
+	p := &pool{life: t.Context(), log: quietLog(), gone: func(f *failure) { told = f }, made: func() { made = true }}
+	p.cur = &session{leave: func() { left = true }}
+	p.watch(p.cur)
+	p.work.Wait()
+	if told == nil || told.kind != Protocol || !left || !made || p.current() != nil {
+		t.Errorf("told %v, left %t, made %t, and now %v", told, left, made, p.current())
+	}
+}
+
+// buggyFrames is a connection with a bug in its writing.
+type buggyFrames struct{ closed chan struct{} }
+
+func (buggyFrames) write([]byte) error      { panic("a bug") }
+func (b buggyFrames) read() ([]byte, error) { <-b.closed; return nil, io.EOF }
+func (b buggyFrames) close() error          { close(b.closed); return nil }
+
+func TestAPanicOfAWriterEndsItsConnection(t *testing.T) {
+	l := newLink(nil, quietLog(), new(sync.Once))
+	l.conn = buggyFrames{make(chan struct{})}
+	go l.write()
+	msg := &jsonrpc.Request{Method: "notifications/initialized"}
+	if f, ok := errors.AsType[*failure](l.Write(t.Context(), msg)); !ok || f.kind != Protocol {
+		t.Errorf("%v", f)
+	}
+	if !isClosed(l.ended) {
+		t.Error("the connection goes on")
+	}
+	_ = l.Close()
+}
+
+// The first stream breaks with a bug in what reads it, and the next GET has one in what
+// sends it; a third stream tells what there is.
+func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server.test", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		way := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if n++; n == 2 {
+				panic("a bug")
+			}
+			resp := emptyReply(r, http.StatusOK)
+			resp.Header.Set("Content-Type", "text/event-stream")
+			resp.Body = io.NopCloser(strings.NewReader("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"))
+			if n == 1 {
+				resp.Body = buggyBody{resp.Body}
+			}
+			return resp, nil
+		})
+		b := &standing{next: way, get: get, s: &session{told: func(string) {}}, log: quietLog()}
+		defer b.Close()
+		p := make([]byte, 200)
+		got, err := b.Read(p)
+		if err != nil || !strings.Contains(string(p[:got]), "ping") || n != 3 {
+			t.Errorf("%q, %v after %d GETs", p[:got], err, n)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
