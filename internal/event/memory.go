@@ -58,6 +58,7 @@ type ownedKey struct {
 
 type memoryRun struct {
 	number int64 // of the run, in the order of creation
+	began  time.Time
 
 	writing sync.Mutex // guards next, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
@@ -95,7 +96,8 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.expireLocked(time.Now())
+	now := time.Now()
+	m.expireLocked(now)
 	if _, ok := m.runs.Load(r.ID); ok {
 		return ErrExists
 	}
@@ -103,7 +105,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, next: 1, run: r, events: memoryEvents{first: 1}, bytes: int64(len(r.Request))}
+	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, events: memoryEvents{first: 1}, bytes: int64(len(r.Request))}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -126,7 +128,7 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	seq, size, err := r.append(b, fields, time.Now())
+	seq, size, err := r.append(b, fields)
 	if err != nil {
 		return 0, err
 	}
@@ -134,9 +136,12 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	return seq, nil
 }
 
-func (r *memoryRun) append(b Body, fields []byte, now time.Time) (seq, size int64, err error) {
+func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	// Counted from the beginning, time does not go back within a run; and one clock is read
+	// and not two, which is a tenth of an append.
+	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
 	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
