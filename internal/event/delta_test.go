@@ -28,9 +28,9 @@ func sameJSON(t *testing.T, b Body) {
 	if err := enc.Encode(b); err != nil {
 		t.Fatal(err)
 	}
-	want := encode("run_a", 1, 2, Start{}, bytes.TrimSpace(buf.Bytes()))
+	want := encode("run_a", 1, []byte("2"), Start{}, bytes.TrimSpace(buf.Bytes()))
 	want = bytes.Replace(want, []byte(`"start"`), []byte(`"`+b.Type()+`"`), 1)
-	if got := encode("run_a", 1, 2, b, nil); !bytes.Equal(got, want) {
+	if got := encode("run_a", 1, []byte("2"), b, nil); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -50,7 +50,7 @@ func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
 	) {
 		sameJSON(t, b)
 	}
-	broken := encode("run_a", 1, 2, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
+	broken := encode("run_a", 1, []byte("2"), ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
 	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
 		t.Errorf("%s", broken)
 	}

@@ -60,8 +60,9 @@ type memoryRun struct {
 	number int64 // of the run, in the order of creation
 	began  time.Time
 
-	writing sync.Mutex // guards next, and appends one event at a time; taken before mu
+	writing sync.Mutex // guards next and ts, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
+	ts      stamp      // of the newest event
 
 	mu     sync.Mutex // guards the fields below
 	run    Run        // without Last, which is the newest of the events
@@ -144,7 +145,7 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
-	e.JSON = encode(e.RunID, e.Seq, e.Time, b, fields)
+	e.JSON = encode(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
 	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
