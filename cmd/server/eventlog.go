@@ -24,7 +24,7 @@ const checkLogTimeout = 5 * time.Second
 // others.
 func (c *config) youth() time.Duration {
 	if c.sharesLog() {
-		return 3 * time.Second
+		return jetstream.DefaultLease
 	}
 	return 0
 }

@@ -22,11 +22,18 @@ import (
 // apiOver is an API over a log that the test writes itself, without servers or model.
 func apiOver(t *testing.T, log event.Log) http.Handler {
 	t.Helper()
+	return apiOf(t, agent.Options{Log: log})
+}
+
+// apiOf is an API without servers.
+func apiOf(t *testing.T, o agent.Options) http.Handler {
+	t.Helper()
 	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := agent.New(agent.Options{Tools: tools, Log: log})
+	o.Tools = tools
+	a, err := agent.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +41,9 @@ func apiOver(t *testing.T, log event.Log) http.Handler {
 		tools.Close()
 		a.Drain(context.Background())
 	})
-	return api.New(api.Options{Agent: a, Log: log})
+	h := api.New(api.Options{Agent: a, Log: o.Log})
+	t.Cleanup(func() { h.Close(context.Background()) })
+	return h
 }
 
 // still is that API on a listener without sockets, and a way to connect.
@@ -134,15 +143,22 @@ func TestASlowReaderGetsALargeEventWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		began, got := time.Now(), 0
-		for part := make([]byte, 16<<10); err == nil; {
-			var n int
-			n, err = io.ReadFull(resp.Body, part)
-			got += n
-			<-time.After(time.Second)
-		}
-		if took := time.Since(began); got < 1<<20 || took < time.Minute {
-			t.Errorf("%d bytes in %s: %v", got, took, err)
-		}
+		takeSlowly(t, resp.Body)
 	})
+}
+
+// takeSlowly reads a mebibyte and more, in over a minute.
+func takeSlowly(t *testing.T, body io.Reader) {
+	t.Helper()
+	began, got := time.Now(), 0
+	var err error
+	for part := make([]byte, 16<<10); err == nil; {
+		var n int
+		n, err = io.ReadFull(body, part)
+		got += n
+		<-time.After(time.Second)
+	}
+	if took := time.Since(began); got < 1<<20 || took < time.Minute {
+		t.Errorf("%d bytes in %s: %v", got, took, err)
+	}
 }

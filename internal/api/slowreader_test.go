@@ -2,19 +2,14 @@ package api_test
 
 import (
 	"context"
-	"io"
 	"iter"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"answerd/internal/agent"
-	"answerd/internal/api"
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
 )
 
 // wordy is a model that says a mebibyte.
@@ -44,32 +39,8 @@ func TestASlowReaderGetsALargeAnswerWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				log := event.NewMemory(event.MemoryOptions{})
-				a, err := agent.New(agent.Options{Model: wordy{}, Tools: tools, Log: log, DefaultModel: "wordy"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					tools.Close()
-					a.Drain(context.Background())
-				})
-				h := api.New(api.Options{Agent: a, Log: log})
-				t.Cleanup(func() { h.Close(context.Background()) })
-				resp := askOver(t, overPipes(t, h), "POST", ask.path, ask.body, ask.header...)
-				began, got := time.Now(), 0
-				for part := make([]byte, 16<<10); err == nil; {
-					var n int
-					n, err = io.ReadFull(resp.Body, part)
-					got += n
-					<-time.After(time.Second)
-				}
-				if took := time.Since(began); got < 1<<20 || took < time.Minute {
-					t.Errorf("%d, %d bytes in %s: %v", resp.StatusCode, got, took, err)
-				}
+				h := apiOf(t, agent.Options{Model: wordy{}, Log: event.NewMemory(event.MemoryOptions{}), DefaultModel: "wordy"})
+				takeSlowly(t, askOver(t, overPipes(t, h), "POST", ask.path, ask.body, ask.header...).Body)
 			})
 		})
 	}

@@ -22,7 +22,8 @@ type Jobs interface {
 	// run is written elsewhere, ErrTooLarge beyond MaxResult.
 	Hold(ctx context.Context, run string, request []byte) (Job, error)
 	// Claim waits for a run that is to be executed and that nobody executes, and makes
-	// this process its one writer. It returns ctx's cause when ctx ends.
+	// this process its one writer. It returns ctx's cause when ctx ends. Several claims at a
+	// time get different runs.
 	Claim(ctx context.Context) (Job, error)
 }
 

@@ -140,8 +140,8 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	// Counted from the beginning, time does not go back within a run; and one clock is read
-	// and not two, which is a tenth of an append.
+	// Counted from the beginning, time does not go back within a run, but a machine that was
+	// asleep goes unnoticed; and one clock is read and not two, which is a tenth of an append.
 	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}

@@ -3,6 +3,7 @@ package eventtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -105,6 +106,48 @@ func aReleasedRunGoesOn(t *testing.T, log event.Log) {
 	noClaim(t, log)
 	if n, err := readAll(t.Context(), log, "run_a"); n != 6 || err != nil {
 		t.Errorf("%d events, %v", n, err)
+	}
+}
+
+// Where a job is a message, a run that was given up can have two, which two claims can get
+// at the same time.
+func claimsTakeNoRunFromEachOther(t *testing.T, log event.Log) {
+	const runs = 50
+	for i := range runs {
+		id := fmt.Sprintf("run_%d", i)
+		create(t, log, id)
+		job := hold(t, log, id)
+		add(t, log, id, event.Start{})
+		if err := job.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), claimTime)
+	jobs := make(chan event.Job, 2*runs)
+	var claims sync.WaitGroup
+	defer claims.Wait()
+	defer stop()
+	for range 4 {
+		claims.Go(func() {
+			for job, err := log.Claim(ctx); err == nil; job, err = log.Claim(ctx) {
+				jobs <- job
+			}
+		})
+	}
+	taken := make(map[string]bool)
+	for range runs {
+		select {
+		case job := <-jobs:
+			if taken[job.Run()] {
+				t.Errorf("%s was taken twice", job.Run())
+			}
+			taken[job.Run()] = true
+		case <-ctx.Done():
+			t.Fatalf("%d of %d runs were taken", len(taken), runs)
+		}
+	}
+	for id := range taken {
+		add(t, log, id, step(1))
 	}
 }
 

@@ -46,6 +46,7 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"HostileNames", hostileNames},
 		{"AHeldRunIsNobodyElses", aHeldRunIsNobodyElses},
 		{"AReleasedRunGoesOn", aReleasedRunGoesOn},
+		{"ClaimsTakeNoRunFromEachOther", claimsTakeNoRunFromEachOther},
 		{"AParkedRunWaitsForAnInput", aParkedRunWaitsForAnInput},
 		{"TheFirstAnswerWins", theFirstAnswerWins},
 		{"InputsComeInOrderAndWakeWhoWaits", inputsComeInOrderAndWakeWhoWaits},

@@ -40,6 +40,9 @@ import (
 	"answerd/internal/event"
 )
 
+// DefaultLease is the lease on a cluster.
+const DefaultLease = 3 * time.Second
+
 // Options says where a log is and bounds it. URL is required.
 type Options struct {
 	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by
@@ -53,8 +56,8 @@ type Options struct {
 	// Runs that ended go first; then the oldest messages, whosever they are. Records of
 	// runs and jobs may take a quarter of it besides.
 	MaxBytes int64
-	// Lease is how long a process that is silent keeps its runs; 0 means 3 s, and 1 s for
-	// file:, where nobody else can be the process that is silent.
+	// Lease is how long a process that is silent keeps its runs; 0 means DefaultLease, and
+	// 1 s for file:, where nobody else can be the process that is silent.
 	Lease  time.Duration
 	Logger *slog.Logger
 }
@@ -164,7 +167,7 @@ func newLog(o Options) *Log {
 		l.maxBytes = event.DefaultMaxBytes
 	}
 	if l.lease <= 0 {
-		l.lease = 3 * time.Second
+		l.lease = DefaultLease
 		if strings.HasPrefix(o.URL, "file:") {
 			l.lease = time.Second
 		}

@@ -80,20 +80,23 @@ func read(ctx context.Context, log event.Log, id string, pleases func(event.Even
 	}
 }
 
-// claiming claims in the background until the test ends, as every process does.
+// claiming makes four claims at a time in the background until the test ends, as every
+// process does.
 func claiming(t testing.TB, log event.Log) <-chan event.Job {
 	ctx, cancel := context.WithCancel(context.Background())
 	jobs := make(chan event.Job, 1000)
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			job, err := log.Claim(ctx)
-			if err != nil {
-				return
+	for range 4 {
+		wg.Go(func() {
+			for {
+				job, err := log.Claim(ctx)
+				if err != nil {
+					return
+				}
+				jobs <- job
 			}
-			jobs <- job
-		}
-	})
+		})
+	}
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return jobs
 }

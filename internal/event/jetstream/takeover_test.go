@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -155,51 +154,6 @@ func TestAJobThatIsGivenBackOutlivesTheEndOfOthers(t *testing.T) {
 	}
 	for range runs / 2 {
 		claim(t, b)
-	}
-}
-
-// A run that was given up may have two messages, which two calls of Claim can get at the
-// same time.
-func TestClaimsOfOneProcessTakeNoRunFromEachOther(t *testing.T) {
-	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
-	const runs = 50
-	for i := range runs {
-		if err := begin(t, a, fmt.Sprintf("run_%d", i)).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	jobs := make(chan event.Job, 2*runs)
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	var claims sync.WaitGroup
-	for range 4 {
-		claims.Go(func() {
-			for {
-				job, err := b.Claim(ctx)
-				if err != nil {
-					return
-				}
-				jobs <- job
-			}
-		})
-	}
-	taken := make(map[string]bool)
-	for range runs {
-		select {
-		case job := <-jobs:
-			if taken[job.Run()] {
-				t.Errorf("%s was taken twice", job.Run())
-			}
-			taken[job.Run()] = true
-		case <-ctx.Done():
-			t.Fatalf("%d of %d runs were taken", len(taken), runs)
-		}
-	}
-	stop()
-	claims.Wait()
-	for id := range taken {
-		add(t, b, id, event.StepStart{Step: 1})
 	}
 }
 
