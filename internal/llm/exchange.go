@@ -106,6 +106,10 @@ func (m *OpenAI) post(ctx context.Context, w *watch, body []byte) (*http.Respons
 		option.WithRequestBody("application/json", body),
 		option.WithResponseBodyInto(&res), // the reply as it is, for us to decode
 		option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+			// The SDK hides what kind of reader the body is, for which net/http sends the header
+			// by itself: a write more for each request, and a buffer to copy the body through.
+			_ = req.Body.Close()
+			req.Body = io.NopCloser(bytes.NewReader(body))
 			res, err := next(req)
 			if err != nil {
 				return res, err
