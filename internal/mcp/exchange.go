@@ -17,8 +17,7 @@ const (
 	// linger is how long a server may keep a stream open after its answer before
 	// the stream, and with it the TCP connection, is cut.
 	linger = time.Second
-	// maxResumes is how many GETs in a row may continue a broken stream without a
-	// new event.
+	// maxResumes is how many GETs in a row may fail to continue a broken stream.
 	maxResumes = 8
 	// maxServerRequests is how many requests a server may send within one stream.
 	maxServerRequests = 100
@@ -53,7 +52,6 @@ type exchange struct {
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns
 	renewed atomic.Bool  // a token was renewed once already
-	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
 	// fetching says that a token is being waited for, or did not come.
 	fetching atomic.Bool
