@@ -30,7 +30,7 @@ type exchangeKey struct{}
 
 // exchange is one request of ours and what came back, as the transport's edge sees
 // it. It travels in the request's context, which the SDK hands down to the
-// RoundTripper, and knows two things that the SDK doesn't tell: whether the request
+// connection, and knows two things that the SDK doesn't tell: whether the request
 // was sent, and the bytes of the answer as they were received.
 type exchange struct {
 	ctx       context.Context
@@ -162,8 +162,8 @@ func (x *exchange) failAside(f *failure) *failure {
 	return f
 }
 
-// abort ends the exchange with f. Cancelling its context first is what keeps the
-// SDK from ending the whole session when the stream then breaks off.
+// abort ends the exchange with f. The end of its context makes the SDK tell the server,
+// which may go on with it.
 func (x *exchange) abort(f *failure) *failure {
 	x.fail(f)
 	x.cancel(f)

@@ -63,7 +63,6 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) e
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		defer time.AfterFunc(x.patience, cancel).Stop()
 		ctx = dctx
 	}

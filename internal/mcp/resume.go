@@ -21,23 +21,23 @@ func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request
 			c.rests.Go(s.finish)
 			return c.hand(ctx, m, answer)
 		}
-		_ = s.Close()
-		if f, bad := errors.AsType[*failure](err); bad {
+		s.close()
+		f, refused := errors.AsType[*failure](err)
+		if !refused && s.lastID != "" {
+			if resp, err = c.resume(ctx, s); err == nil {
+				x.opened()
+				continue
+			}
+			refused = ctx.Err() == nil
+		}
+		if f == nil {
+			f = &failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err}
+		}
+		if refused { // the server may still be at it, and is told that nobody waits
 			return rejected(x.abort(f))
 		}
-		if s.lastID == "" || ctx.Err() != nil || c.ctx.Err() != nil {
-			return rejected(x.fail(cutShort(err)))
-		}
-		if resp, err = c.resume(ctx, s); err != nil {
-			return rejected(x.abort(cutShort(err)))
-		}
-		x.opened()
+		return rejected(x.fail(f))
 	}
-}
-
-// cutShort is an answer whose stream broke off and cannot be resumed.
-func cutShort(err error) *failure {
-	return &failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err}
 }
 
 // pass hands the SDK what concerns it of s, up to the answer, which it returns. The error

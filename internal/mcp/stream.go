@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -27,9 +28,15 @@ type stream struct {
 	retry    time.Duration // that the server wants to be left alone for before; 0: it didn't say
 }
 
+// buffers are those of streams that have ended. Most streams bring one short answer, and
+// their buffer was half of what a call allocates.
+var buffers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
+
 // newStream is the stream in body, which the exchange must have counted as opened.
 func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *stream {
-	return &stream{x: x, id: id, body: body, log: log, eventReader: eventReader{in: bufio.NewReader(body)}}
+	in := buffers.Get().(*bufio.Reader)
+	in.Reset(body)
+	return &stream{x: x, id: id, body: body, log: log, eventReader: eventReader{in: in}}
 }
 
 // next is the next message that concerns the SDK, or the answer, which is the last. The
@@ -65,14 +72,15 @@ func (s *stream) next() (msg jsonrpc.Message, err error) {
 // exchange.finish for a server that holds it open.
 func (s *stream) finish() {
 	survived(s.log, func() { _, _ = io.CopyN(io.Discard, s.in, maxError) })
-	_ = s.Close() // the exchange has its answer
+	s.close()
 }
 
-// Close closes the body and tells the exchange.
-func (s *stream) Close() error {
-	err := s.body.Close()
+// close closes the body and tells the exchange. It is the last thing that is done with s.
+func (s *stream) close() {
+	_ = s.body.Close() // whatever comes of it, nothing is lost
+	s.in.Reset(nil)
+	buffers.Put(s.in)
 	s.x.closed()
-	return err
 }
 
 // message looks at one JSON-RPC message and returns it if it concerns the SDK, or is the
