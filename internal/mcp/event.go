@@ -53,7 +53,7 @@ func (s *eventReader) event() (sseEvent, error) {
 			}
 		case "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
-				e.retry = time.Duration(ms) * time.Millisecond // at most 65 s; the call's time-out rules anyway
+				e.retry = time.Duration(max(ms, 1)) * time.Millisecond // at most 65 s; the call's time-out rules anyway
 			}
 		case "data":
 			switch {

@@ -68,7 +68,7 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) e
 	}
 	r, err := c.request(x.traced(ctx), http.MethodPost, m)
 	if err != nil {
-		return rejected(err)
+		return rejected(x.fail(noReply(err, false)))
 	}
 	resp, err := c.way.RoundTrip(r)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func readJSON(resp *http.Response) ([]byte, *failure) {
 	defer resp.Body.Close()
 	var body bytes.Buffer
-	body.Grow(int(min(max(resp.ContentLength, 0), maxBody)) + bytes.MinRead)
+	body.Grow(int(min(max(resp.ContentLength, 0), maxError)) + bytes.MinRead) // no more for what only says that it is large
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, maxBody+1)); err != nil {
 		return nil, noReply(err, true)
 	}

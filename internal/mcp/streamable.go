@@ -117,6 +117,7 @@ func (c *streamable) Close() error {
 	c.closing.Do(func() {
 		defer c.work.Wait()
 		defer c.end()
+		defer recovered(c.log, func(f *failure) { c.err = f })
 		if c.SessionID() != "" {
 			c.err = c.aside(c.ctx, exchangeOf(c.ctx), sideTime, http.MethodDelete, nil)
 		}
