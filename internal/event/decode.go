@@ -11,7 +11,8 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: encode(run, seq, new(stamp).digits(ms), b, fields)}, nil
+	line := appendEvent(make([]byte, 0, encodedSize(run, b, fields)), run, seq, new(stamp).digits(ms), b, fields)
+	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
 }
 
 // Decode reads an event back from its JSON, which becomes part of it.

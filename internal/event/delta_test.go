@@ -28,11 +28,15 @@ func sameJSON(t *testing.T, b Body) {
 	if err := enc.Encode(b); err != nil {
 		t.Fatal(err)
 	}
-	want := encode("run_a", 1, []byte("2"), Start{}, bytes.TrimSpace(buf.Bytes()))
+	want := encoded(Start{}, bytes.TrimSpace(buf.Bytes()))
 	want = bytes.Replace(want, []byte(`"start"`), []byte(`"`+b.Type()+`"`), 1)
-	if got := encode("run_a", 1, []byte("2"), b, nil); !bytes.Equal(got, want) {
+	if got := encoded(b, nil); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+}
+
+func encoded(b Body, fields []byte) []byte {
+	return appendEvent(nil, "run_a", 1, []byte("2"), b, fields)
 }
 
 // A field that is added to a body and forgotten by hand shows here.
@@ -50,7 +54,7 @@ func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
 	) {
 		sameJSON(t, b)
 	}
-	broken := encode("run_a", 1, []byte("2"), ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
+	broken := encoded(ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
 	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
 		t.Errorf("%s", broken)
 	}

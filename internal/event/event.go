@@ -89,28 +89,29 @@ func (s *stamp) digits(ms int64) []byte {
 	return s.text
 }
 
-// encode joins the envelope and the fields of an event; ts is its time in digits. run is an
-// id that we made and a type is a constant of ours, so neither needs escaping.
-func encode(run string, seq int64, ts []byte, body Body, fields []byte) []byte {
-	a, byHand := body.(appender)
+// encodedSize is about how long the JSON of an event is, and rarely less.
+func encodedSize(run string, body Body, fields []byte) int {
 	size := len(fields)
-	if byHand {
+	if a, byHand := body.(appender); byHand {
 		size = a.size()
 	}
-	typ := body.Type()
-	b := make([]byte, 0, size+len(run)+len(typ)+64)
+	return size + len(run) + len(body.Type()) + 64
+}
+
+// appendEvent joins the envelope and the fields of an event; ts is its time in digits. run is
+// an id that we made and a type is a constant of ours, so neither needs escaping.
+func appendEvent(b []byte, run string, seq int64, ts []byte, body Body, fields []byte) []byte {
 	b = append(b, `{"type":"`...)
-	b = append(b, typ...)
+	b = append(b, body.Type()...)
 	b = append(b, `","run_id":"`...)
 	b = append(b, run...)
 	b = append(b, `","seq":`...)
 	b = strconv.AppendInt(b, seq, 10)
 	b = append(b, `,"ts":`...)
 	b = append(b, ts...)
-	switch {
-	case byHand:
+	if a, byHand := body.(appender); byHand {
 		b = a.appendFields(append(b, ','))
-	case len(fields) > len("{}"):
+	} else if len(fields) > len("{}") {
 		b = append(b, ',')
 		return append(b, fields[1:]...)
 	}

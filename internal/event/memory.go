@@ -60,14 +60,14 @@ type memoryRun struct {
 	number int64 // of the run, in the order of creation
 	began  time.Time
 
-	writing sync.Mutex // guards next and ts, and appends one event at a time; taken before mu
+	writing sync.Mutex // guards next, ts and sheet, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
 	ts      stamp      // of the newest event
+	sheet   *page      // that the newest event is on; its text is guarded by mu too
 
 	mu     sync.Mutex // guards the fields below
 	run    Run        // without Last, which is the newest of the events
 	events memoryEvents
-	packed *pack // in place of events, some time after the end
 	bytes  int64 // of events, results and inputs
 	kept   keptResults
 	inbox  memoryInbox
@@ -145,7 +145,9 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
-	e.JSON = encode(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
+	on := r.page(encodedSize(e.RunID, b, fields))
+	text, line := on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
+	e.JSON = line
 	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +155,8 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 		return 0, 0, err
 	}
 	r.next++
-	r.events.append(e)
+	on.text = text
+	r.events.append(e, on)
 	if e.Terminal() {
 		r.ended = now
 	}
@@ -282,7 +285,7 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case seq < r.events.first-1:
 		return Page{}, ErrGone
 	}
-	events, err := r.eventsLocked(seq)
+	events, err := r.events.after(seq)
 	if err != nil {
 		return Page{}, err
 	}
@@ -318,12 +321,7 @@ func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 // recordLocked is what is known of the run, its newest event included.
 func (r *memoryRun) recordLocked() Run {
 	record := r.run
-	switch {
-	case r.packed != nil:
-		record.Last = r.packed.last
-	case len(r.events.blocks) > 0:
-		record.Last = r.events.newest()
-	}
+	record.Last, _ = r.events.end()
 	return record
 }
 

@@ -10,12 +10,18 @@ const blockLen = 32
 // at (n-1) % blockLen of its block. What a block has is neither changed nor moved, so
 // readers hold parts of it without a lock.
 type memoryEvents struct {
-	blocks [][]Event // all full but the last; of the first, the head may be empty
+	blocks [][]Event // all full but the last; of the first, the head may be empty; none of a packed run
+	pages  []*page   // where the JSON of the events lies
+	newest *Event    // of a packed run
 	first  int64     // number of the first event that is kept, or would be
 	last   int64     // number of the newest one, kept or not; 0 before there is one
 }
 
-func (m *memoryEvents) append(e Event) {
+// append adds an event whose JSON is on p, the newest page.
+func (m *memoryEvents) append(e Event, p *page) {
+	if n := len(m.pages); n == 0 || m.pages[n-1] != p {
+		m.pages = append(m.pages, p)
+	}
 	m.last = e.Seq
 	last := len(m.blocks) - 1
 	if last < 0 || len(m.blocks[last]) == blockLen {
@@ -25,15 +31,35 @@ func (m *memoryEvents) append(e Event) {
 	m.blocks[last] = append(m.blocks[last], e)
 }
 
-// newest is the last event that is kept; there must be one.
-func (m *memoryEvents) newest() Event {
+// end is the newest event, if one is kept.
+func (m *memoryEvents) end() (Event, bool) {
+	switch {
+	case m.newest != nil:
+		return *m.newest, true
+	case len(m.blocks) > 0:
+		return m.newestInBlocks(), true
+	}
+	return Event{}, false
+}
+
+func (m *memoryEvents) newestInBlocks() Event {
 	b := m.blocks[len(m.blocks)-1]
 	return b[len(b)-1]
 }
 
 // after is what follows the event number n, up to the end of a block. All that follows
 // must be kept.
-func (m *memoryEvents) after(n int64) []Event {
+func (m *memoryEvents) after(n int64) ([]Event, error) {
+	switch {
+	case m.newest == nil:
+		return m.inBlock(n), nil
+	case n < m.last:
+		return m.read(n)
+	}
+	return nil, nil
+}
+
+func (m *memoryEvents) inBlock(n int64) []Event {
 	i := m.block(n)
 	if i == len(m.blocks) {
 		return nil
@@ -49,7 +75,7 @@ func (m *memoryEvents) block(n int64) int { return int(n/blockLen - (m.first-1)/
 func (m *memoryEvents) all() iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		for n := m.first - 1; ; {
-			part := m.after(n)
+			part := m.inBlock(n)
 			for _, e := range part {
 				if !yield(e) {
 					return
@@ -74,4 +100,5 @@ func (m *memoryEvents) drop(n int64) {
 		m.blocks[0] = rest
 	}
 	m.first = first
+	m.dropPages()
 }

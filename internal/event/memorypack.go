@@ -1,60 +1,20 @@
 package event
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // A log keeps ended runs for an hour, and nearly nobody reads them again. As events they are
 // some five pointers each, which every garbage collection follows: a sixth of all CPU time
-// went into that. So a run that has ended is packed, into bytes that no collection looks
-// into, and its events are made again for whoever comes.
+// went into that. So a run that has ended is packed: the events go, and are made again out
+// of their JSON, into which no collection looks, for whoever comes.
 
-// packAfter is how long after its end a run is packed: its readers have read it by then.
-const packAfter = time.Second
+// packAfter is how long after its end a run is packed: nearly all of its readers have read it
+// by then. What ended within it is the larger part of what collections have to follow.
+const packAfter = 100 * time.Millisecond
 
-// pack is the events of a run.
-type pack struct {
-	lines []byte // the JSON of all but the last
-	ends  []uint32
-	last  Event // which is what a run's status is asked of
-}
-
-// newPack packs events; nil where they are too many bytes.
-func newPack(events *memoryEvents) *pack {
-	size := 0
-	for e := range events.all() {
-		size += len(e.JSON)
-	}
-	if int64(size) > 1<<32-1 {
-		return nil // it stays as it is
-	}
-	p := &pack{lines: make([]byte, 0, size), ends: make([]uint32, 0, events.last-events.first), last: events.newest()}
-	for e := range events.all() {
-		if e.Seq == p.last.Seq {
-			break
-		}
-		p.lines = append(p.lines, e.JSON...)
-		p.ends = append(p.ends, uint32(len(p.lines)))
-	}
-	return p
-}
-
-// from makes the events from the n-th on again, counting from 0.
-func (p *pack) from(n int) ([]Event, error) {
-	events := make([]Event, 0, len(p.ends)-n+1)
-	for i := n; i < len(p.ends); i++ {
-		begin, end := uint32(0), p.ends[i]
-		if i > 0 {
-			begin = p.ends[i-1]
-		}
-		e, err := Decode(p.lines[begin:end:end])
-		if err != nil {
-			return nil, fmt.Errorf("unpack a run: %w", err)
-		}
-		events = append(events, e)
-	}
-	return events, nil
+// pack lets go of all events but the newest, of which a run's status is asked.
+func (m *memoryEvents) pack() {
+	newest := m.newestInBlocks()
+	m.newest, m.blocks = &newest, nil
 }
 
 // duePacksLocked takes runs that ended long enough ago out of the queue: two for each that
@@ -72,22 +32,7 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 func (r *memoryRun) pack() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.events.blocks) > 0 && !r.gone {
-		if r.packed = newPack(&r.events); r.packed != nil {
-			r.events.blocks = nil
-		}
+	if !r.gone {
+		r.events.pack()
 	}
-}
-
-// eventsLocked are events after the one of that number; all of these are kept.
-func (r *memoryRun) eventsLocked(seq int64) ([]Event, error) {
-	if r.packed == nil {
-		return r.events.after(seq), nil
-	}
-	n := seq - r.events.first + 1
-	if n > int64(len(r.packed.ends)) {
-		return nil, nil
-	}
-	events, err := r.packed.from(int(n))
-	return append(events, r.packed.last), err
 }

@@ -54,7 +54,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	m.bytes.Add(-r.bytes)
 	// Who has found it before reads on, and is told at once.
-	r.events, r.packed, r.kept, r.bytes, r.gone = memoryEvents{}, nil, keptResults{}, 0, true
+	r.events, r.kept, r.bytes, r.gone = memoryEvents{}, keptResults{}, 0, true
 	r.inbox.inputs, r.notes, r.run.Request = nil, nil, nil
 	if r.job != nil {
 		r.job.disarmLocked()

@@ -30,9 +30,15 @@ func sameAsSlow(t *testing.T, data []byte) {
 	if (err == nil) != (slowErr == nil) || show(quick.parts) != show(slow.parts) {
 		t.Errorf("%q: quick %v\n%sslow %v\n%s", data, err, show(quick.parts), slowErr, show(slow.parts))
 	}
-	if a.finished() || a.usage != nil || a.calls.len() > 0 || a.model != quick.a.model {
-		t.Errorf("%q: the quick reading missed something: %+v", data, a)
+	b := &quick.a
+	if a.reason != b.reason || a.model != b.model || (a.usage == nil) != (b.usage == nil) || a.usage != nil && *a.usage != *b.usage ||
+		!slices.EqualFunc(a.calls.list, b.calls.list, sameCall) {
+		t.Errorf("%q: the quick reading missed something: %+v, want %+v", data, b, a)
 	}
+}
+
+func sameCall(a, b *call) bool {
+	return a.upstream == b.upstream && a.numbered == b.numbered && a.upstreamID == b.upstreamID && a.name == b.name && string(a.arguments) == string(b.arguments)
 }
 
 // collector is an assembler and what it gave.
@@ -50,8 +56,14 @@ func TestTheQuickReadingTakesWhatIsUsual(t *testing.T) {
 	for data, want := range map[string]bool{
 		tokenChunk: true, says("a"): true, says("\n\"é"): true, delta(`{"role":"assistant","content":""}`): true,
 		delta(`{"reasoning_content":"x","content":null}`): true, delta(`{"tool_calls":null,"content":"a"}`): true,
-		stop: false, usage: false, delta(`{"Content":"a"}`): false, delta(`{"content":["a"]}`): false,
-		delta(`{"content":"a","content":"b"}`): false, delta(`{"tool_calls":[{}]}`): false, `{"error":{}}`: false, `{}`: false,
+		stop: true, usage: true, delta(`{"Content":"a"}`): false,
+		delta(`{"tool_calls":[{"index":3,"id":"c","type":"function","function":{"name":"t","arguments":"{\"a\":1}"}}]}`): true,
+		delta(`{"tool_calls":[{"function":{"arguments":null}}]}`):                                                        true, delta(`{"tool_calls":[{"index":3,"index":3}]}`): false,
+		delta(`{"tool_calls":[{"index":03}]}`): false, delta(`{"tool_calls":[{"index":1},{"index":2}]}`): false, delta(`{"tool_calls":[{"id":null}]}`): false,
+		delta(`{"tool_calls":[{"function":{"arguments":{}}}]}`): false, `{"choices":[{"finish_reason":"a\n","delta":{}}]}`: false,
+		`{"choices":[],"usage":{"prompt_tokens":1,"details":{"total_tokens":"x"}}}`: true, `{"choices":[],"usage":{"prompt_tokens":1.0}}`: false,
+		`{"choices":[],"usage":{"prompt_tokens":1,"prompt_tokens":2}}`: false, `{"choices":[],"usage":null,"usage":{}}`: false, delta(`{"content":["a"]}`): false,
+		delta(`{"content":"a","content":"b"}`): false, delta(`{"tool_calls":[{}]}`): true, `{"error":{}}`: false, `{}`: false,
 		`{"choices":[]}`: false, `{"choices":[{"delta":{"content":"a"}}] "x":1}`: false, tokenChunk + "x": false, tokenChunk + tokenChunk: false,
 		`{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}`: false, tokenChunk[:100]: false, "": false, "[DONE]": false,
 	} {
