@@ -57,13 +57,11 @@ func (c *streamable) pass(ctx context.Context, s *stream) (*jsonrpc.Response, er
 	}
 }
 
-// attend follows the stream of subscriptions/listen, which nobody waits for. Its end is
-// told to the SDK, which would keep the request for ever.
+// attend follows the stream of subscriptions/listen, which nobody waits for. When it ends,
+// so does its exchange, which is what makes the SDK forget the request.
 func (c *streamable) attend(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) {
 	defer recovered(c.log, func(f *failure) { x.abort(f) })
-	if err := c.follow(ctx, x, m, resp); err != nil {
-		_ = c.deliver(ctx, &jsonrpc.Response{ID: m.ID, Error: err})
-	}
+	_ = c.follow(ctx, x, m, resp) // the exchange knows
 }
 
 // resume is the reply to a GET that continues s after its last event with an id
