@@ -8,7 +8,7 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 FUZZTIME    ?= 10s
 COUNT       ?= 6
 HOT         ?= ./internal/llm ./internal/event ./internal/sse ./internal/api/native ./internal/mcp ./internal/agent
-SOAK        ?= 90s
+SOAK        ?= 2m
 REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
@@ -69,7 +69,7 @@ faults: ## faults F1 to F38, drains and leaks against the built binary, and thei
 	go test -count=1 -v ./internal/faults | grep -v '^=== '
 
 .PHONY: soak
-soak: ## load with faults for SOAK, 90 s unless set; the report goes to REPORT
+soak: ## load with faults for SOAK, two minutes unless set; the report goes to REPORT
 	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench

@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/sse"
 
+	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 )
 
@@ -100,10 +101,10 @@ func connectFailure(err error) error {
 // post sends body. The reply's own body is bounded and under w. A reply can come along
 // with an error, where its status is 4xx or 5xx.
 func (m *OpenAI) post(ctx context.Context, w *watch, body []byte) (*http.Response, error) {
-	var res *http.Response // the reply as it is, for us to decode
-	// Not the service of Chat Completions: its parameters, of which a body that is written by
-	// hand needs none, are a kilobyte that is passed from frame to frame.
-	err := m.sdk.Post(ctx, "chat/completions", body, &res,
+	var res *http.Response
+	_, err := m.chat.New(ctx, openai.ChatCompletionNewParams{},
+		option.WithRequestBody("application/json", body),
+		option.WithResponseBodyInto(&res), // the reply as it is, for us to decode
 		option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 			// The SDK hides what kind of reader the body is, for which net/http sends the header
 			// by itself: a write more for each request, and a buffer to copy the body through.

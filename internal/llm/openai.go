@@ -49,7 +49,7 @@ const (
 // any number of streams at once.
 type OpenAI struct {
 	client    *http.Client
-	sdk       openai.Client
+	chat      openai.ChatCompletionService
 	key       string
 	firstByte time.Duration
 	idle      time.Duration
@@ -84,14 +84,14 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry: newTelemetry(cfg, base),
 	}
-	// Not by openai.NewClient, which reads OPENAI_* from the environment: a key meant for
-	// OpenAI would go to whatever endpoint is configured here.
-	m.sdk = openai.Client{Options: []option.RequestOption{
+	// The service and not openai.NewClient, which reads OPENAI_* from the environment:
+	// a key meant for OpenAI would go to whatever endpoint is configured here.
+	m.chat = openai.NewChatCompletionService(
 		option.WithBaseURL(base),
 		option.WithAPIKey(cfg.APIKey),
 		option.WithHTTPClient(m.client),
 		option.WithMaxRetries(0), // one budget, ours: the SDK's own default makes three requests of one
-	}}
+	)
 	return m
 }
 

@@ -13,7 +13,7 @@ var ErrTooLarge = errors.New("sse: event exceeds the size limit")
 // Bounds of a Reader, in bytes.
 const (
 	defaultMaxEvent = 1 << 20
-	firstBuffer     = 4 << 10
+	firstBuffer     = 2 << 10
 	maxEmptyReads   = 100 // as bufio: a source that gives nothing so often never will
 )
 
