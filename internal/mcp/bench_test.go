@@ -15,7 +15,7 @@ import (
 // session, on the same server, by callers at a time.
 func BenchmarkCall(b *testing.B) {
 	args := json.RawMessage(`{"text":"hello"}`)
-	for _, flavour := range []string{"stateful sse", "stateful json", "stateless json"} {
+	for _, flavour := range []string{"stateful sse", "stateful json", "stateless sse", "stateless json"} {
 		w := serve(b, handler(tools(nil), flavours[flavour]))
 		c := open(b, Options{MaxConcurrentCalls: 200}, ServerConfig{Name: "a", URL: w.URL})
 		c.Tools(b.Context())

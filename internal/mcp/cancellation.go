@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 const (
@@ -24,25 +26,25 @@ const (
 // A call that is read within readTime, and t after it was cancelled, is so cancelled at
 // most t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
 // nothing can overtake.
-func (g guard) takeBack(r *http.Request, x *exchange) (*http.Response, error) {
-	if !x.sent.Load() {
-		closeBody(r)
-		return emptyReply(r, http.StatusAccepted), nil // there is nothing to cancel
+func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
+	if x.handshake || !x.sent.Load() {
+		// initialize must not be cancelled (2025-11-25 basic/lifecycle), and telling a
+		// server that doesn't answer holds the handshake up by 5 s. Else there is nothing
+		// to cancel.
+		return nil
 	}
-	resp, err := g.aside(r, x, http.StatusAccepted, sideTime)
-	if x.life.Err() == nil && x.session.protocol() < statelessVersion {
+	err := c.aside(ctx, x, sideTime, http.MethodPost, m)
+	if x.life.Err() == nil && c.of.protocol() < statelessVersion {
 		// The SDK's session does not wait for these.
-		g.rests.Go(func() { g.repeat(r, x) })
+		c.rests.Go(func() { c.repeat(context.WithoutCancel(ctx), x, m) })
 	}
-	return resp, err
+	return err
 }
 
-// repeat sends r, which cancels the request of x, again and again until the server must
+// repeat sends m, which cancels the request of x, again and again until the server must
 // have read that request.
-func (g guard) repeat(r *http.Request, x *exchange) {
-	defer recovered(g.log, func(*failure) {})
-	// The SDK ends r's own context when the first one is sent.
-	ctx := context.WithoutCancel(r.Context())
+func (c *streamable) repeat(ctx context.Context, x *exchange, m *jsonrpc.Request) {
+	defer recovered(c.log, func(*failure) {})
 	for wait := repeatAfter; time.Since(time.Unix(0, x.sentAt.Load())) < readTime; wait *= 2 {
 		// Not every server ends the calls of a session that is deleted, so it is said a last
 		// time when that has begun.
@@ -50,15 +52,8 @@ func (g guard) repeat(r *http.Request, x *exchange) {
 		if closing {
 			pause(ctx, repeatAfter)
 		}
-		again := r.Clone(ctx)
-		var err error
-		if again.Body, err = r.GetBody(); err != nil {
-			return
-		}
 		// What fails here is no loss: the next one may come through, and nobody waits.
-		if resp, err := g.aside(again, x, http.StatusAccepted, sideTime); err == nil {
-			_ = resp.Body.Close()
-		}
+		_ = c.aside(ctx, x, sideTime, http.MethodPost, m)
 		if closing {
 			return
 		}

@@ -8,7 +8,7 @@
 //	res, err := c.Call(ctx, mcp.Call{Tool: "crm_get_customer", Args: args})
 //
 // Each enabled server has one long-lived session, shared by all runs, made at first
-// use on one http.Client and made again when the server forgets it. New returns at
+// use on one http.Transport and made again when the server forgets it. New returns at
 // once: servers are connected in the background, and one that is down is reported,
 // retried with backoff, and keeps nothing else from working.
 //
@@ -21,10 +21,10 @@
 //
 // How the parts fit: a Client has one server per configured server, and the
 // catalogue of their tools under names that are safe for every provider. A server
-// has a supervisor goroutine, a pool that holds its one session, a breaker, and an
-// http.Client whose guard checks every reply before the SDK sees it; over a WebSocket
-// or to a child process, which is one connection for all calls, a link does. An
-// exchange is what guard or link learn about one request on its way. What a server says
+// has a supervisor goroutine, a pool that holds its one session, and a breaker. A
+// session's connection checks every message before the SDK sees it: over HTTP a
+// streamable, over a WebSocket or to a child process, where one connection carries all
+// calls, a link. An exchange is what they learn about one request on its way. What a server says
 // besides its answer, and what it asks, is the exchange's that it belongs to: notes go
 // to the call's queue, requests to the call's talk. What it says beside all calls comes on
 // its connection, on the standing stream of a session over HTTP, or on the stream of
@@ -52,8 +52,8 @@ type Options struct {
 	// Service is whose token goes to servers with auth type jwt; nil means that
 	// the service has none, and those servers are asked without.
 	Service auth.TokenSource
-	// Transport, if set, wraps the transport of every server's http.Client, such
-	// as with otelhttp. What it is given follows no redirects.
+	// Transport, if set, wraps the http.Transport of every server, such as with
+	// otelhttp. Redirects are not followed.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Logger    *slog.Logger // nil: slog.Default()
 	// Timeout is the longest silence of a server that works on a call, from the moment

@@ -141,10 +141,6 @@ func TestAPanicOfAWriterEndsItsConnection(t *testing.T) {
 // sends it; a third stream tells what there is.
 func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server.test", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
 		n := 0
 		way := roundTrip(func(r *http.Request) (*http.Response, error) {
 			if n++; n == 2 {
@@ -158,13 +154,17 @@ func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
 			}
 			return resp, nil
 		})
-		b := &standing{next: way, get: get, s: &session{told: func(string) {}}, log: quietLog()}
-		defer b.Close()
-		p := make([]byte, 200)
-		got, err := b.Read(p)
-		if err != nil || !strings.Contains(string(p[:got]), "ping") || n != 3 {
-			t.Errorf("%q, %v after %d GETs", p[:got], err, n)
+		c := newStreamable(&site{way: way, url: "http://server.test", log: quietLog()})
+		ctx := context.WithValue(t.Context(), exchangeKey{}, &exchange{handshake: true, session: &session{told: func(string) {}}})
+		if _, err := c.Connect(ctx); err != nil {
+			t.Fatal(err)
 		}
+		c.stand()
+		m, err := c.Read(t.Context())
+		if r, ok := m.(*jsonrpc.Request); err != nil || !ok || r.Method != "ping" || n != 3 {
+			t.Errorf("%v, %v after %d GETs", m, err, n)
+		}
+		_ = c.Close()
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -26,9 +25,8 @@ var dialers = map[string]func(ServerConfig, Options) (dialer, error){
 	TypeWebSocket: dialWebSocket,
 }
 
-// dialHTTP is Streamable HTTP. The http.Client and its connections are made once
-// and outlive sessions (S3.1); each session has its own SDK transport, as the SDK
-// wants.
+// dialHTTP is Streamable HTTP. The way to the server and its connections are made once
+// and outlive sessions (S3.1); each session is a streamable of its own.
 func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -38,25 +36,16 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	edge := guard{next: out, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name), rests: new(sync.WaitGroup)}
-	client := &http.Client{Transport: edge, CheckRedirect: noRedirect}
-	mcp := sdkClient(cfg, o)
+	at := &site{way: out, url: cfg.URL, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
+	client := sdkClient(cfg, o)
 	spoken := &speech{pinned: cfg.ProtocolVersion}
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		return spoken.shake(ctx, func(version string) (*sdk.ClientSession, error) {
-			return mcp.Connect(ctx, &sdk.StreamableClientTransport{
-				Endpoint:   cfg.URL,
-				HTTPClient: client,
-				// The guard ends a stream that cannot be resumed; here, the end of
-				// retries would be the end of the session.
-				MaxRetries:           1000,
-				DisableStandaloneSSE: !edge.listen && !edge.watch, // see standing
-				MaxEventSize:         maxBody + maxError,          // the guard's bound comes first
-			}, &sdk.ClientSessionOptions{ProtocolVersion: version})
+			return client.Connect(ctx, newStreamable(at), &sdk.ClientSessionOptions{ProtocolVersion: version})
 		})
 	}
 	closeAll := func() {
-		edge.rests.Wait()
+		at.rests.Wait()
 		out.close()
 	}
 	return dialer{connect: connect, close: closeAll, behalf: out.behalf}, nil
@@ -70,6 +59,7 @@ func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, err
 	// to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*cfg.MaxConcurrentCalls)
 	pooled.MaxResponseHeaderBytes = maxError
+	pooled.WriteBufferSize = 8 << 10 // a call's header and body go out in one write
 	var wire http.RoundTripper = pooled
 	if o.Transport != nil {
 		wire = o.Transport(pooled)

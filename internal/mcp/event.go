@@ -6,7 +6,11 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"time"
 )
+
+// maxEventID bounds the ids of events, in bytes: they come back as a header.
+const maxEventID = 1 << 10
 
 // eventReader reads server-sent events within bounds.
 type eventReader struct {
@@ -16,8 +20,9 @@ type eventReader struct {
 
 // sseEvent is what of an event matters here.
 type sseEvent struct {
-	id, retry string
-	data      []byte
+	id    string        // fit for a header; "" where there is none
+	retry time.Duration // 0 where there is none
+	data  []byte
 }
 
 // event reads to the end of the next event. Comments, and events of other types,
@@ -43,11 +48,12 @@ func (s *eventReader) event() (sseEvent, error) {
 		case "event":
 			other = len(value) > 0 && string(value) != "message"
 		case "id":
-			e.id = string(value)
-		// Ids and retry times go on to the SDK, which resumes streams by them.
+			if id := string(value); len(id) <= maxEventID && !badHeaderValue(id) {
+				e.id = id
+			}
 		case "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
-				e.retry = strconv.FormatUint(ms, 10) // at most 65 s; the call's time-out rules anyway
+				e.retry = time.Duration(max(ms, 1)) * time.Millisecond // at most 65 s; the call's time-out rules anyway
 			}
 		case "data":
 			switch {

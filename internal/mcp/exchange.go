@@ -17,8 +17,7 @@ const (
 	// linger is how long a server may keep a stream open after its answer before
 	// the stream, and with it the TCP connection, is cut.
 	linger = time.Second
-	// maxResumes is how many GETs in a row may continue a broken stream without a
-	// new event.
+	// maxResumes is how many GETs in a row may fail to continue a broken stream.
 	maxResumes = 8
 	// maxServerRequests is how many requests a server may send within one stream.
 	maxServerRequests = 100
@@ -31,7 +30,7 @@ type exchangeKey struct{}
 
 // exchange is one request of ours and what came back, as the transport's edge sees
 // it. It travels in the request's context, which the SDK hands down to the
-// RoundTripper, and knows two things that the SDK doesn't tell: whether the request
+// connection, and knows two things that the SDK doesn't tell: whether the request
 // was sent, and the bytes of the answer as they were received.
 type exchange struct {
 	ctx       context.Context
@@ -53,7 +52,6 @@ type exchange struct {
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns
 	renewed atomic.Bool  // a token was renewed once already
-	resumes atomic.Int32 // GETs since the last event
 	tagged  atomic.Bool  // the server asked something
 	// fetching says that a token is being waited for, or did not come.
 	fetching atomic.Bool
@@ -164,8 +162,8 @@ func (x *exchange) failAside(f *failure) *failure {
 	return f
 }
 
-// abort ends the exchange with f. Cancelling its context first is what keeps the
-// SDK from ending the whole session when the stream then breaks off.
+// abort ends the exchange with f. The end of its context makes the SDK tell the server,
+// which may go on with it.
 func (x *exchange) abort(f *failure) *failure {
 	x.fail(f)
 	x.cancel(f)

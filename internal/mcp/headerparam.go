@@ -16,8 +16,7 @@ import (
 const (
 	headerAnnotation = "x-mcp-header"
 	headerPrefix     = "Mcp-Param-"
-	nameHeader       = "Mcp-Name" // of the tool, prompt or resource that a request is about
-	maxSafeInteger   = 1<<53 - 1  // beyond it, JSON numbers differ between languages
+	maxSafeInteger   = 1<<53 - 1 // beyond it, JSON numbers differ between languages
 )
 
 // headerParam is one argument that also goes into a header.

@@ -3,8 +3,7 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
+	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -70,20 +69,16 @@ func plainAnswer(data []byte) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: id, Result: result}
 }
 
-// errTaken is an answer that the SDK does not get to see, over HTTP: to it the request
-// looks refused, which ends that request and nothing else (see guard), and outcome finds the
-// result in the exchange. To read even a hollow one would cost the SDK three decoders of 32
-// KiB each, and a goroutine to read the stream with: of the 322 kB of garbage that an answer
-// with one call made, 120.
-var errTaken = errors.New("the answer was taken from the wire")
-
-// forSDK is the answer m, received as data, as the SDK is to have it. taken says that all
-// of it is noted, and the SDK can do without.
-func (x *exchange) forSDK(m *jsonrpc.Response, data []byte) (_ []byte, taken bool) {
-	empty, ok := hollowed(x.asking(), m)
-	if !ok {
-		return data, false
+// idOf is the id that a JSON value stands for, which is valid. Ours are numbers, and to
+// read one by way of any costs more than all else in the message: strconv.ParseFloat needs
+// so much stack that the call's goroutine gets a larger one there, copied, each time.
+func idOf(value json.RawMessage) (jsonrpc.ID, error) {
+	if n, err := strconv.ParseInt(string(value), 10, 53); err == nil {
+		return jsonrpc.MakeID(float64(n))
 	}
-	id, _ := json.Marshal(m.ID.Raw()) // a number or a string
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, empty), true
+	var id any
+	if err := json.Unmarshal(value, &id); err != nil {
+		return jsonrpc.ID{}, err
+	}
+	return jsonrpc.MakeID(id)
 }

@@ -29,7 +29,7 @@ type frames interface {
 	close() error
 }
 
-// link is for a connection of frames what guard and stream are for HTTP: it stands
+// link is for a connection of frames what streamable is for HTTP: it stands
 // between the SDK and the server, and sees every message both ways. It notes for each
 // exchange whether its request was sent and the bytes of its answer, hands progress to
 // the exchange that asked for it, and log messages and the server's own requests to the

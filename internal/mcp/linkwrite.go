@@ -28,7 +28,7 @@ type outFrame struct {
 // Write sends msg. It returns when the message is written or ctx has ended; a message
 // that the writer has by then is still written whole.
 func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	defer recovered(l.log, func(f *failure) { // see guard.RoundTrip
+	defer recovered(l.log, func(f *failure) { // see streamable.Write
 		l.end(f)
 		err = f
 	})

@@ -185,6 +185,14 @@ func text(s string) string {
 	return `{"content":[{"type":"text","text":` + string(b) + `}]}`
 }
 
+// emptyReply is a reply that no server sent.
+func emptyReply(r *http.Request, status int) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: r,
+	}
+}
+
 func must(t testing.TB, res *Result, err error) *Result {
 	t.Helper()
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"answerd/internal/auth"
 )
 
-// outgoingTrip makes the SDK's requests ours: the configured headers, the query
-// parameters of server and call, and the bearer token. It sends to the configured
-// origin only; since redirects are off there should be no other.
+// outgoingTrip is the way to a server over HTTP. It adds the configured headers, the query
+// parameters of server and call, and the bearer token, to the request that it is given: a
+// copy is dear. It sends to the configured origin only; since redirects are off there
+// should be no other.
 type outgoingTrip struct {
 	next    http.RoundTripper
 	base    *url.URL
@@ -33,10 +34,7 @@ func (t *outgoingTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	if own := x.source(); own != nil {
 		tokens = own
 	}
-	if tokens == nil && t.bare(r, x) {
-		return t.next.RoundTrip(r) // a copy is dear, and there is nothing to add to it
-	}
-	r = t.dress(r)
+	t.dress(r, x)
 	if tokens == nil {
 		return t.next.RoundTrip(r)
 	}
@@ -60,36 +58,14 @@ func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// bare reports whether a request can go out as it is: neither the server nor the call has
-// anything to add.
-func (t *outgoingTrip) bare(r *http.Request, x *exchange) bool {
-	name := r.Header.Get(nameHeader)
-	return headerValue(name) == name &&
-		len(t.headers) == 0 && len(t.query) == 0 && (x == nil || len(x.headers) == 0 && len(x.query) == 0)
-}
-
-// dress is a copy of r with the configured headers and the query parameters. Those
-// of the call win over those of the server, and these over the URL's own.
-func (t *outgoingTrip) dress(r *http.Request) *http.Request {
-	r = r.Clone(r.Context())
+// dress adds the configured headers and the query parameters. Those of the call win over
+// those of the server, and these over the URL's own.
+func (t *outgoingTrip) dress(r *http.Request, x *exchange) {
 	for name, value := range t.headers {
 		r.Header.Set(name, value.Reveal())
 	}
-	// As it must be encoded (2026-07-28 basic/transports): the SDK of v1.8.0 writes it as
-	// it is (go-sdk#1246).
-	if name := r.Header.Get(nameHeader); name != "" {
-		r.Header.Set(nameHeader, headerValue(name))
-	}
-	x := exchangeOf(r.Context())
-	// The SDK names the method in a header from 2026-07-28 on, which is where these
-	// headers belong too.
-	if x != nil && r.Header.Get("Mcp-Method") == "tools/call" {
-		for name, value := range x.headers {
-			r.Header.Set(name, value)
-		}
-	}
 	if len(t.query) == 0 && (x == nil || len(x.query) == 0) {
-		return r
+		return
 	}
 	q := r.URL.Query()
 	for name, value := range t.query {
@@ -101,5 +77,4 @@ func (t *outgoingTrip) dress(r *http.Request) *http.Request {
 		}
 	}
 	r.URL.RawQuery = q.Encode()
-	return r
 }

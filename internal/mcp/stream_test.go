@@ -18,24 +18,30 @@ import (
 // it.
 func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":3,"result":{"a":1}}`
+	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
 	id, err := jsonrpc.MakeID(3.0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for in, want := range map[string]string{
-		"data: " + answer + "\n\n":                        "data: " + answer + "\n\n",
-		"data:" + answer + "\r\n\r\n":                     "data: " + answer + "\n\n",
-		"event: message\nid: 1\ndata: " + answer + "\n\n": "id: 1\ndata: " + answer + "\n\n",
-		"data: " + answer + "\n":                          "data: " + answer + "\n\n",
-		"data: " + answer:                                 "data: " + answer + "\n\n",
-		"data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":3,\ndata: \"result\":{\"a\":1}}\n\n":                              "data: {\"jsonrpc\":\"2.0\", \"id\":3, \"result\":{\"a\":1}}\n\n",
-		": hello\n\n: hello\n\ndata: " + answer + "\n\n":                                                             "data: " + answer + "\n\n",
-		"event: other\ndata: x\n\ndata: " + answer + "\n\n":                                                          "data: " + answer + "\n\n",
-		"id: 1\nretry: 99999999999\n\ndata: " + answer + "\n\n":                                                      "id: 1\n\ndata: " + answer + "\n\n",
-		"id: 1\nretry: 500\ndata:\n\ndata: " + answer + "\n\nid":                                                     "id: 1\nretry: 500\n\ndata: " + answer + "\n\n",
-		"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\ndata: " + answer + "\n\n": "data: " + answer + "\n\n",
-		"data: " + answer + "\n\ndata: " + answer + "\n\n":                                                           "data: " + answer + "\n\n", // one answer
-		"data: {\"jsonrpc\":\"2.0\",\"id\":3,":                                                                       "",                         // cut
+	type passed struct {
+		messages, id string
+		retry        time.Duration
+	}
+	for in, want := range map[string]passed{
+		"data: " + answer + "\n\n":                        {messages: answer},
+		"data:" + answer + "\r\n\r\n":                     {messages: answer},
+		"event: message\nid: 1\ndata: " + answer + "\n\n": {messages: answer, id: "1"},
+		"data: " + answer + "\n":                          {messages: answer},
+		"data: " + answer:                                 {messages: answer},
+		"data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":3,\ndata: \"result\":{\"a\":1}}\n\n":                                                    {messages: answer},
+		": hello\n\n: hello\n\ndata: " + answer + "\n\n":                                                                                   {messages: answer},
+		"event: other\ndata: x\n\ndata: " + answer + "\n\n":                                                                                {messages: answer},
+		"id: 1\nretry: 99999999999\n\ndata: " + answer + "\n\n":                                                                            {messages: answer, id: "1"},
+		"id: 1\nretry: 500\ndata:\n\ndata: " + answer + "\n\nid":                                                                           {messages: answer, id: "1", retry: 500 * time.Millisecond},
+		"id: a\x00b\n\nid: " + strings.Repeat("x", maxEventID+1) + "\n\ndata: " + answer + "\n\n":                                          {messages: answer}, // no header can carry them
+		"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\ndata: " + ping + "\n\ndata: " + answer + "\n\n": {messages: ping + answer},
+		"data: " + answer + "\n\ndata: " + answer + "\n\n":                                                                                 {messages: answer}, // one answer
+		"data: {\"jsonrpc\":\"2.0\",\"id\":3,":                                                                                             {},                 // cut
 	} {
 		for name, reader := range map[string]io.Reader{
 			"whole": strings.NewReader(in), "byte by byte": iotest.OneByteReader(strings.NewReader(in)),
@@ -44,15 +50,31 @@ func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
 			x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Hour))
 			x.session = &session{ready: make(chan struct{})}
 			x.opened()
-			s := newStream(x, id, io.NopCloser(reader), quietLog())
-			got, err := io.ReadAll(s)
-			if err != nil || string(got) != want {
-				t.Errorf("%q %s: %q %v, want %q", in, name, got, err, want)
+			c := newStreamable(&site{log: quietLog()})
+			if _, err := c.Connect(x.ctx); err != nil {
+				t.Fatal(err)
 			}
-			if raw := x.received(); want != "" && string(raw) != `{"a":1}` {
+			s := newStream(x, id, io.NopCloser(reader), quietLog())
+			m, err := c.pass(t.Context(), s)
+			if err == nil {
+				_ = c.deliver(t.Context(), m)
+			}
+			got := passed{id: s.lastID, retry: s.retry}
+			for range len(c.in) {
+				b, err := jsonrpc.EncodeMessage(<-c.in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got.messages += string(b)
+			}
+			if got != want {
+				t.Errorf("%q %s: %+v, want %+v", in, name, got, want)
+			}
+			if raw := x.received(); want.messages != "" && string(raw) != `{"a":1}` {
 				t.Errorf("%q %s: result %s", in, name, raw)
 			}
-			_ = s.Close()
+			s.finish()
+			_ = c.Close()
 			x.finish()
 			if x.ctx.Err() == nil {
 				t.Error("the exchange holds on to its context")

@@ -79,7 +79,7 @@ func (u *upgrade) dial(ctx context.Context, url string) (*websocket.Conn, error)
 
 // RoundTrip sends the handshake and keeps the connection that it was upgraded to.
 func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := u.next.RoundTrip(r)
+	resp, err := u.next.RoundTrip(r.Clone(r.Context())) // of the library's, which is not ours to change
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		u.wire = resp.Body
 	}

@@ -1,0 +1,93 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// readJSON reads a JSON body whole. Past the limit the connection is given up.
+func readJSON(resp *http.Response) ([]byte, *failure) {
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	body.Grow(int(min(max(resp.ContentLength, 0), maxError)) + bytes.MinRead) // no more for what only says that it is large
+	if _, err := body.ReadFrom(io.LimitReader(resp.Body, maxBody+1)); err != nil {
+		return nil, noReply(err, true)
+	}
+	if body.Len() > maxBody {
+		return nil, tooLarge(maxBody)
+	}
+	return body.Bytes(), nil
+}
+
+// accept checks that data is the answer to the request id, and notes it.
+func (x *exchange) accept(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *failure) {
+	msg, err := x.decode(data)
+	if err != nil {
+		x.salvage(id, data)
+		return nil, badReply("it does not decode", err)
+	}
+	answer, ok := msg.(*jsonrpc.Response)
+	if !ok || answer.ID != id {
+		return nil, badReply("it answers another request", nil)
+	}
+	x.answer(answer)
+	return answer, nil
+}
+
+// salvage notes the result of an answer that the SDK refuses to decode, which may be
+// for its depth: one schema that is nested too deep would hide all other tools
+// (F21). The SDK is told that the request failed; outcome finds the result.
+func (x *exchange) salvage(id jsonrpc.ID, data []byte) {
+	var w struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Result  json.RawMessage `json:"result"`
+	}
+	if json.Unmarshal(data, &w) == nil && w.Version == "2.0" && string(w.ID) == fmt.Sprint(id.Raw()) {
+		x.answer(&jsonrpc.Response{ID: id, Result: w.Result})
+	}
+}
+
+// forgets reports whether a refusal of a request with a session id says that the
+// session is gone: 404 does, whatever the body says (2025-11-25 basic/transports); the
+// TypeScript SDK's servers answer 400.
+func forgets(status int, body []byte) bool {
+	return status == http.StatusNotFound ||
+		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
+}
+
+// mediaType is the content type without parameters; "" where it is none.
+func mediaType(resp *http.Response) string {
+	value := resp.Header.Get("Content-Type")
+	switch value {
+	case "application/json", "text/event-stream": // nearly always, and not parsed
+		return value
+	}
+	t, _, err := mime.ParseMediaType(value)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(t)
+}
+
+// drain reads at most limit bytes of the body and closes it. A body that ends
+// within the limit leaves its connection for the next request.
+func drain(resp *http.Response, limit int64) []byte {
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, limit))
+	return body
+}
+
+// closeBody is what a RoundTripper owes for a request that it doesn't send.
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}

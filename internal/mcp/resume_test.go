@@ -1,0 +1,43 @@
+package mcp
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// F15: a server that is busy each time is asked to resume maxResumes times, less and less
+// often, and then the call is lost.
+func TestResumeThatIsNeverGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.Header.Get("Last-Event-ID") == "7":
+					gets.Add(1)
+					return emptyReply(r, http.StatusServiceUnavailable), nil
+				case r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`):
+					return rest.RoundTrip(r)
+				}
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", sse)
+				resp.Body = io.NopCloser(strings.NewReader("id: 7\n\n"))
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
+		c.Tools(t.Context())
+		begin := time.Now()
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*maxBackoff {
+			t.Errorf("%v after %s and %d GETs", e, time.Since(begin), gets.Load())
+		}
+		_ = c.Close()
+	})
+}

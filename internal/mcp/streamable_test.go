@@ -1,0 +1,169 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// wiretap notes what requests to a server look like, without their bodies: each kind once.
+type wiretap struct {
+	next http.RoundTripper
+	mu   sync.Mutex // protects seen
+	seen []string
+}
+
+func (w *wiretap) RoundTrip(r *http.Request) (*http.Response, error) {
+	line := r.Method
+	if r.Body != nil && r.Body != http.NoBody {
+		var m message
+		_ = json.Unmarshal([]byte(peek(r)), &m)
+		if m.Method == "" {
+			m.Method = "an answer"
+		}
+		line += " " + m.Method
+	}
+	for _, name := range []string{"Content-Type", "Accept", "Last-Event-Id", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id"} {
+		if value := r.Header.Get(name); value != "" {
+			line += "; " + name + ": " + value
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Contains(w.seen, line) {
+		w.seen = append(w.seen, line)
+	}
+	return w.next.RoundTrip(r)
+}
+
+// saw checks what was sent: lines of which each begins with what a POST carries, or
+// with the method of another request.
+func (w *wiretap) saw(t *testing.T, version, session string, want ...string) {
+	t.Helper()
+	for i, line := range want {
+		what, rest, _ := strings.Cut(line, ";")
+		switch what {
+		case "GET":
+			what += "; Accept: text/event-stream"
+		case "DELETE":
+		default:
+			what = "POST " + what + "; Content-Type: application/json; Accept: application/json, text/event-stream"
+		}
+		if rest != "" {
+			what += "; " + strings.TrimSpace(rest)
+		}
+		if !strings.Contains(line, "nothing settled") {
+			what += "; Mcp-Protocol-Version: " + version + session
+		}
+		want[i] = strings.Replace(what, "; nothing settled", "", 1)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.Sort(want)
+	slices.Sort(w.seen)
+	if !slices.Equal(w.seen, want) {
+		t.Errorf("sent\n%s\nwant\n%s", strings.Join(w.seen, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// 2025-11-25 basic/transports: "Session Management", "Protocol Version Header",
+// "Resumability and Redelivery". A session id that comes later is none.
+func TestWhatEachRequestOfASessionSaysInItsHeader(t *testing.T) {
+	answered, begun, told := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 99)
+	var id atomic.Value
+	s := &script{}
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		var m message
+		_ = json.Unmarshal([]byte(peek(r)), &m)
+		if m.Method != methodInitialize {
+			w.Header().Set(sessionHeader, "another")
+		}
+		switch {
+		case r.Method == http.MethodPost && m.Method == "":
+			answered <- struct{}{}
+		case m.Method == cancelled:
+			told <- struct{}{}
+		case r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") == "7":
+			events(w)(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), text("ok")))
+			return true
+		}
+		return false
+	}
+	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
+		if m.Params.Meta["hang"] != nil {
+			close(begun)
+			<-r.Context().Done()
+			return
+		}
+		id.Store(string(m.ID))
+		events(w)("id: 7\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"ask\",\"method\":\"ping\"}\n\n")
+		reached(t, "the answer to ping", answered)
+	}
+	tap := &wiretap{}
+	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
+		ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	hangUp(t, c, "t", begun)
+	reached(t, "the cancellation", told)
+	_ = c.Close()
+	tap.saw(t, "2025-11-25", "; Mcp-Session-Id: session-1",
+		"server/discover; Mcp-Method: server/discover; Mcp-Protocol-Version: 2026-07-28; nothing settled",
+		"initialize; nothing settled", "notifications/initialized", "GET", "tools/list", "tools/call",
+		"an answer", "GET; Last-Event-Id: 7", "notifications/cancelled", "DELETE")
+}
+
+// hangUp cancels a call when it has begun.
+func hangUp(t *testing.T, c *Client, tool string, begun <-chan struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		reached(t, "the call", begun)
+		cancel()
+	}()
+	_, err := c.Call(ctx, Call{Tool: tool, Meta: map[string]any{"hang": true}})
+	_ = kind(t, err)
+}
+
+// 2026-07-28 basic/transports: each request says what it is about.
+func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
+	begun := make(chan struct{})
+	server := tools(func(s *sdk.Server) {
+		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			close(begun)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+	})
+	tap, listens, told := &wiretap{}, make(chan struct{}, 8), make(chan struct{}, 8)
+	h := handler(server, flavours["stateless sse"])
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch body := peek(r); {
+		case strings.Contains(body, methodListen):
+			listens <- struct{}{}
+		case strings.Contains(body, cancelled):
+			told <- struct{}{}
+		}
+		h.ServeHTTP(w, r)
+	}))
+	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
+		ServerConfig{Name: "a", URL: w.URL, StandaloneStream: true})
+	c.Tools(t.Context())
+	reached(t, methodListen, listens)
+	hangUp(t, c, "hang", begun)
+	reached(t, "the cancellation", told)
+	_ = c.Close()
+	tap.saw(t, "2026-07-28", "",
+		"server/discover; Mcp-Method: server/discover", "tools/list; Mcp-Method: tools/list",
+		"subscriptions/listen; Mcp-Method: subscriptions/listen", "tools/call; Mcp-Method: tools/call; Mcp-Name: hang",
+		"notifications/cancelled; Mcp-Method: notifications/cancelled")
+}
