@@ -53,7 +53,8 @@ func (s *eventReader) event() (sseEvent, error) {
 			}
 		case "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 16); err == nil {
-				e.retry = time.Duration(max(ms, 1)) * time.Millisecond // at most 65 s; the call's time-out rules anyway
+				// At most 65 s, since the call's time-out rules anyway; and never without a pause.
+				e.retry = max(time.Duration(ms)*time.Millisecond, minBackoff/10)
 			}
 		case "data":
 			switch {

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -37,6 +38,33 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*maxBackoff {
 			t.Errorf("%v after %s and %d GETs", e, time.Since(begin), gets.Load())
+		}
+		_ = c.Close()
+	})
+}
+
+// A server that cuts its stream after each event, and wants to be asked again at once, is not
+// asked without a pause for as long as the call may take.
+func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("Last-Event-ID") == "" && (r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`)) {
+					return rest.RoundTrip(r)
+				}
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", sse)
+				resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf("id: %d\nretry: 0\n\n", gets.Add(1))))
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
+		c.Tools(t.Context())
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {
+			t.Errorf("%v after %d streams", e, gets.Load())
 		}
 		_ = c.Close()
 	})

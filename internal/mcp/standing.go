@@ -163,7 +163,7 @@ func (b *standing) step() {
 		b.lastID = e.id
 	}
 	if e.retry > 0 {
-		b.pause = max(e.retry, minBackoff/10)
+		b.pause = e.retry
 	}
 	if len(e.data) == 0 {
 		return
