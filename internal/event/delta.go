@@ -29,10 +29,16 @@ func (d ToolCallArgs) appendFields(b []byte) []byte {
 	return appendMember(append(appendCall(b, d.Call), ','), "delta", d.Delta)
 }
 
+// appendMember appends a member whose name needs no escaping.
 func appendMember(b []byte, name, value string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
 	return jsontext.AppendString(append(b, `":`...), value)
+}
+
+// appendNamed appends a member of any name.
+func appendNamed(b []byte, name, value string) []byte {
+	return jsontext.AppendString(append(jsontext.AppendString(b, name), ':'), value)
 }
 
 // Join returns one delta that says what a and then b say, where both are deltas of the

@@ -86,10 +86,7 @@ func (m Metadata) AppendJSON(b []byte) []byte {
 	b = appendMember(append(b, ','), "model", m.Model)
 	b = strconv.AppendInt(append(b, `,"steps":`...), int64(m.Steps), 10)
 	b = appendMember(append(b, ','), "finish_reason", m.FinishReason)
-	b = strconv.AppendInt(append(b, `,"usage":{"input_tokens":`...), m.Usage.InputTokens, 10)
-	b = strconv.AppendInt(append(b, `,"output_tokens":`...), m.Usage.OutputTokens, 10)
-	b = strconv.AppendInt(append(b, `,"total_tokens":`...), m.Usage.TotalTokens, 10)
-	b = append(b, '}')
+	b = appendUsage(append(b, `,"usage":`...), m.Usage)
 	if m.Cost != nil {
 		cost, _ := json.Marshal(*m.Cost) // fails for numbers that no price has: infinity and such
 		b = append(append(b, `,"cost":`...), cost...)

@@ -319,6 +319,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	}
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
+	if used.protocol() >= statelessVersion {
+		maps.Copy(params.Meta, used.self)
+	}
 	s.listen(x, call, params)
 	x.talk = newTalk(x, call, on.asking)
 	raw, f := s.carryOut(ctx, x, b, params)
@@ -391,7 +394,7 @@ const reservedMeta = "io.modelcontextprotocol/"
 
 // meta is the _meta of a call.
 func meta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+1)
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+4) // and what the protocol adds
 	for name, value := range call.Context {
 		if !strings.HasPrefix(name, reservedMeta) && name != "progressToken" {
 			m[name] = value

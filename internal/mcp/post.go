@@ -60,6 +60,7 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) e
 		c.of.company.join(x)
 	}
 	if m.Method == discover {
+		c.of.introduce(m.Params)
 		// A server of before 2026-07-28 may not answer what it doesn't know; what is
 		// left of the handshake's time is for initialize.
 		dctx, cancel := context.WithCancel(ctx)

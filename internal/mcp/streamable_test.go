@@ -167,3 +167,38 @@ func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
 		"subscriptions/listen; Mcp-Method: subscriptions/listen", "tools/call; Mcp-Method: tools/call; Mcp-Name: hang",
 		"notifications/cancelled; Mcp-Method: notifications/cancelled")
 }
+
+// 2026-07-28 basic: each request says who asks, and what he can do; before, only the handshake does.
+func TestEveryRequestIntroducesUsAsTheHandshakeDid(t *testing.T) {
+	for flavour, introduced := range map[string]bool{"stateless json": true, "stateful json": false} {
+		var mu sync.Mutex
+		said := map[string]string{} // by method
+		wire := func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				var m struct {
+					Method string
+					Params struct {
+						Meta map[string]json.RawMessage `json:"_meta"`
+					}
+				}
+				if r.Method == http.MethodPost && json.Unmarshal([]byte(peek(r)), &m) == nil {
+					mu.Lock()
+					said[m.Method] = fmt.Sprintf("%s %s", m.Params.Meta[sdk.MetaKeyClientInfo], m.Params.Meta[sdk.MetaKeyClientCapabilities])
+					mu.Unlock()
+				}
+				return next.RoundTrip(r)
+			})
+		}
+		c := open(t, Options{Transport: wire, Version: "1.2.3"}, ServerConfig{Name: "a", URL: serve(t, handler(tools(nil), flavours[flavour])).URL})
+		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
+		must(t, res, err)
+		_ = c.Close()
+		first, call := said[discover], said[methodCall]
+		if !strings.Contains(first, `"name":"answerd"`) || !strings.Contains(first, `"1.2.3"`) || !strings.Contains(first, `"elicitation"`) {
+			t.Errorf("%s: the handshake says %s", flavour, first)
+		}
+		if introduced != (call == first) || !introduced && call != " " {
+			t.Errorf("%s: a call says %s, and the handshake %s", flavour, call, first)
+		}
+	}
+}
