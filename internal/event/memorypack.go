@@ -1,6 +1,9 @@
 package event
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A log keeps ended runs for an hour, and nearly nobody reads them again. As events they are
 // some five pointers each, which every garbage collection follows: a sixth of all CPU time
@@ -11,9 +14,14 @@ import "time"
 // by then. What ended within it is the larger part of what collections have to follow.
 const packAfter = 100 * time.Millisecond
 
-// pack lets go of all events but the newest, of which a run's status is asked.
+// pack lets go of all events but the newest, of which a run's status is asked, and of a page
+// that is mostly empty: a short run has no other.
 func (m *memoryEvents) pack() {
 	newest := m.newestInBlocks()
+	if p := m.pages[len(m.pages)-1]; cap(p.text) > 2*len(p.text) {
+		p.text = slices.Clone(p.text)
+		newest.JSON = p.text[len(p.text)-len(newest.JSON):]
+	}
 	m.newest, m.blocks = &newest, nil
 }
 

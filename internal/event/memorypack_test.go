@@ -48,6 +48,23 @@ func TestAPackedRunReadsAsBefore(t *testing.T) {
 	})
 }
 
+// Of the page of a run that said little nothing is kept but what is written on it.
+func TestAShortRunThatIsPackedKeepsNoEmptyPage(t *testing.T) {
+	r := &memoryRun{next: 1, events: memoryEvents{first: 1}}
+	for _, b := range []Body{Start{}, FinalAnswer{Answer: "word"}} {
+		if _, _, err := r.append(b, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, _ := r.events.end()
+	r.pack()
+	after, _ := r.events.end()
+	p := r.events.pages[0]
+	if cap(p.text) > 2*len(p.text) || &after.JSON[0] != &p.text[len(p.text)-len(after.JSON)] || string(after.JSON) != string(before.JSON) {
+		t.Errorf("%d bytes for %d, the last event is %s and was %s", cap(p.text), len(p.text), after.JSON, before.JSON)
+	}
+}
+
 // pages is what the readers at every position of the old run get.
 func pages(t *testing.T, m *Memory) (out string) {
 	for seq := range int64(11) {
