@@ -43,7 +43,7 @@ func (r *memoryRun) page(size int) *page {
 }
 
 // write is the text of the page with an event more, and that event's JSON.
-func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte) (text, json []byte) {
+func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte) (text, line []byte) {
 	at := len(p.text) + lengthBytes
 	text = appendEvent(append(p.text, "size"...), run, seq, ts, body, fields)
 	binary.BigEndian.PutUint32(text[at-lengthBytes:], uint32(len(text)-at))
@@ -59,19 +59,25 @@ func (m *memoryEvents) dropPages() {
 	m.pages = slices.Delete(m.pages, 0, n)
 }
 
-// read makes the events after number n again, all but the newest, which was kept.
+// read makes events after number n again, as many at a time as a block holds: they are each
+// reader's own, and a slow one must not have all of a long run.
 func (m *memoryEvents) read(n int64) ([]Event, error) {
-	events := make([]Event, 0, m.last-n)
+	events := make([]Event, 0, min(m.last-n, blockLen))
 	for i, p := range m.pages {
 		if i+1 < len(m.pages) && m.pages[i+1].first <= n+1 {
 			continue
 		}
-		for seq, text := p.first, p.text; seq < m.last && len(text) > 0; seq++ {
+		for seq, text := p.first, p.text; len(text) > 0; seq++ {
 			size := lengthBytes + int(binary.BigEndian.Uint32(text))
 			line := text[lengthBytes:size:size]
 			text = text[size:]
-			if seq <= n {
+			switch {
+			case seq <= n:
 				continue
+			case len(events) == blockLen:
+				return events, nil
+			case seq == m.last:
+				return append(events, *m.newest), nil
 			}
 			e, err := Decode(line)
 			if err != nil {
@@ -80,5 +86,5 @@ func (m *memoryEvents) read(n int64) ([]Event, error) {
 			events = append(events, e)
 		}
 	}
-	return append(events, *m.newest), nil
+	return events, nil
 }

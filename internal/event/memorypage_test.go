@@ -66,6 +66,9 @@ func TestEventsAreTheSameOnWhateverPageTheyLie(t *testing.T) {
 			t.Fatal("not packed")
 		}
 		same("packed")
+		if p, err := m.After(t.Context(), "run_a", r.events.first-1); err != nil || len(p.Events) != blockLen || p.Ended || !p.Cut {
+			t.Errorf("a reader of a packed run is given %d events at once, %v", len(p.Events), err)
+		}
 	})
 }
 

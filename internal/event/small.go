@@ -1,8 +1,6 @@
 package event
 
 import (
-	"bytes"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -75,23 +73,6 @@ func (c ToolCallStart) size() int { return callSize(c.Call) + 48 }
 
 func (c ToolCallStart) appendFields(b []byte) []byte {
 	b = strconv.AppendBool(append(appendCall(b, c.Call), `,"needs_approval":`...), c.NeedsApproval)
-	return appendExecutor(b, c.Executor)
-}
-
-func (c ToolCall) size() int { return callSize(c.Call) + len(c.Args) + len(c.ArgsText) + 48 }
-
-func (c ToolCall) appendFields(b []byte) []byte {
-	b = appendCall(b, c.Call)
-	if len(c.Args) > 0 {
-		line := bytes.NewBuffer(append(b, `,"args":`...))
-		if json.Compact(line, c.Args) != nil {
-			line.WriteString("null") // not that there is a way for it to come here
-		}
-		b = line.Bytes()
-	}
-	if c.ArgsText != "" {
-		b = appendMember(append(b, ','), "args_text", c.ArgsText)
-	}
 	return appendExecutor(b, c.Executor)
 }
 
