@@ -36,9 +36,7 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	// runs are *memoryRun by id, until they are gone. Every append and every reader looks
-	// here: a lock, even one for readers, is a line of memory that all cores fight for.
-	runs sync.Map
+	runs *memoryRuns // until they are gone
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
@@ -63,7 +61,7 @@ type memoryRun struct {
 	writing sync.Mutex // guards next, ts and sheet, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
 	ts      stamp      // of the newest event
-	sheet   *page      // that the newest event is on; its text is guarded by mu too
+	sheet   page       // that the newest event is on
 
 	mu     sync.Mutex // guards the fields below
 	run    Run        // without Last, which is the newest of the events
@@ -86,7 +84,10 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*memoryRun)}
+	return &Memory{
+		mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes,
+		runs: newMemoryRuns(), keys: make(map[ownedKey]*memoryRun),
+	}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -99,7 +100,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.expireLocked(now)
-	if _, ok := m.runs.Load(r.ID); ok {
+	if m.runs.get(r.ID) != nil {
 		return ErrExists
 	}
 	if _, ok := m.gone.owner(r.ID); ok {
@@ -114,7 +115,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		m.keys[key] = made
 	}
 	m.made++
-	m.runs.Store(r.ID, made)
+	m.runs.put(made)
 	m.bytes.Add(made.bytes)
 	return nil
 }
@@ -146,8 +147,7 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
 	on := r.page(encodedSize(e.RunID, b, fields))
-	text, line := on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
-	e.JSON = line
+	e.JSON = on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
 	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +155,11 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 		return 0, 0, err
 	}
 	r.next++
-	on.text = text
-	r.events.append(e, on)
+	if on.number != r.sheet.number {
+		r.events.keep(r.sheet)
+	}
+	r.sheet = on
+	r.events.append(e)
 	if e.Terminal() {
 		r.ended = now
 	}
@@ -337,8 +340,8 @@ func (m *Memory) expired(r *memoryRun) bool {
 }
 
 func (m *Memory) run(id string) (*memoryRun, error) {
-	if r, ok := m.runs.Load(id); ok {
-		return r.(*memoryRun), nil
+	if r := m.runs.get(id); r != nil {
+		return r, nil
 	}
 	if _, gone := m.buried(id); gone {
 		return nil, ErrGone

@@ -14,15 +14,16 @@ import (
 // by then. What ended within it is the larger part of what collections have to follow.
 const packAfter = 100 * time.Millisecond
 
-// pack lets go of all events but the newest, of which a run's status is asked, and of a page
-// that is mostly empty: a short run has no other.
-func (m *memoryEvents) pack() {
+// pack lets go of all events but the newest, of which a run's status is asked. They end on
+// the page last, of which nothing is kept that is mostly empty: a short run has no other.
+func (m *memoryEvents) pack(last page) {
 	newest := m.newestInBlocks()
-	if p := m.pages[len(m.pages)-1]; cap(p.text) > 2*len(p.text) {
-		p.text = slices.Clone(p.text)
-		newest.JSON = p.text[len(p.text)-len(newest.JSON):]
+	if cap(last.text) > 2*len(last.text) {
+		last.text = slices.Clone(last.text)
+		newest.JSON = last.text[len(last.text)-len(newest.JSON):]
 	}
-	m.newest, m.blocks = &newest, nil
+	m.pages = append(m.pages, last)
+	m.newest, m.packed, m.blocks = newest, true, nil
 }
 
 // duePacksLocked takes runs that ended long enough ago out of the queue: two for each that
@@ -38,9 +39,12 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 
 // pack packs a run that has ended.
 func (r *memoryRun) pack() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.gone {
-		r.events.pack()
+		r.events.pack(r.sheet)
 	}
+	r.sheet = page{}
 }

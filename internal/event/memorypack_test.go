@@ -30,10 +30,10 @@ func TestAPackedRunReadsAsBefore(t *testing.T) {
 		first := pages(t, m)
 		<-time.After(packAfter)
 		say("run_new", Start{}, FinalAnswer{})
-		if r, _ := m.run("run_old"); r.events.newest == nil || r.events.blocks != nil {
+		if r, _ := m.run("run_old"); !r.events.packed || r.events.blocks != nil {
 			t.Fatal("not packed")
 		}
-		if r, _ := m.run("run_new"); r.events.newest != nil {
+		if r, _ := m.run("run_new"); r.events.packed {
 			t.Error("packed at its end")
 		}
 		if again := pages(t, m); again != first {
