@@ -12,8 +12,9 @@ import (
 
 const (
 	lengthBytes = 4
-	firstPage   = 2 << 10
-	largestPage = 16 << 10 // each is twice as large as the one before, up to that
+	smallPage   = 2 << 10 // of the first two pages of a run
+	usualPage   = 4 << 10
+	largePage   = 16 << 10 // of those after the tenth
 )
 
 // page is the JSON of some events. What is on it is neither changed nor moved.
@@ -30,9 +31,12 @@ func (r *memoryRun) page(size int) page {
 	if cap(p.text)-len(p.text) >= lengthBytes+size {
 		return p
 	}
-	usual := largestPage
-	if p.number < 3 {
-		usual = firstPage << p.number
+	usual := usualPage
+	switch {
+	case p.number < 2:
+		usual = smallPage
+	case p.number >= 10:
+		usual = largePage
 	}
 	return page{r.next, p.number + 1, make([]byte, 0, max(usual, lengthBytes+size))}
 }
@@ -52,7 +56,7 @@ func (m *memoryEvents) keep(p page) {
 	case p.number == 0:
 		return // there was none yet
 	case m.pages == nil:
-		m.pages = make([]page, 0, 4) // nearly all runs have two to four
+		m.pages = make([]page, 0, 4) // most runs have some few
 	}
 	m.pages = append(m.pages, p)
 }

@@ -53,7 +53,7 @@ func TestEventsAreTheSameOnWhateverPageTheyLie(t *testing.T) {
 			}
 		}
 		r, _ := m.run("run_a")
-		if cap(r.sheet.text) < largestPage || r.events.pages[0].first == 1 {
+		if cap(r.sheet.text) < largePage || r.events.pages[0].first == 1 {
 			t.Fatalf("page %d, and the first one kept begins at %d: too little for this test", r.sheet.number, r.events.pages[0].first)
 		}
 		same("live")
