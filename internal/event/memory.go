@@ -72,6 +72,7 @@ type memoryRun struct {
 	notes  []Note
 	job    *memoryJob // nil for a run that was never held, or is done
 	ended  time.Time  // when the terminal event came; zero before
+	read   bool       // somebody has read events
 	gone   bool       // buried: only run is left
 	more   chan struct{}
 }
@@ -197,8 +198,13 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ended {
-		m.ended, m.unpacked = append(m.ended, r), append(m.unpacked, r)
+		m.ended = append(m.ended, r)
 		due = m.duePacksLocked(time.Now())
+		if r.wasRead() {
+			m.unpacked = append(m.unpacked, r)
+		} else {
+			due = append(due, r)
+		}
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
@@ -288,6 +294,7 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case seq < r.events.first-1:
 		return Page{}, ErrGone
 	}
+	r.read = true
 	events, err := r.events.after(seq)
 	if err != nil {
 		return Page{}, err

@@ -10,8 +10,9 @@ import (
 // went into that. So a run that has ended is packed: the events go, and are made again out
 // of their JSON, into which no collection looks, for whoever comes.
 
-// packAfter is how long after its end a run is packed: nearly all of its readers have read it
-// by then. What ended within it is the larger part of what collections have to follow.
+// packAfter is how long after its end a run is packed that has readers: nearly all of them
+// have read it by then. One that nobody read is packed at once; who waited for its end needs
+// the newest event only. What is not packed yet is most of what collections have to follow.
 const packAfter = 100 * time.Millisecond
 
 // pack lets go of all events but the newest, of which a run's status is asked. They end on
@@ -35,6 +36,12 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 		m.unpacked = m.unpacked[1:]
 	}
 	return due
+}
+
+func (r *memoryRun) wasRead() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read
 }
 
 // pack packs a run that has ended.
