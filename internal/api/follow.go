@@ -43,7 +43,7 @@ type format struct {
 
 // nativeFormat is the only one without a state: it can begin anywhere in a run.
 var nativeFormat = format{
-	append:  func(buf []byte, e event.Event) []byte { return native.Frame(e).AppendTo(buf) },
+	append:  func(buf []byte, e event.Event) []byte { return native.AppendFrame(buf, e) },
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 

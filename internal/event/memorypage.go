@@ -12,7 +12,7 @@ import (
 
 const (
 	lengthBytes = 4
-	smallPage   = 2 << 10 // of the first two pages of a run
+	smallPage   = 2 << 10 // of the first four pages of a run
 	usualPage   = 4 << 10
 	largePage   = 16 << 10 // of those after the tenth
 )
@@ -33,7 +33,7 @@ func (r *memoryRun) page(size int) page {
 	}
 	usual := usualPage
 	switch {
-	case p.number < 2:
+	case p.number < 4:
 		usual = smallPage
 	case p.number >= 10:
 		usual = largePage

@@ -24,6 +24,17 @@ func Frame(e event.Event) sse.Frame {
 	return sse.Frame{ID: e.RunID + ":" + strconv.FormatInt(e.Seq, 10), Event: string(e.Body.Type()), Data: e.JSON}
 }
 
+// AppendFrame appends what Frame(e) is on the wire. An event is one line of JSON, and neither
+// an id nor a type has anything to drop, so nothing is looked for, and no string is made of the
+// id: each reader of each event comes by here.
+func AppendFrame(b []byte, e event.Event) []byte {
+	b = append(append(b, "id: "...), e.RunID...)
+	b = strconv.AppendInt(append(b, ':'), e.Seq, 10)
+	b = append(append(b, "\nevent: "...), e.Body.Type()...)
+	b = append(append(b, "\ndata: "...), e.JSON...)
+	return append(b, "\n\n"...)
+}
+
 // ParsePosition reads what Frame wrote as an id. ok is false if it is no position.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
