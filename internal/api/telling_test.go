@@ -217,6 +217,11 @@ func TestReadersOfDifferentHeadersShareNothing(t *testing.T) {
 		aisdk.Header{}, aisdk.Header{MessageID: "m"}, aisdk.Header{RunID: "r"}, aisdk.Header{ThreadID: "m"}, aisdk.Header{After: 1}, aisdk.Header{NoApprovals: true},
 		aisdk.Header{Outputs: map[string]json.RawMessage{"i": json.RawMessage("1")}}, aisdk.Header{Outputs: map[string]json.RawMessage{"i": json.RawMessage("2")}},
 		agui.Header{}, agui.Header{Thread: "t"}, agui.Header{Run: "t"}, agui.Header{Key: "t"}, agui.Header{V1: true}, agui.Header{After: 1},
+		struct { // another face's
+			Thread, Run, Key string
+			V1               bool
+			After            int64
+		}{},
 		aisdk.Header{Outputs: map[string]json.RawMessage{"i": json.RawMessage("{")}}, aisdk.Header{Outputs: map[string]json.RawMessage{"j": json.RawMessage("{")}}, // no JSON
 	} {
 		told, _ := ts.join(head, nil)
@@ -253,6 +258,10 @@ func TestAPanicOfAnEncoderIsOneReadersOnly(t *testing.T) {
 		}()
 		readers[0].append(nil, r.events[19])
 	}()
+	if !readers[1].mu.TryLock() {
+		t.Fatal("the others wait for ever")
+	}
+	readers[1].mu.Unlock()
 	r.hears(t, readers[1], 19, 50)
 	r.hears(t, readers[2], 19, 50)
 }
