@@ -71,7 +71,11 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 	var over <-chan struct{} // patience, while the run waits for a person
 	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
-		page, err := h.Log.After(ctx, id, pos)
+		var page event.Page
+		var err error
+		if see != nil || rest == nil { // else nothing matters until the run rests
+			page, err = h.Log.After(ctx, id, pos)
+		}
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(ctx, id)
@@ -114,11 +118,21 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			return event.Run{}, p
 		}
 		more := page.More
-		if see == nil && rest != nil {
+		resting := see == nil && rest != nil
+		if resting {
 			more, rest = rest, nil // it closes once; from then on there may be more
 		}
 		select {
 		case <-more:
+			if !resting {
+				continue
+			}
+			run, err := h.Log.Run(ctx, id)
+			if err == nil && run.Last.Terminal() {
+				watch.Release()
+				return run, nil
+			}
+			pos = max(run.Last.Seq-1, 0) // where it waits for a person; and what went wrong, After says
 		case <-over:
 			run, err := h.Log.Run(ctx, id)
 			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {

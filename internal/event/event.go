@@ -79,14 +79,15 @@ func encodeBody(b Body) ([]byte, error) {
 // thirteen digits of one are a fifteenth of an append.
 type stamp struct {
 	ms   int64
-	text []byte
+	n    int // of room, how many
+	room [20]byte
 }
 
 func (s *stamp) digits(ms int64) []byte {
-	if s.ms != ms || s.text == nil {
-		s.ms, s.text = ms, strconv.AppendInt(s.text[:0], ms, 10)
+	if s.ms != ms || s.n == 0 {
+		s.ms, s.n = ms, len(strconv.AppendInt(s.room[:0], ms, 10))
 	}
-	return s.text
+	return s.room[:s.n]
 }
 
 // encodedSize is about how long the JSON of an event is, and rarely less.

@@ -36,9 +36,7 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	// runs are *memoryRun by id, until they are gone. Every append and every reader looks
-	// here: a lock, even one for readers, is a line of memory that all cores fight for.
-	runs sync.Map
+	runs *memoryRuns // until they are gone
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
@@ -63,7 +61,7 @@ type memoryRun struct {
 	writing sync.Mutex // guards next, ts and sheet, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
 	ts      stamp      // of the newest event
-	sheet   *page      // that the newest event is on; its text is guarded by mu too
+	sheet   page       // that the newest event is on
 
 	mu     sync.Mutex // guards the fields below
 	run    Run        // without Last, which is the newest of the events
@@ -74,6 +72,7 @@ type memoryRun struct {
 	notes  []Note
 	job    *memoryJob // nil for a run that was never held, or is done
 	ended  time.Time  // when the terminal event came; zero before
+	read   bool       // somebody has read events
 	gone   bool       // buried: only run is left
 	more   chan struct{}
 }
@@ -86,7 +85,10 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*memoryRun)}
+	return &Memory{
+		mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes,
+		runs: newMemoryRuns(), keys: make(map[ownedKey]*memoryRun),
+	}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -99,7 +101,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.expireLocked(now)
-	if _, ok := m.runs.Load(r.ID); ok {
+	if m.runs.get(r.ID) != nil {
 		return ErrExists
 	}
 	if _, ok := m.gone.owner(r.ID); ok {
@@ -114,7 +116,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		m.keys[key] = made
 	}
 	m.made++
-	m.runs.Store(r.ID, made)
+	m.runs.put(made)
 	m.bytes.Add(made.bytes)
 	return nil
 }
@@ -146,8 +148,7 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
 	on := r.page(encodedSize(e.RunID, b, fields))
-	text, line := on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
-	e.JSON = line
+	e.JSON = on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
 	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +156,11 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 		return 0, 0, err
 	}
 	r.next++
-	on.text = text
-	r.events.append(e, on)
+	if on.number != r.sheet.number {
+		r.events.keep(r.sheet)
+	}
+	r.sheet = on
+	r.events.append(e)
 	if e.Terminal() {
 		r.ended = now
 	}
@@ -194,8 +198,13 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ended {
-		m.ended, m.unpacked = append(m.ended, r), append(m.unpacked, r)
+		m.ended = append(m.ended, r)
 		due = m.duePacksLocked(time.Now())
+		if r.wasRead() {
+			m.unpacked = append(m.unpacked, r)
+		} else {
+			due = append(due, r)
+		}
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
@@ -285,6 +294,7 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case seq < r.events.first-1:
 		return Page{}, ErrGone
 	}
+	r.read = true
 	events, err := r.events.after(seq)
 	if err != nil {
 		return Page{}, err
@@ -337,8 +347,8 @@ func (m *Memory) expired(r *memoryRun) bool {
 }
 
 func (m *Memory) run(id string) (*memoryRun, error) {
-	if r, ok := m.runs.Load(id); ok {
-		return r.(*memoryRun), nil
+	if r := m.runs.get(id); r != nil {
+		return r, nil
 	}
 	if _, gone := m.buried(id); gone {
 		return nil, ErrGone

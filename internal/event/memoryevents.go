@@ -11,17 +11,14 @@ const blockLen = 32
 // readers hold parts of it without a lock.
 type memoryEvents struct {
 	blocks [][]Event // all full but the last; of the first, the head may be empty; none of a packed run
-	pages  []*page   // where the JSON of the events lies
-	newest *Event    // of a packed run
-	first  int64     // number of the first event that is kept, or would be
-	last   int64     // number of the newest one, kept or not; 0 before there is one
+	pages  []page    // where the JSON of the events lies; of a run that is not packed, those that are full
+	packed bool
+	newest Event // of a packed run
+	first  int64 // number of the first event that is kept, or would be
+	last   int64 // number of the newest one, kept or not; 0 before there is one
 }
 
-// append adds an event whose JSON is on p, the newest page.
-func (m *memoryEvents) append(e Event, p *page) {
-	if n := len(m.pages); n == 0 || m.pages[n-1] != p {
-		m.pages = append(m.pages, p)
-	}
+func (m *memoryEvents) append(e Event) {
 	m.last = e.Seq
 	last := len(m.blocks) - 1
 	if last < 0 || len(m.blocks[last]) == blockLen {
@@ -34,8 +31,8 @@ func (m *memoryEvents) append(e Event, p *page) {
 // end is the newest event, if one is kept.
 func (m *memoryEvents) end() (Event, bool) {
 	switch {
-	case m.newest != nil:
-		return *m.newest, true
+	case m.packed:
+		return m.newest, true
 	case len(m.blocks) > 0:
 		return m.newestInBlocks(), true
 	}
@@ -51,7 +48,7 @@ func (m *memoryEvents) newestInBlocks() Event {
 // must be kept.
 func (m *memoryEvents) after(n int64) ([]Event, error) {
 	switch {
-	case m.newest == nil:
+	case !m.packed:
 		return m.inBlock(n), nil
 	case n < m.last:
 		return m.read(n)

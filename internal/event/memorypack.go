@@ -10,19 +10,21 @@ import (
 // went into that. So a run that has ended is packed: the events go, and are made again out
 // of their JSON, into which no collection looks, for whoever comes.
 
-// packAfter is how long after its end a run is packed: nearly all of its readers have read it
-// by then. What ended within it is the larger part of what collections have to follow.
+// packAfter is how long after its end a run is packed that has readers: nearly all of them
+// have read it by then. One that nobody read is packed at once; who waited for its end needs
+// the newest event only. What is not packed yet is most of what collections have to follow.
 const packAfter = 100 * time.Millisecond
 
-// pack lets go of all events but the newest, of which a run's status is asked, and of a page
-// that is mostly empty: a short run has no other.
-func (m *memoryEvents) pack() {
+// pack lets go of all events but the newest, of which a run's status is asked. They end on
+// the page last, of which nothing is kept that is mostly empty: a short run has no other.
+func (m *memoryEvents) pack(last page) {
 	newest := m.newestInBlocks()
-	if p := m.pages[len(m.pages)-1]; cap(p.text) > 2*len(p.text) {
-		p.text = slices.Clone(p.text)
-		newest.JSON = p.text[len(p.text)-len(newest.JSON):]
+	if cap(last.text) > 2*len(last.text) {
+		last.text = slices.Clone(last.text)
+		newest.JSON = last.text[len(last.text)-len(newest.JSON):]
 	}
-	m.newest, m.blocks = &newest, nil
+	m.pages = append(m.pages, last)
+	m.newest, m.packed, m.blocks = newest, true, nil
 }
 
 // duePacksLocked takes runs that ended long enough ago out of the queue: two for each that
@@ -36,11 +38,20 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 	return due
 }
 
+func (r *memoryRun) wasRead() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read
+}
+
 // pack packs a run that has ended.
 func (r *memoryRun) pack() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.gone {
-		r.events.pack()
+		r.events.pack(r.sheet)
 	}
+	r.sheet = page{}
 }

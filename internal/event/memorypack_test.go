@@ -29,12 +29,22 @@ func TestAPackedRunReadsAsBefore(t *testing.T) {
 			FinalAnswer{Answer: "word"})
 		first := pages(t, m)
 		<-time.After(packAfter)
+		say("run_read", Start{})
+		if _, err := m.After(t.Context(), "run_read", 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Append(t.Context(), "run_read", FinalAnswer{}); err != nil {
+			t.Fatal(err)
+		}
+		if r, _ := m.run("run_read"); r.events.packed {
+			t.Error("packed at its end, while it is being read")
+		}
 		say("run_new", Start{}, FinalAnswer{})
-		if r, _ := m.run("run_old"); r.events.newest == nil || r.events.blocks != nil {
+		if r, _ := m.run("run_old"); !r.events.packed || r.events.blocks != nil {
 			t.Fatal("not packed")
 		}
-		if r, _ := m.run("run_new"); r.events.newest != nil {
-			t.Error("packed at its end")
+		if r, _ := m.run("run_new"); !r.events.packed {
+			t.Error("nobody read it, and it is not packed")
 		}
 		if again := pages(t, m); again != first {
 			t.Errorf("packed:\n%s\nbefore:\n%s", again, first)

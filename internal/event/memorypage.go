@@ -12,42 +12,53 @@ import (
 
 const (
 	lengthBytes = 4
-	pageBytes   = 2 << 10  // of the first pages of a run
-	largePage   = 16 << 10 // of the later ones
-	fewPages    = 8
+	smallPage   = 2 << 10 // of the first two pages of a run
+	usualPage   = 4 << 10
+	largePage   = 16 << 10 // of those after the tenth
 )
 
 // page is the JSON of some events. What is on it is neither changed nor moved.
 type page struct {
 	first  int64  // number of its first event
-	number int    // of the page in the run, from 1 on
+	number int    // of the page in the run, from 1 on; 0 for none
 	text   []byte // of each event its length, big endian, and its JSON
 }
 
-// page is where the next event, of about size bytes, is written: the newest page or, where
-// it may not fit there, another one. r.writing is held.
-func (r *memoryRun) page(size int) *page {
-	p, number := r.sheet, 1
-	if p != nil {
-		if cap(p.text)-len(p.text) >= lengthBytes+size {
-			return p
-		}
-		number = p.number + 1
+// page is where the next event, of about size bytes, is to be written: the newest page or,
+// where it may not fit there, another one. r.writing is held.
+func (r *memoryRun) page(size int) page {
+	p := r.sheet
+	if cap(p.text)-len(p.text) >= lengthBytes+size {
+		return p
 	}
-	usual := pageBytes
-	if number > fewPages {
+	usual := usualPage
+	switch {
+	case p.number < 2:
+		usual = smallPage
+	case p.number >= 10:
 		usual = largePage
 	}
-	r.sheet = &page{r.next, number, make([]byte, 0, max(usual, lengthBytes+size))}
-	return r.sheet
+	return page{r.next, p.number + 1, make([]byte, 0, max(usual, lengthBytes+size))}
 }
 
-// write is the text of the page with an event more, and that event's JSON.
-func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte) (text, line []byte) {
+// write adds an event to the page, and returns its JSON.
+func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte) (line []byte) {
 	at := len(p.text) + lengthBytes
-	text = appendEvent(append(p.text, "size"...), run, seq, ts, body, fields)
+	text := appendEvent(append(p.text, "size"...), run, seq, ts, body, fields)
 	binary.BigEndian.PutUint32(text[at-lengthBytes:], uint32(len(text)-at))
-	return text, text[at:len(text):len(text)]
+	p.text = text
+	return text[at:len(text):len(text)]
+}
+
+// keep keeps a page that is full.
+func (m *memoryEvents) keep(p page) {
+	switch {
+	case p.number == 0:
+		return // there was none yet
+	case m.pages == nil:
+		m.pages = make([]page, 0, 4) // most runs have some few
+	}
+	m.pages = append(m.pages, p)
 }
 
 // dropPages lets go of the pages that hold nothing but events that are no longer kept.
@@ -77,7 +88,7 @@ func (m *memoryEvents) read(n int64) ([]Event, error) {
 			case len(events) == blockLen:
 				return events, nil
 			case seq == m.last:
-				return append(events, *m.newest), nil
+				return append(events, m.newest), nil
 			}
 			e, err := Decode(line)
 			if err != nil {

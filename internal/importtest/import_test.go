@@ -17,8 +17,8 @@ import (
 var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/api":   {},
 	"answerd/bench": {},
-	// How text is written into JSON: the log, a model's request and the native answer are hot
-	// for the same reason, and had a copy each.
+	// How text is written into JSON, and whether it is any: the log, a model's request, a tool's
+	// result and the native answer are hot for the same reason, and had a copy each.
 	"answerd/internal/jsontext":    {},
 	"answerd/internal/event":       {ours: []string{"jsontext"}},
 	"answerd/internal/sse":         {},
@@ -27,8 +27,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
-	"answerd/internal/mcp/schema":  {outside: []string{"github.com/google/jsonschema-go"}},
+	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
+	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
 	"answerd/internal/mcp/host":        {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},

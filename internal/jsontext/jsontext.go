@@ -1,6 +1,6 @@
-// Package jsontext writes JSON strings, and tells which bytes of one stand for
-// themselves. Nearly all that answerd sends and stores is text in such strings: by
-// encoding/json a conversation is rendered in twice to seven times the time.
+// Package jsontext writes JSON strings, and tells what is JSON and which bytes of a string
+// stand for themselves. Nearly all that answerd sends, takes and stores is text in such strings:
+// by encoding/json a conversation is rendered in twice to seven times the time.
 //
 //	b = append(b, `{"delta":`...)
 //	b = jsontext.AppendString(b, delta)
@@ -75,6 +75,9 @@ func allPlain(s string) bool {
 // Plain is how many bytes at the start of b stand for themselves in a JSON string: all up
 // to a quote, a backslash or a control character. It takes what is beyond ASCII for UTF-8.
 func Plain(b []byte) int { return plain(b, true) }
+
+// PlainASCII is how many bytes at the start of s are ASCII and stand for themselves there.
+func PlainASCII(s string) int { return plain(s, false) }
 
 // plain is Plain if bytes beyond ASCII are taken, and else ends before them, too. It looks at
 // eight at a time.

@@ -48,7 +48,8 @@ const (
 // OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
 // any number of streams at once.
 type OpenAI struct {
-	client    *http.Client
+	transport http.RoundTripper
+	conns     *http.Transport // below transport
 	chat      openai.ChatCompletionService
 	key       string
 	firstByte time.Duration
@@ -72,11 +73,8 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 	}
 	base := cmp.Or(cfg.BaseURL, defaultBaseURL)
 	m := &OpenAI{
-		client: &http.Client{
-			Transport: transport,
-			// A redirect would carry the key and the prompt to another host.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		transport: transport,
+		conns:     own,
 		key:       cfg.APIKey,
 		firstByte: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idle:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
@@ -89,7 +87,6 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 	m.chat = openai.NewChatCompletionService(
 		option.WithBaseURL(base),
 		option.WithAPIKey(cfg.APIKey),
-		option.WithHTTPClient(m.client),
 		option.WithMaxRetries(0), // one budget, ours: the SDK's own default makes three requests of one
 	)
 	return m
@@ -97,7 +94,7 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 
 // Close closes the connections that wait for another request. Streams under way are
 // not touched, and the model stays usable.
-func (m *OpenAI) Close() { m.client.CloseIdleConnections() }
+func (m *OpenAI) Close() { m.conns.CloseIdleConnections() }
 
 // Stream asks the endpoint and yields the answer's parts as they arrive. If ctx ends,
 // it yields ctx's error; every other error is an *Error.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"answerd/internal/jsontext"
 )
 
 // The request goes to the SDK as finished bytes. Its own parameter types cost 15 ms
@@ -164,7 +166,7 @@ func wireArguments(raw string) string {
 	if raw == "" {
 		return "{}"
 	}
-	if strings.HasPrefix(strings.TrimLeft(raw, " \t\r\n"), "{") && json.Valid([]byte(raw)) {
+	if strings.HasPrefix(strings.TrimLeft(raw, " \t\r\n"), "{") && jsontext.Valid([]byte(raw)) {
 		return raw
 	}
 	wrapped, err := json.Marshal(map[string]string{"invalid_arguments": raw})

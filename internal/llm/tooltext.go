@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+
+	"answerd/internal/jsontext"
 )
 
 // maxToolTexts bounds the bytes of rendered tools that are kept.
@@ -32,7 +34,7 @@ func (c *toolTexts) of(t Tool) (json.RawMessage, error) {
 	}
 	w := wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: noParameters}}
 	if len(t.Schema) > 0 {
-		if !json.Valid(t.Schema) {
+		if !jsontext.Valid(t.Schema) {
 			return nil, fmt.Errorf("encode the tool %.64q: its schema is no JSON", t.Name)
 		}
 		w.Function.Parameters = parameters(t.Schema)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"unicode/utf8"
+
+	"answerd/internal/jsontext"
 )
 
 // BriefOptions bound a Brief.
@@ -126,7 +128,7 @@ func CutText(text string, limit int, where string) (_ string, cut bool) {
 	if n == len(text) {
 		return text, false
 	}
-	return fmt.Sprintf("%s\n[cut here: %d of %d bytes are shown%s]", text[:n], n, len(text), whole(where)), true
+	return text[:n] + fmt.Sprintf("\n[cut here: %d of %d bytes are shown%s]", n, len(text), whole(where)), true
 }
 
 // CutValue is value if it has at most limit bytes, and else a string with its beginning:
@@ -150,6 +152,13 @@ func fits(text string, limit int) int {
 		return len(text)
 	}
 	for i := 0; i < len(text); {
+		if n := jsontext.PlainASCII(text[i:]); n > 0 {
+			if n > limit {
+				return i + limit
+			}
+			i, limit = i+n, limit-n
+			continue
+		}
 		n, cost := 1, 1
 		switch c := text[i]; {
 		case c >= utf8.RuneSelf:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/jsontext"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -128,7 +129,7 @@ func check(call *Call) *failure {
 	switch {
 	case len(call.Args) > maxArgs:
 		return &failure{kind: TooLarge, public: "the arguments are too large", notRun: true}
-	case !json.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
+	case !jsontext.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
 		return &failure{kind: InvalidArguments, public: "the arguments are not a JSON object", notRun: true}
 	case len(call.Context) > maxEntries || size > maxContext:
 		return &failure{kind: InvalidArguments, public: "the context is too large", notRun: true}

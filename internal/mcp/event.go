@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -80,6 +81,9 @@ func (s *eventReader) line() (_ []byte, own bool, _ error) {
 		}
 		if err == nil && long == nil {
 			return bytes.TrimRight(part, "\r\n"), false, nil
+		}
+		if cap(long)-len(long) < len(part) {
+			long = slices.Grow(long, len(long)+len(part)) // append alone grows by a quarter: five copies of a large result
 		}
 		long = append(long, part...)
 		switch {

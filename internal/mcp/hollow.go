@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strconv"
 
+	"answerd/internal/jsontext"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -43,7 +45,7 @@ func (x *exchange) decode(data []byte) (jsonrpc.Message, error) {
 // shares data: to decode a large one into a map of raw values reads it thrice, and copies it.
 func plainAnswer(data []byte) *jsonrpc.Response {
 	data = bytes.TrimSpace(data)
-	if len(data) == 0 || data[0] != '{' || !json.Valid(data) {
+	if len(data) == 0 || data[0] != '{' || !jsontext.Valid(data) {
 		return nil
 	}
 	var version, rawID, result json.RawMessage

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"answerd/internal/jsontext"
 )
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
@@ -30,7 +32,7 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
 	raw = bytes.TrimSpace(raw)
-	if !json.Valid(raw) || raw[0] != '{' {
+	if !jsontext.Valid(raw) || raw[0] != '{' {
 		return nil, badReply("its result is no JSON object", nil)
 	}
 	var w struct{ content, structured, isError, resultType json.RawMessage }

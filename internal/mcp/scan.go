@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -102,36 +103,37 @@ func textOf(value json.RawMessage) (s string, ok bool) {
 	if bytes.IndexByte(inside, '\\') < 0 {
 		return string(inside), true
 	}
-	out := make([]byte, 0, len(inside))
+	var out strings.Builder
+	out.Grow(len(inside))
 	for len(inside) > 0 {
 		i := bytes.IndexByte(inside, '\\')
 		if i < 0 {
-			out = append(out, inside...)
+			out.Write(inside)
 			break
 		}
-		out = append(out, inside[:i]...)
+		out.Write(inside[:i])
 		n := 2
 		switch c := inside[i+1]; c {
 		case 'b':
-			out = append(out, '\b')
+			out.WriteByte('\b')
 		case 'f':
-			out = append(out, '\f')
+			out.WriteByte('\f')
 		case 'n':
-			out = append(out, '\n')
+			out.WriteByte('\n')
 		case 'r':
-			out = append(out, '\r')
+			out.WriteByte('\r')
 		case 't':
-			out = append(out, '\t')
+			out.WriteByte('\t')
 		case 'u':
 			var r rune
 			r, n = unicodeEscape(inside[i:])
-			out = utf8.AppendRune(out, r)
+			out.WriteRune(r)
 		default: // a quote, a slash or a backslash
-			out = append(out, c)
+			out.WriteByte(c)
 		}
 		inside = inside[i+n:]
 	}
-	return string(out), true
+	return out.String(), true
 }
 
 // unicodeEscape reads \uXXXX, or two that are a surrogate pair, and says how long it is.

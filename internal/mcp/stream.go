@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/jsontext"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -45,7 +47,7 @@ func (s *stream) next() (msg jsonrpc.Message, err error) {
 	defer recovered(s.log, func(f *failure) { msg, err = nil, f })
 	for {
 		e, err := s.event()
-		if errors.Is(err, io.EOF) && json.Valid(e.data) {
+		if errors.Is(err, io.EOF) && jsontext.Valid(e.data) {
 			err = nil // some servers leave out the last blank line
 		}
 		if err != nil {

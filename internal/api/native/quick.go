@@ -120,7 +120,7 @@ func (p *quickParser) array() (any, bool) {
 	}
 }
 
-// number reads a number as it is written. One that json.Valid refuses is odd.
+// number reads a number as it is written. One that jsontext.Valid refuses is odd.
 func (p *quickParser) number() (any, bool) {
 	n := 0
 	for n < len(p.rest) && bytes.IndexByte([]byte("+-.0123456789Ee"), p.rest[n]) >= 0 {
@@ -128,7 +128,7 @@ func (p *quickParser) number() (any, bool) {
 	}
 	raw := p.rest[:n]
 	p.rest = p.rest[n:]
-	return json.Number(raw), json.Valid(raw)
+	return json.Number(raw), jsontext.Valid(raw)
 }
 
 // text reads a string. \u is odd: it can stand for half a surrogate pair.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"answerd/internal/jsontext"
 )
 
 // How an object is read that has two members of one name.
@@ -20,7 +22,7 @@ func parse(raw []byte, strict bool) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
-	if !json.Valid(raw) {
+	if !jsontext.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid JSON"}
 	}
 	p := parser{src: raw, strict: strict}
