@@ -81,6 +81,8 @@ type Handler struct {
 	told    told
 	host    *host.Handler
 	crowd   *crowd
+
+	tellings tellings
 }
 
 // New returns the API with its routes.

@@ -20,13 +20,13 @@ import (
 )
 
 // apiOver is an API over a log that the test writes itself, without servers or model.
-func apiOver(t *testing.T, log event.Log) http.Handler {
+func apiOver(t testing.TB, log event.Log) http.Handler {
 	t.Helper()
 	return apiOf(t, agent.Options{Log: log})
 }
 
 // apiOf is an API without servers.
-func apiOf(t *testing.T, o agent.Options) http.Handler {
+func apiOf(t testing.TB, o agent.Options) http.Handler {
 	t.Helper()
 	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

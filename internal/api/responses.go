@@ -107,18 +107,18 @@ func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
 
 // respond tells a response that has begun: as a stream, as it is, or once it has ended.
 func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, stream, background bool) error {
-	enc, err := h.encoder(r, s, 0)
+	head, err := h.header(r, s, 0)
 	if err != nil {
 		return err
 	}
 	switch {
 	case stream:
-		h.tell(w, r, s, enc)
+		h.tell(w, r, s, head)
 		return nil
 	case background:
-		return h.show(w, r, s, enc)
+		return h.show(w, r, s, head)
 	}
-	acted, seen := false, int64(0)
+	enc, acted, seen := responses.NewEncoder(head), false, int64(0)
 	over := make(chan struct{})
 	close(over) // who waits for an approval is told so at once
 	run, err := h.await(r.Context(), s.run.ID, over, func(e event.Event) {
@@ -141,19 +141,26 @@ func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, str
 	return nil
 }
 
-// tell streams a response, whose encoder has seen nothing yet.
-func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) {
-	f := framesOf(enc)
-	f.ended = enc.Ended
+// tell streams a response.
+func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, head responses.Header) {
+	f, leave := shared(h, r, s.run.ID, head, responses.NewEncoder)
+	defer leave()
+	over, tell := false, f.append
+	f.append = func(buf []byte, e event.Event) []byte {
+		over = over || head.EndsWith(e) // the encoder that is shared may have gone on
+		return tell(buf, e)
+	}
+	f.ended = func() bool { return over }
 	h.follow(w, r, s.run.ID, 0, f)
 }
 
 // show is a response as it stands.
-func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, enc *responses.Encoder) error {
+func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, head responses.Header) error {
 	events, err := h.all(r.Context(), s.run.ID)
 	if err != nil {
 		return err
 	}
+	enc := responses.NewEncoder(head)
 	for _, e := range events {
 		enc.Encode(e)
 	}
@@ -183,15 +190,15 @@ func (h *Handler) response(w http.ResponseWriter, r *http.Request) error {
 		}
 		skip = int(n) + 1 // they count from 0
 	}
-	enc, err := h.encoder(r, s, skip)
+	head, err := h.header(r, s, skip)
 	if err != nil {
 		return err
 	}
 	if stream {
-		h.tell(w, r, s, enc)
+		h.tell(w, r, s, head)
 		return nil
 	}
-	return h.show(w, r, s, enc)
+	return h.show(w, r, s, head)
 }
 
 // cancelResponse is POST /v1/responses/{response_id}/cancel.
@@ -200,12 +207,12 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return notThere(err, "response_id")
 	}
-	enc, err := h.encoder(r, s, 0)
+	head, err := h.header(r, s, 0)
 	if err != nil {
 		return err
 	}
 	if _, err := h.stop(r, s.run.ID); err != nil && !errors.Is(err, errGone) {
 		return err
 	}
-	return h.show(w, r, s, enc)
+	return h.show(w, r, s, head)
 }

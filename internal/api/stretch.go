@@ -35,8 +35,8 @@ func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
 	return stretch{run, kept, span}, nil
 }
 
-// encoder tells s. Its events have to be given from the run's first on.
-func (h *Handler) encoder(r *http.Request, s stretch, skip int) (*responses.Encoder, error) {
+// header is what an encoder has to know to tell s.
+func (h *Handler) header(r *http.Request, s stretch, skip int) (responses.Header, error) {
 	head := responses.Header{
 		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
 		Previous: s.kept.Previous, Echo: s.kept.Echo, Span: s.Span, Skip: skip,
@@ -44,13 +44,13 @@ func (h *Handler) encoder(r *http.Request, s stretch, skip int) (*responses.Enco
 	if s.After > 0 {
 		events, err := h.all(r.Context(), s.run.ID)
 		if err != nil {
-			return nil, err
+			return responses.Header{}, err
 		}
 		head.Previous = responses.ID(s.run.ID, endingAt(events, s.After))
 	} else {
 		head.Lists = h.lists(r, s.kept)
 	}
-	return responses.NewEncoder(head), nil
+	return head, nil
 }
 
 // endingAt is the part of a run whose response ended with that event. Where the run took

@@ -41,20 +41,20 @@ func (h *Handler) waiting(r *http.Request, thread string, asks func(event.Interr
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended is the format of an encoder whose stream ends where the run comes to
-// wait for a person. Where it did and goes on already, the encoder does not see it.
-func (h *Handler) untilSuspended(r *http.Request, enc encoder) format {
-	over := false
-	f := framesOf(enc)
+// untilSuspended is f, whose stream ends where the run comes to wait for a person. Where it
+// did and goes on already, nothing is told of that; encoders go on as if it had not been.
+func (h *Handler) untilSuspended(r *http.Request, f format) format {
+	over, tell := false, f.append
 	f.append = func(buf []byte, e event.Event) []byte {
+		told := tell(buf, e)
 		if _, ok := e.Body.(event.Suspended); ok {
 			run, err := h.Log.Run(r.Context(), e.RunID)
 			if err != nil || run.Last.Seq != e.Seq {
-				return buf
+				return told[:len(buf)]
 			}
 			over = true
 		}
-		return appendFrames(buf, enc.Encode(e))
+		return told
 	}
 	f.ended = func() bool { return over }
 	return f

@@ -116,10 +116,11 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 
 // uiStream streams the run of head as its message.
 func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	f := h.untilSuspended(r, aisdk.NewEncoder(head))
+	f, leave := shared(h, r, head.RunID, head, aisdk.NewEncoder)
+	defer leave()
 	f.header = uiHeader
 	h.told.set(head.RunID, false)
-	if h.follow(w, r, head.RunID, 0, f) {
+	if h.follow(w, r, head.RunID, 0, h.untilSuspended(r, f)) {
 		h.told.set(head.RunID, true)
 	}
 }

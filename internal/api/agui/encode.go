@@ -9,8 +9,8 @@ import (
 )
 
 // Encoder turns the events of one run into the events of one AG-UI run. It must see all
-// of them, from the first of the run on; only a suspended event that others follow it
-// must not see, because nothing may follow the end of an AG-UI run.
+// of them, from the first of the run on. What it returns for a suspended event is the end
+// of a stream, which nothing may follow; what comes after it is the same as without it.
 type Encoder struct {
 	head   Header
 	seq    int64       // of the event that is being encoded

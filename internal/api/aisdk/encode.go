@@ -8,8 +8,8 @@ import (
 )
 
 // Encoder turns the events of one run into the chunks of one stream. It must see all of
-// them, from the first of the run on; only a suspended event that others follow it need
-// not see.
+// them, from the first of the run on. What it returns for a suspended event is the end of
+// a stream, and for those that follow the same as if there had not been any.
 type Encoder struct {
 	head   Header
 	seq    int64       // of the event that is being encoded
@@ -49,9 +49,6 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			"messageMetadata": chunk{"runId": enc.head.RunID, "threadId": enc.head.ThreadID}})
 	}
 	enc.encode(e.Body)
-	if e.Seq == enc.head.After {
-		enc.inStep = false // the stream before this one ended here
-	}
 	return enc.frames
 }
 
@@ -94,10 +91,12 @@ func (enc *Encoder) end(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
 		enc.release()
 	}
+	inStep := enc.inStep
 	enc.endStep()
 	switch b := body.(type) {
 	case event.Suspended:
 		enc.emit(chunk{"type": "finish", "finishReason": "tool-calls"})
+		enc.inStep = inStep // readers that go on were not told this
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
 		enc.emit(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{

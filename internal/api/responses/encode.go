@@ -138,7 +138,7 @@ func (enc *Encoder) encode(e event.Event) {
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
-		if e.Seq > enc.head.After && e.Seq < enc.head.Until {
+		if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
 			return // for an approval that this response had with others
 		}
 		enc.pause()

@@ -3,6 +3,8 @@ package responses
 import (
 	"strconv"
 	"strings"
+
+	"answerd/internal/event"
 )
 
 // Ids tell where they belong: clients send back nothing else. A run that waits for
@@ -17,6 +19,12 @@ type Span struct {
 	After int64 // the event after which it begins, 0 being the start
 	// Until is an event before which it does not end, although the run waits; 0 for none.
 	Until int64
+}
+
+// EndsWith reports whether that part of a run comes to its end with e, before the run does.
+func (s Span) EndsWith(e event.Event) bool {
+	_, waits := e.Body.(event.Suspended)
+	return waits && e.Seq > s.After && e.Seq >= s.Until
 }
 
 // ID is the id of the response that tells that part of a run.

@@ -1,0 +1,166 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
+	"answerd/internal/llm/llmtest"
+)
+
+// speaks is a model that adds, and then says 2 kB with every word it is given.
+func speaks(words <-chan int) llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), func(w http.ResponseWriter, r *http.Request) {
+		for {
+			select {
+			case n, more := <-words:
+				if !more {
+					llmtest.Stream(w, "stop", map[string]any{"content": "."})
+					return
+				}
+				for range n {
+					llmtest.Stream(w, "", map[string]any{"content": strings.Repeat("word ", 400)})
+				}
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+}
+
+// Twenty readers of one run in a face: from its start and in the middle of it, some that
+// leave, one that takes nothing until all is over. Each gets what a lone reader of the run
+// gets when it has ended, byte for byte.
+func TestReadersWhoShareWhatIsEncodedGetWhatALoneOneGets(t *testing.T) {
+	for name, ask := range map[string]struct{ path, body string }{
+		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
+		"aisdk":     {"/api/chat", says("c", "And?")},
+		"agui":      {"/agui", aguiInput("r", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			words := make(chan int)
+			house := agenttest.Build(t, speaks(words), nil)
+			server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: time.Hour}))
+			server.Listener = patients{server.Listener, func(string, time.Duration) {}} // who takes nothing stalls: no room for all of it
+			server.Start()
+			t.Cleanup(server.Close)
+			s := &service{House: house, Server: server}
+			read := func(ctx context.Context) *http.Response {
+				return s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k")
+			}
+			speak := func(n int) {
+				select {
+				case words <- n:
+				case <-ctx.Done():
+					t.Fatal("nobody listens to the model's words")
+				}
+			}
+			var all sync.WaitGroup
+			got := make([][]byte, 20)
+			enter := func(from, to int) {
+				for i := range got[from:to] {
+					resp := read(ctx)
+					all.Go(func() {
+						var err error
+						if got[from+i], err = io.ReadAll(resp.Body); err != nil {
+							t.Errorf("reader %d: %v", from+i, err)
+						}
+					})
+				}
+			}
+			stalled := read(ctx)
+			enter(0, 7)
+			leaving, leave := context.WithCancel(ctx)
+			defer leave()
+			var gone []*http.Response
+			for range 4 {
+				gone = append(gone, read(leaving))
+			}
+			speak(80)
+			for _, resp := range gone { // in the middle of what is said
+				if _, err := io.CopyN(io.Discard, resp.Body, 40<<10); err != nil {
+					t.Fatal(err)
+				}
+			}
+			enter(7, 14)
+			speak(1)
+			leave()
+			speak(80)
+			enter(14, 19)
+			speak(80)
+			close(words)
+			all.Wait() // for nobody who takes nothing
+			var err error
+			if got[19], err = io.ReadAll(stalled.Body); err != nil {
+				t.Fatal(err)
+			}
+			want, err := io.ReadAll(read(ctx).Body)
+			if err != nil || len(want) < 400<<10 {
+				t.Fatalf("%d bytes: %v", len(want), err)
+			}
+			for i, said := range got {
+				if !bytes.Equal(said, want) {
+					n := 0
+					for n < min(len(said), len(want)) && said[n] == want[n] {
+						n++
+					}
+					t.Errorf("reader %d got %d bytes of %d, alike up to %d: %.300s", i, len(said), len(want), n, said[n:])
+				}
+			}
+		})
+	}
+}
+
+// Where a run waits for a person, and where it waited and has gone on, too.
+func TestReadersOfARunThatWaitsGetWhatALoneOneGets(t *testing.T) {
+	for name, ask := range map[string]struct{ path, body string }{
+		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
+		"aisdk":     {"/api/chat", strings.TrimSuffix(says("c", "And?"), "}") + `,"approvals":true}`},
+		"agui":      {"/agui", aguiInput("r", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := bounded(t)
+			s := serve(t, adds(), nil, nil, needsApproval)
+			together := func() string {
+				var all sync.WaitGroup
+				got := make([]string, 10)
+				for i := range got {
+					resp := s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k")
+					all.Go(func() {
+						said, err := io.ReadAll(resp.Body)
+						if got[i] = string(said); err != nil || resp.StatusCode != http.StatusOK {
+							t.Errorf("%s: %v", resp.Status, err)
+						}
+					})
+				}
+				all.Wait()
+				lone := read(t, s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k"))
+				for i, said := range got {
+					if said != lone {
+						t.Errorf("reader %d got %s, want %s", i, said, lone)
+					}
+				}
+				return lone
+			}
+			waits := together()
+			run := newestRun(t, s)
+			open := decode[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+run, ""), 200).Interrupts
+			read(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+open[0].ID+`","approved":true}`))
+			read(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
+			// A response ends where it came to wait; the others are told from the beginning.
+			if over := together(); (over == waits) != (name == "responses") {
+				t.Errorf("once it has gone on: %s", over)
+			}
+		})
+	}
+}
