@@ -27,18 +27,21 @@ func growth(ctx context.Context, h *house) (_ string, err error) {
 	l := newLoad(service.url, row{script: script{Tokens: 64, Tools: 10}})
 	defer l.client.CloseIdleConnections()
 	cost := func() (float64, error) {
-		if err := turnOver(ctx, service, l); err != nil {
+		// From one collection to the next, which has to follow all that is open: its share is what
+		// it is, and not all or nothing.
+		if _, err := turnOver(ctx, service, l); err != nil {
 			return 0, err
 		}
-		var each []float64
-		for range 5 {
-			f, err := slice(ctx, service, l, 16, 700*time.Millisecond)
-			if err != nil {
-				return 0, err
-			}
-			each = append(each, ms(f.cpu))
+		before, err := service.cpu()
+		if err != nil {
+			return 0, err
 		}
-		return median(each), nil
+		answers, err := turnOver(ctx, service, l)
+		if err != nil {
+			return 0, err
+		}
+		after, err := service.cpu()
+		return ms(after-before) / float64(answers), err
 	}
 	alone, err := cost()
 	if err != nil {
@@ -79,7 +82,7 @@ func growth(ctx context.Context, h *house) (_ string, err error) {
 	holds = nil
 	time.Sleep(returnTime)
 	for range 2 { // with new runs the old ones go, and then what they held is collected
-		if err := turnOver(ctx, service, l); err != nil {
+		if _, err := turnOver(ctx, service, l); err != nil {
 			return "", err
 		}
 	}
@@ -89,17 +92,19 @@ func growth(ctx context.Context, h *house) (_ string, err error) {
 }
 
 // turnOver asks until as much was allocated as the service has memory, and so collected once
-// at least: new memory is dearer than memory that was used before.
-func turnOver(ctx context.Context, p *process, l *load) error {
+// at least, and returns how often: new memory is dearer than memory that was used before.
+func turnOver(ctx context.Context, p *process, l *load) (answers int, err error) {
 	size, err := p.resident()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	_, before, err := p.garbage()
 	for now := before; err == nil && now < before+float64(size); _, now, err = p.garbage() {
-		if _, err := l.run(ctx, 16, time.Second); err != nil {
-			return err
+		all, err := l.run(ctx, 16, time.Second)
+		if err != nil {
+			return 0, err
 		}
+		answers += len(all)
 	}
-	return err
+	return answers, err
 }
