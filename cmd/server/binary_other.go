@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// giveBackBinary does nothing where nobody has looked how.
+func giveBackBinary() {}
