@@ -139,11 +139,19 @@ func (l *loop) prepare(ctx context.Context) (err error) {
 	return err
 }
 
+// offers are the tools that the model may call.
+func (l *loop) offers(last bool) []llm.Tool {
+	if last {
+		return nil
+	}
+	return l.offered
+}
+
 func (l *loop) request(turn int, last bool) llm.Request {
-	req := l.run.req
+	req := &l.run.req
 	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling}
-	if !last && len(l.offered) > 0 {
-		r.Tools, r.ToolChoice = l.offered, llm.Auto
+	if tools := l.offers(last); len(tools) > 0 {
+		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
 			// Only the first turn: a model that must always call never answers.
 			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool

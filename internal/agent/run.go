@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
@@ -94,7 +95,7 @@ func (a *Agent) execute(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.contain(r)
-	ctx, span := a.Tracer.Start(r.ctx, "tool_calling_loop")
+	ctx, _ := a.Tracer.Start(r.ctx, "tool_calling_loop")
 	seconds := r.req.Budget.Seconds
 	if r.past != nil {
 		r.clock.remember(r.past.used, r.past.told["seconds"])
@@ -108,6 +109,13 @@ func (a *Agent) execute(r *run, lost error) {
 	if err == nil {
 		end, err = l.answer(ctx)
 	}
+	a.conclude(ctx, l, end, err, lost)
+}
+
+// conclude writes the end that a run has come to, unless it was left, ends the span of ctx,
+// and lets go of the run.
+func (a *Agent) conclude(ctx context.Context, l *loop, end event.Body, err, lost error) {
+	r, span := l.run, trace.SpanFromContext(ctx)
 	if r.gone() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
 			end = a.failure(ctx, r, l, err)
@@ -134,9 +142,9 @@ func (a *Agent) execute(r *run, lost error) {
 	}
 	span.End()
 	a.retire(r)
-	a.metrics.ended(a.ctx, end, time.Since(started))
+	a.metrics.ended(a.ctx, end, time.Since(l.started))
 	a.Logger.InfoContext(ctx, "run ended", "run_id", r.ID, "outcome", string(end.Type()),
-		"steps", l.step, "tool_calls", len(l.meta.ToolNames), "duration_ms", time.Since(started).Milliseconds())
+		"steps", l.step, "tool_calls", len(l.meta.ToolNames), "duration_ms", time.Since(l.started).Milliseconds())
 }
 
 // finish writes the terminal event, with which the run's job is done.

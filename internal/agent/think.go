@@ -44,10 +44,11 @@ type speaker struct {
 // think makes one model call and appends what it says as it says it. A conversation that
 // the model cannot take is shortened first, and once more if its provider finds so.
 func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
+	tools := l.offers(last)
 	if s := l.past.step(l.step + 1); s != nil {
-		return l.recall(s, l.request(turn, last).Tools), nil
+		return l.recall(s, tools), nil
 	}
-	if err := l.makeRoom(ctx, l.request(turn, last).Tools); err != nil {
+	if err := l.makeRoom(ctx, tools); err != nil {
 		return reply{}, err
 	}
 	l.step++
@@ -57,15 +58,14 @@ func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
 		return reply{}, err
 	}
 	parts := l.parts
-	r := l.request(turn, last)
-	err := s.listen(ctx, r)
+	err := s.listen(ctx, turn)
 	if err != nil && l.parts == parts && len(s.calls) == 0 {
-		again, failed := l.retryShorter(ctx, err, r.Tools)
+		again, failed := l.retryShorter(ctx, err, tools)
 		switch {
 		case failed != nil:
 			return reply{}, failed
 		case again:
-			err = s.listen(ctx, l.request(turn, last))
+			err = s.listen(ctx, turn)
 		}
 	}
 	if err != nil {
@@ -90,8 +90,8 @@ func (l *loop) think(ctx context.Context, turn int, last bool) (reply, error) {
 }
 
 // listen appends one answer of the model's, part by part.
-func (s *speaker) listen(ctx context.Context, r llm.Request) error {
-	for part, err := range s.agent.Model.Stream(ctx, r) {
+func (s *speaker) listen(ctx context.Context, turn int) error {
+	for part, err := range s.agent.Model.Stream(ctx, s.request(turn, s.last)) {
 		if err == nil {
 			err = s.say(ctx, part)
 		}

@@ -4,7 +4,7 @@ import "iter"
 
 // blockLen is how many events lie together. In one slice for all of them, a run that grows
 // copies its events again and again, which was a sixth of the cost of an append.
-const blockLen = 16
+const blockLen = 32
 
 // memoryEvents are the events that are kept of a run, one after the other. Event number n lies
 // at (n-1) % blockLen of its block. What a block has is neither changed nor moved, so

@@ -51,7 +51,7 @@ func BenchmarkRequestBody(b *testing.B) {
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := requestBody(r, &cache); err != nil {
+				if _, err := requestBody(&r, &cache); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -103,7 +103,7 @@ func (m *OpenAI) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 		// The requests are made under the span, so that a tracing transport nests below it
 		// and sends it on as the parent.
 		ctx, call := m.telemetry.begin(ctx, r.Model)
-		err := m.stream(ctx, r, func(p Part) bool {
+		err := m.stream(ctx, &r, func(p Part) bool {
 			call.part(ctx, p)
 			return yield(p, nil)
 		})
@@ -115,7 +115,7 @@ func (m *OpenAI) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 }
 
 // stream makes one answer out of as many tries as it may take.
-func (m *OpenAI) stream(ctx context.Context, r Request, emit emitter) error {
+func (m *OpenAI) stream(ctx context.Context, r *Request, emit emitter) error {
 	body, err := requestBody(r, &m.tools)
 	if err != nil {
 		return failed(ModelError, publicRefused, err)
@@ -128,14 +128,20 @@ func (m *OpenAI) stream(ctx context.Context, r Request, emit emitter) error {
 		if !errors.As(err, &f) {
 			return err
 		}
-		delay, ok := retryDelay(try, f.after, time.Now())
-		if !f.again || !ok || try >= m.retries {
-			return f.err
-		}
-		m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
-			slog.String("model", r.Model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
-		if err := wait(ctx, delay); err != nil {
+		if err := m.pause(ctx, r.Model, try, f); err != nil {
 			return err
 		}
 	}
+}
+
+// pause waits until it is time for another try. Its error is what the answer ends with: f
+// itself, if another try is of no use.
+func (m *OpenAI) pause(ctx context.Context, model string, try int, f *failure) error {
+	delay, ok := retryDelay(try, f.after, time.Now())
+	if !f.again || !ok || try >= m.retries {
+		return f.err
+	}
+	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
+		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
+	return wait(ctx, delay)
 }

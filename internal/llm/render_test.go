@@ -11,7 +11,7 @@ func BenchmarkLongConversation(b *testing.B) {
 	var cache toolCache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := requestBody(r, &cache); err != nil {
+		if _, err := requestBody(&r, &cache); err != nil {
 			b.Fatal(err)
 		}
 	}

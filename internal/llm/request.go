@@ -36,7 +36,7 @@ type wireChoice struct {
 	} `json:"function"`
 }
 
-func wireToolChoice(r Request) any {
+func wireToolChoice(r *Request) any {
 	if r.ToolChoice == Required && r.MustCall != "" {
 		c := wireChoice{Type: "function"}
 		c.Function.Name = r.MustCall
@@ -76,7 +76,7 @@ type wireFunction struct {
 // requestBody renders r. A tool_choice without tools is an error at most endpoints,
 // so it is sent with tools only; and None with tools offered sends both, for models
 // that refuse a history with calls when they are shown no tools.
-func requestBody(r Request, cache *toolCache) ([]byte, error) {
+func requestBody(r *Request, cache *toolCache) ([]byte, error) {
 	head := wireRequest{
 		Model:         r.Model,
 		Stream:        true,
