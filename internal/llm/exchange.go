@@ -10,10 +10,6 @@ import (
 	"net/http"
 
 	"answerd/internal/sse"
-
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/packages/param"
 )
 
 // Bounds of one reply, beside those of the answer that it holds.
@@ -40,20 +36,17 @@ func (m *OpenAI) try(ctx context.Context, body []byte, emit emitter) error {
 	w := newWatch(cancel, m.firstByte, m.idle)
 	defer w.stop()
 
-	res, err := m.post(reqCtx, w, body)
-	if res != nil && res.Body != nil {
-		defer res.Body.Close()
-	}
 	a := &assembler{emit: emit}
-	switch {
-	// A status that came before a cut still says more than the cut.
-	case res != nil && ctx.Err() == nil && context.Cause(reqCtx) == nil && (res.StatusCode < 200 || res.StatusCode > 299):
-		return replyFailure(res)
-	case err != nil:
-		err = connectFailure(err)
-	default:
-		err = m.read(a, w, res)
+	res, err := m.post(reqCtx, w, body)
+	if err != nil {
+		return m.settle(ctx, context.Cause(reqCtx), w, a, connectFailure(err))
 	}
+	defer res.Body.Close()
+	// A status that came before a cut still says more than the cut.
+	if ctx.Err() == nil && context.Cause(reqCtx) == nil && (res.StatusCode < 200 || res.StatusCode > 299) {
+		return replyFailure(res)
+	}
+	err = m.read(a, w, res)
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
@@ -88,69 +81,25 @@ func (m *OpenAI) settle(ctx context.Context, cause error, w *watch, a *assembler
 
 // connectFailure is the failure of a request that got no reply.
 func connectFailure(err error) error {
-	f := &failure{err: failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))}
-	if errors.As(err, new(unsent)) {
-		f.again, f.err.Retryable = true, true
-	}
+	f := &failure{err: failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err)), again: true}
+	f.err.Retryable = true
 	return f
 }
 
-// post sends body. The reply's own body is bounded and under w. A reply can come along
-// with an error, where its status is 4xx or 5xx.
+// post sends body. The reply's own body is bounded and under w.
 func (m *OpenAI) post(ctx context.Context, w *watch, body []byte) (*http.Response, error) {
-	var res *http.Response
-	_, err := m.chat.New(ctx, noParams,
-		option.WithHTTPClient(&client{m.transport, w, body}),
-		option.WithResponseBodyInto(&res)) // the reply as it is, for us to decode
-	return res, err
-}
-
-// noParams is what the SDK is given to encode in place of the body that client sends: of
-// params without anything in them it makes a JSON object by reflection each time.
-var noParams = param.NullStruct[openai.ChatCompletionNewParams]()
-
-// client sends one request for the SDK.
-type client struct {
-	transport http.RoundTripper
-	watch     *watch
-	body      []byte
-}
-
-// unsent is an error of the HTTP client's. Others are the SDK's, over a request that cannot
-// be made at all, and come again with every try.
-type unsent struct{ error }
-
-func (u unsent) Unwrap() error { return u.error }
-
-// Do implements option.HTTPClient. It uses the transport itself: an http.Client would copy
-// all headers, so that it can follow redirects, which would carry the key and the prompt
-// to another host; without it, and with params that are encoded already, a request costs a
-// tenth less of all that an answer does.
-func (c *client) Do(req *http.Request) (*http.Response, error) {
-	_ = req.Body.Close() // what the SDK has encoded
+	req := m.request.WithContext(ctx) // which shares its header: no RoundTripper may write to it
 	// As net/http knows this kind of reader, it sends header and body in one write.
-	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(c.body)), int64(len(c.body))
-	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }
-	if u := req.URL.User; u != nil && req.Header.Get("Authorization") == "" {
-		password, _ := u.Password()
-		req.SetBasicAuth(u.Username(), password)
-	}
-	res, err := c.transport.RoundTrip(req)
+	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	// The transport itself: an http.Client would copy the header, so that it can follow
+	// redirects, which would carry the key and the prompt to another host.
+	res, err := m.transport.RoundTrip(req)
 	if err != nil {
-		return nil, unsent{err}
+		return nil, err
 	}
-	res.Body = &watchedBody{ReadCloser: res.Body, watch: c.watch, left: maxStream}
-	if res.StatusCode >= 400 {
-		// The SDK reads an error's body to its end, however far that is.
-		res.Body = readCloser{io.LimitReader(res.Body, maxErrorBody), res.Body}
-	}
+	res.Body = &watchedBody{ReadCloser: res.Body, watch: w, left: maxStream}
 	return res, nil
-}
-
-// readCloser reads from one and closes another: a limited reader has no Close.
-type readCloser struct {
-	io.Reader
-	io.Closer
 }
 
 // read hands out the parts of a reply with a good status.

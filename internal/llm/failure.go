@@ -86,6 +86,7 @@ func statusFailure(status int, said []byte) *failure {
 // replyFailure is the failure of a reply whose status is not 2xx.
 func replyFailure(res *http.Response) *failure {
 	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
+	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // what is left decides about the connection only
 	f := statusFailure(res.StatusCode, said)
 	if err != nil {
 		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)

@@ -399,3 +399,16 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 		}
 	}
 }
+
+// What is left of an error's text is read, within bounds: the next request need not connect anew.
+func TestAConnectionIsUsedAgainAfterAnError(t *testing.T) {
+	s, m := play(t, OpenAIConfig{}, status(400, strings.Repeat("no ", 10<<10)), sends(hello))
+	_, err := ask(t.Context(), m, question)
+	wantError(t, err, ModelError)
+	if _, err := ask(t.Context(), m, question); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.received(); r[0].from != r[1].from {
+		t.Error("a second connection")
+	}
+}

@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
 	"time"
 
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -50,8 +49,8 @@ const (
 type OpenAI struct {
 	transport http.RoundTripper
 	conns     *http.Transport // below transport
-	chat      openai.ChatCompletionService
-	key       string
+	request   *http.Request   // what all have in common
+	unable    error           // why there is none
 	firstByte time.Duration
 	idle      time.Duration
 	retries   int
@@ -75,20 +74,13 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 	m := &OpenAI{
 		transport: transport,
 		conns:     own,
-		key:       cfg.APIKey,
 		firstByte: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idle:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
 		retries:   max(cfg.MaxRetries, 0),
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry: newTelemetry(cfg, base),
 	}
-	// The service and not openai.NewClient, which reads OPENAI_* from the environment:
-	// a key meant for OpenAI would go to whatever endpoint is configured here.
-	m.chat = openai.NewChatCompletionService(
-		option.WithBaseURL(base),
-		option.WithAPIKey(cfg.APIKey),
-		option.WithMaxRetries(0), // one budget, ours: the SDK's own default makes three requests of one
-	)
+	m.request, m.unable = prototype(base, cfg.APIKey)
 	return m
 }
 
@@ -116,6 +108,9 @@ func (m *OpenAI) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 
 // stream makes one answer out of as many tries as it may take.
 func (m *OpenAI) stream(ctx context.Context, r *Request, emit emitter) error {
+	if m.unable != nil {
+		return failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", m.unable))
+	}
 	body, err := requestBody(r, &m.tools)
 	if err != nil {
 		return failed(ModelError, publicRefused, err)

@@ -154,3 +154,18 @@ func TestToolsAreRenderedAgainOnlyWhenTheyChange(t *testing.T) {
 		t.Error("the first tools came back changed")
 	}
 }
+
+// Gateways are often behind a name and password in their address. A key of the endpoint's comes first.
+func TestANameAndPasswordInTheAddressAreSent(t *testing.T) {
+	for key, want := range map[string]string{"": "Basic dXNlcjpwYXNz", "k": "Bearer k"} {
+		s, _ := play(t, OpenAIConfig{}, sends(hello))
+		m := NewOpenAI(OpenAIConfig{BaseURL: strings.Replace(s.URL, "://", "://user:pass@", 1) + "/v1", APIKey: key})
+		t.Cleanup(m.Close)
+		if _, err := ask(t.Context(), m, question); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.received()[0].header.Get("Authorization"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
