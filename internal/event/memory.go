@@ -209,7 +209,8 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
 	}
-	if over := m.bytes.Load() - m.maxBytes; over > 0 {
+	// While others have ended there is room, whatever was appended since the loop found some.
+	if over := m.bytes.Load() - m.maxBytes; over > 0 && (len(m.ended) == 0 || m.ended[0] == r) {
 		// Some more than needed, so that a long run does not copy its events at
 		// every append.
 		m.bytes.Add(-r.trim(over + m.maxBytes/16))
