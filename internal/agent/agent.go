@@ -212,7 +212,6 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	}
 	go func() {
 		defer a.runs.Done()
-		growStack()
 		a.execute(ru, nil)
 	}()
 	return a.Log.Run(ctx, rec.ID)
