@@ -36,7 +36,9 @@ type Memory struct {
 	maxBytes  int64
 	bytes     atomic.Int64 // of all events and results kept
 
-	runs *memoryRuns // until they are gone
+	// runs are *memoryRun by id, until they are gone. Every append and every reader looks
+	// here: a lock, even one for readers, is a line of memory that all cores fight for.
+	runs sync.Map
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
@@ -85,10 +87,7 @@ func NewMemory(o MemoryOptions) *Memory {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	return &Memory{
-		mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes,
-		runs: newMemoryRuns(), keys: make(map[ownedKey]*memoryRun),
-	}
+	return &Memory{mark: strings.ToLower(rand.Text()[:markLength]), retention: o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*memoryRun)}
 }
 
 // Create implements Log. It is also where runs past their retention go: a log to
@@ -101,7 +100,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.expireLocked(now)
-	if m.runs.get(r.ID) != nil {
+	if _, ok := m.runs.Load(r.ID); ok {
 		return ErrExists
 	}
 	if _, ok := m.gone.owner(r.ID); ok {
@@ -116,7 +115,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		m.keys[key] = made
 	}
 	m.made++
-	m.runs.put(made)
+	m.runs.Store(r.ID, made)
 	m.bytes.Add(made.bytes)
 	return nil
 }
@@ -348,8 +347,8 @@ func (m *Memory) expired(r *memoryRun) bool {
 }
 
 func (m *Memory) run(id string) (*memoryRun, error) {
-	if r := m.runs.get(id); r != nil {
-		return r, nil
+	if r, ok := m.runs.Load(id); ok {
+		return r.(*memoryRun), nil
 	}
 	if _, gone := m.buried(id); gone {
 		return nil, ErrGone

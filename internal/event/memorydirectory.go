@@ -19,8 +19,8 @@ func (m *Memory) Runs(_ context.Context, f Filter) (RunPage, error) {
 		before = n
 	}
 	var found []*memoryRun
-	for r := range m.runs.all() {
-		if r.number < before && r.run.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.run.ThreadID) {
+	for _, v := range m.runs.Range {
+		if r := v.(*memoryRun); r.number < before && r.run.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.run.ThreadID) {
 			found = append(found, r)
 		}
 	}
@@ -67,8 +67,9 @@ func (m *Memory) Keyed(_ context.Context, owner Owner, key string) (Run, error) 
 func (m *Memory) Delete(_ context.Context, run string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.runs.get(run); r != nil {
-		m.buryLocked(r)
+	v, ok := m.runs.Load(run)
+	if ok {
+		m.buryLocked(v.(*memoryRun))
 		return nil
 	}
 	if _, gone := m.gone.owner(run); gone {

@@ -60,7 +60,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 		r.job.disarmLocked()
 	}
 	m.gone.put(r.run.ID, r.run.Owner)
-	m.runs.drop(r.run.ID)
+	m.runs.Delete(r.run.ID)
 	wake(&r.more)
 	wake(&r.inbox.more)
 }

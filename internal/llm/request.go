@@ -12,7 +12,7 @@ import (
 	"answerd/internal/jsontext"
 )
 
-// The request goes to the SDK as finished bytes. Its own parameter types cost 15 ms
+// The body is written here, and not from the SDK's parameter types: they cost 15 ms
 // to marshal with 1,000 tools and joined bytes 0.3 (facts/performance.md), and they
 // would model a schema again that is to pass through whole.
 
