@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // answering is a script whose calls are answered at once.
@@ -229,7 +230,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "keep_t"})
 	must(t, res, err)
-	before := runtime.NumGoroutine()
+	before := goleak.IgnoreCurrent()
 	for i := range 100 {
 		reload(t, c, keep, ServerConfig{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
 			ServerConfig{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
@@ -242,8 +243,5 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	if n := len(c.names.entries); n != 1 {
 		t.Errorf("%d lists of tools", n)
 	}
-	// The servers that were left may still see their connections end.
-	if after := runtime.NumGoroutine(); after > before+20 {
-		t.Errorf("%d goroutines before, %d after", before, after)
-	}
+	goleak.VerifyNone(t, before) // which waits for the servers that were left to see their connections end
 }
