@@ -19,6 +19,9 @@ const (
 // that holds much the same text again.
 const eventOverhead = 160
 
+// runOverhead is what a run costs besides its events, the empty rest of its pages included.
+const runOverhead = 4 << 10
+
 // MemoryOptions bounds a Memory log. The zero value has the defaults.
 type MemoryOptions struct {
 	// Retention is how long a run is kept after its last event.
@@ -60,21 +63,19 @@ type memoryRun struct {
 	number int64 // of the run, in the order of creation
 	began  time.Time
 
-	writing sync.Mutex // guards next, ts and sheet, and appends one event at a time; taken before mu
+	writing sync.Mutex // guards next and ts, and appends one event at a time; taken before mu
 	next    int64      // number of the event to come
 	ts      stamp      // of the newest event
-	sheet   page       // that the newest event is on
 
-	mu     sync.Mutex // guards the fields below
-	run    Run        // without Last, which is the newest of the events
-	events memoryEvents
-	bytes  int64 // of events, results and inputs
+	mu     sync.Mutex   // guards the fields below
+	run    Run          // without Last, which is the newest of the events
+	events memoryEvents // packed and pages change with writing held, too
+	bytes  int64        // of events, results and inputs
 	kept   keptResults
 	inbox  memoryInbox
 	notes  []Note
 	job    *memoryJob // nil for a run that was never held, or is done
 	ended  time.Time  // when the terminal event came; zero before
-	read   bool       // somebody has read events
 	gone   bool       // buried: only run is left
 	more   chan struct{}
 }
@@ -107,7 +108,8 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, events: memoryEvents{first: 1}, bytes: int64(len(r.Request))}
+	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, bytes: int64(len(r.Request)) + runOverhead,
+		events: memoryEvents{run: r.ID, began: now.UnixMilli(), first: 1, packed: true}}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -146,22 +148,18 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
-	on := r.page(encodedSize(e.RunID, b, fields))
-	e.JSON = on.write(e.RunID, e.Seq, r.ts.digits(e.Time), b, fields)
-	size = int64(len(e.JSON)) + eventOverhead
+	on, size := r.write(&e, fields)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.openLocked(); err != nil {
 		return 0, 0, err
 	}
 	r.next++
-	if on.number != r.sheet.number {
-		r.events.keep(r.sheet)
-	}
-	r.sheet = on
-	r.events.append(e)
+	r.events.append(on, e)
 	if e.Terminal() {
-		r.ended = now
+		if r.ended = now; r.events.packed {
+			r.events.pack()
+		}
 	}
 	r.bytes += size
 	wake(&r.more)
@@ -199,10 +197,8 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	if ended {
 		m.ended = append(m.ended, r)
 		due = m.duePacksLocked(time.Now())
-		if r.wasRead() {
+		if !r.isPacked() {
 			m.unpacked = append(m.unpacked, r)
-		} else {
-			due = append(due, r)
 		}
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
@@ -220,12 +216,16 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 // trim drops the oldest results of r, and then its oldest events, at least want bytes
 // of them or all but the newest event, and returns how many bytes went.
 func (r *memoryRun) trim(want int64) (freed int64) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if freed = r.kept.drop(want); freed >= want {
 		r.bytes -= freed
 		return freed
 	}
+	grown := r.unpackLocked()
+	want += grown
 	n := int64(0)
 	for e := range r.events.all() {
 		if freed >= want || e.Seq == r.events.last {
@@ -236,7 +236,7 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 	}
 	r.events.drop(n)
 	r.bytes -= freed
-	return freed
+	return freed - grown
 }
 
 // relieveEvery is how long a relief is given time to be felt: until something is collected.
@@ -285,6 +285,11 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 		return Page{}, err
 	}
 	r.mu.Lock()
+	if r.events.packed && r.ended.IsZero() {
+		r.mu.Unlock()
+		m.account(r, r.unpack(), false)
+		r.mu.Lock()
+	}
 	defer r.mu.Unlock()
 	switch {
 	case m.expired(r):
@@ -294,7 +299,6 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case seq < r.events.first-1:
 		return Page{}, ErrGone
 	}
-	r.read = true
 	events, err := r.events.after(seq)
 	if err != nil {
 		return Page{}, err

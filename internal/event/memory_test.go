@@ -237,9 +237,12 @@ func benchmarkMemoryAppend(b *testing.B, readers int) {
 				b.Fatal(err)
 			}
 			run := id
+			var begun sync.WaitGroup
+			begun.Add(readers)
 			for range readers {
-				following.Go(func() { followToItsEnd(b, log, run) })
+				following.Go(func() { followToItsEnd(b, log, run, begun.Done) })
 			}
+			begun.Wait() // or the run is over before they are scheduled
 		}
 		if _, err := log.Append(b.Context(), id, body); err != nil {
 			b.Fatal(err)
@@ -251,10 +254,15 @@ func benchmarkMemoryAppend(b *testing.B, readers int) {
 	following.Wait()
 }
 
-// followToItsEnd reads a run as it grows; one that is no longer kept is over, too.
-func followToItsEnd(b *testing.B, log event.Log, id string) {
+// followToItsEnd reads a run as it grows, and says when it has begun; one that is no longer
+// kept is over, too.
+func followToItsEnd(b *testing.B, log event.Log, id string, begun func()) {
 	for pos := int64(0); ; {
 		page, err := log.After(context.Background(), id, pos)
+		if pos == 0 {
+			begun()
+			begun = func() {}
+		}
 		switch {
 		case errors.Is(err, event.ErrGone), err == nil && page.Ended:
 			return

@@ -5,26 +5,73 @@ import (
 	"time"
 )
 
-// A log keeps ended runs for an hour, and nearly nobody reads them again. As events they are
-// some five pointers each, which every garbage collection follows: a sixth of all CPU time
-// went into that. So a run that has ended is packed: the events go, and are made again out
-// of their JSON, into which no collection looks, for whoever comes.
+// As events, a run is some five pointers for each of them, which every garbage collection
+// follows, and as JSON ten times the words of the model. So it is packed as long as nobody
+// reads it, which is all its life where a whole answer is waited for, and again when it has
+// ended: then there are no events but the newest, and others are made out of the pages, into
+// which no collection looks, for whoever comes. To keep events of ended runs was a sixth of
+// all CPU time.
 
 // packAfter is how long after its end a run is packed that has readers: nearly all of them
-// have read it by then. One that nobody read is packed at once; who waited for its end needs
-// the newest event only. What is not packed yet is most of what collections have to follow.
+// have read it by then. What is not packed yet is most of what collections have to follow.
 const packAfter = 100 * time.Millisecond
 
-// pack lets go of all events but the newest, of which a run's status is asked. They end on
-// the page last, of which nothing is kept that is mostly empty: a short run has no other.
-func (m *memoryEvents) pack(last page) {
-	newest := m.newestInBlocks()
-	if cap(last.text) > 2*len(last.text) {
+// saying is what an event says, and when it was said in milliseconds since the Unix epoch.
+type saying struct {
+	ms   int64
+	body Body
+}
+
+// unpack makes the events of a run that goes on, once for all who read it from now on. It
+// returns by how many bytes the log grows.
+func (r *memoryRun) unpack() (grown int64) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unpackLocked()
+}
+
+func (r *memoryRun) unpackLocked() (grown int64) {
+	if !r.events.packed || r.gone || !r.ended.IsZero() {
+		return 0
+	}
+	packed := r.events
+	r.events = memoryEvents{run: packed.run, began: packed.began, first: packed.first}
+	// A stream is read from its start on: nothing is short yet, and no JSON moves.
+	stays := int64(len(packed.said)) == packed.last
+	for _, p := range packed.pages {
+		for seq, rec := range p.records() {
+			if rec.shape != whole {
+				e := packed.short(seq, rec)
+				on, size := r.write(&e, nil)
+				r.events.append(on, e)
+				grown += size - int64(headBytes+len(rec.text))
+				continue
+			}
+			said := packed.said[0]
+			packed.said = packed.said[1:]
+			e, on := Event{RunID: packed.run, Seq: seq, Time: said.ms, Body: said.body, JSON: rec.text}, p
+			if !stays {
+				on = r.events.page(seq, len(rec.text))
+				e.JSON = on.copy(rec.text)
+			}
+			r.events.append(on, e)
+		}
+	}
+	r.bytes += grown
+	return grown
+}
+
+// pack lets go of all events but the newest, of which a run's status is asked, and of what
+// is empty of the last page: a short run has no other.
+func (m *memoryEvents) pack() {
+	newest, _ := m.end()
+	if last := &m.pages[len(m.pages)-1]; cap(last.text) > 2*len(last.text) {
 		last.text = slices.Clone(last.text)
 		newest.JSON = last.text[len(last.text)-len(newest.JSON):]
 	}
-	m.pages = append(m.pages, last)
-	m.newest, m.packed, m.blocks = newest, true, nil
+	m.newest, m.packed, m.blocks, m.said = newest, true, nil, nil
 }
 
 // duePacksLocked takes runs that ended long enough ago out of the queue: two for each that
@@ -38,10 +85,10 @@ func (m *Memory) duePacksLocked(now time.Time) (due []*memoryRun) {
 	return due
 }
 
-func (r *memoryRun) wasRead() bool {
+func (r *memoryRun) isPacked() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.read
+	return r.events.packed
 }
 
 // pack packs a run that has ended.
@@ -51,7 +98,6 @@ func (r *memoryRun) pack() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.gone {
-		r.events.pack(r.sheet)
+		r.events.pack()
 	}
-	r.sheet = page{}
 }

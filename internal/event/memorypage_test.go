@@ -53,8 +53,8 @@ func TestEventsAreTheSameOnWhateverPageTheyLie(t *testing.T) {
 			}
 		}
 		r, _ := m.run("run_a")
-		if cap(r.sheet.text) < largePage || r.events.pages[0].first == 1 {
-			t.Fatalf("page %d, and the first one kept begins at %d: too little for this test", r.sheet.number, r.events.pages[0].first)
+		if last := r.events.pages[len(r.events.pages)-1]; cap(last.text) < largePage || r.events.pages[0].first == 1 {
+			t.Fatalf("page %d, and the first one kept begins at %d: too little for this test", last.number, r.events.pages[0].first)
 		}
 		same("live")
 		say(FinalAnswer{})
@@ -74,8 +74,7 @@ func TestEventsAreTheSameOnWhateverPageTheyLie(t *testing.T) {
 
 // Whoever appends to the JSON of one event does not write over the next one.
 func TestTheEventsOfAPageEndWhereTheNextOnesBegin(t *testing.T) {
-	r := &memoryRun{next: 1}
-	p := r.page(200)
+	p := new(memoryEvents).page(1, 200)
 	one := p.write("run_a", 1, nil, TextDelta{"p", "a"}, nil)
 	two := p.write("run_a", 2, nil, TextDelta{"p", "b"}, nil)
 	before := slices.Clone(two)

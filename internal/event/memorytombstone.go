@@ -46,6 +46,8 @@ func (t *tombstones) owner(id string) (Owner, bool) {
 // buryLocked drops a run, and leaves its tombstone.
 func (m *Memory) buryLocked(r *memoryRun) {
 	m.ended, m.unpacked = without(m.ended, r), without(m.unpacked, r)
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gone {
