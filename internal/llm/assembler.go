@@ -21,12 +21,13 @@ type emitter func(Part) bool
 type assembler struct {
 	emit   emitter
 	calls  callSet
-	usage  *Usage // the last that came: some endpoints send it with every chunk, growing
-	model  string // the model that answered, which need not be the one asked for
-	reason string // finish_reason, "" until it comes
-	bytes  int    // towards maxAnswer
-	spoken bool   // a part was handed out
-	frame  frame  // of the chunks, as far as they are alike
+	usage  *Usage     // the last that came: some endpoints send it with every chunk, growing
+	model  string     // the model that answered, which need not be the one asked for
+	reason string     // finish_reason, "" until it comes
+	bytes  int        // towards maxAnswer
+	spoken bool       // a part was handed out
+	frame  frame      // of the chunks, as far as they are alike
+	quick  quickChunk // the latest; on the stack it was a tenth of what a run has until its first call
 }
 
 // send hands out one part.

@@ -70,7 +70,7 @@ func TestTheQuickReadingTakesWhatIsUsual(t *testing.T) {
 		`{"choices":[]}`: false, `{"choices":[{"delta":{"content":"a"}}] "x":1}`: false, tokenChunk + "x": false, tokenChunk + tokenChunk: false,
 		`{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}`: false, tokenChunk[:100]: false, "": false, "[DONE]": false,
 	} {
-		if _, got := readQuick([]byte(data)); got != want {
+		if got := new(quickChunk).read([]byte(data)); got != want {
 			t.Errorf("%s: taken %v, want %v", data, got, want)
 		}
 		sameAsSlow(t, []byte(data))

@@ -14,9 +14,9 @@ import (
 type quickChunk struct {
 	model  []byte // in quotes
 	answer answer
-	call   callDelta // of answer, if it has one
-	index  int       // of call
-	reason []byte    // in quotes
+	calls  [1]callDelta // of answer, if it has one
+	index  int          // of that call
+	reason []byte       // in quotes
 	usage  *wireUsage
 	choice bool   // there is one
 	delta  bool   // and it says something
@@ -47,10 +47,10 @@ const (
 	argumentsMember
 )
 
-// readQuick reads data if it is such a chunk.
-func readQuick(data []byte) (q quickChunk, ok bool) {
-	ok = members(data, q.top)
-	return q, ok && (q.delta || !q.choice && q.usage != nil)
+// read reads data if it is such a chunk.
+func (q *quickChunk) read(data []byte) bool {
+	*q = quickChunk{}
+	return members(data, q.top) && (q.delta || !q.choice && q.usage != nil)
 }
 
 // top takes a member of the chunk itself. An error ends the answer, and is for the slow
@@ -139,9 +139,9 @@ func (q *quickChunk) onlyCall(raw []byte) bool {
 		return false
 	}
 	if q.seen&indexMember != 0 {
-		q.call.Index = &q.index
+		q.calls[0].Index = &q.index
 	}
-	q.answer.ToolCalls = []callDelta{q.call}
+	q.answer.ToolCalls = q.calls[:]
 	return true
 }
 
@@ -153,7 +153,7 @@ func (q *quickChunk) callMember(name, raw []byte) bool {
 		q.index = int(n)
 		return ok && q.once(indexMember)
 	case "id":
-		q.call.ID = text(raw)
+		q.calls[0].ID = text(raw)
 		return q.once(idMember) && simple(raw)
 	case "function":
 		return q.once(functionMember) && members(raw, q.function)
@@ -165,10 +165,10 @@ func (q *quickChunk) callMember(name, raw []byte) bool {
 func (q *quickChunk) function(name, raw []byte) bool {
 	switch string(name) {
 	case "name":
-		q.call.Function.Name = text(raw)
+		q.calls[0].Function.Name = text(raw)
 		return q.once(nameMember) && simple(raw)
 	case "arguments":
-		q.call.Function.Arguments = raw
+		q.calls[0].Function.Arguments = raw
 		return q.once(argumentsMember) && (absent(raw) || raw[0] == '"')
 	}
 	return plain(name)
@@ -214,8 +214,8 @@ func (a *assembler) addQuick(data []byte) (bool, error) {
 	if said, ok := a.frame.text(data); ok {
 		return true, a.say(string(said))
 	}
-	q, ok := readQuick(data)
-	if !ok || string(q.reason) == `"error"` {
+	q := &a.quick
+	if !q.read(data) || string(q.reason) == `"error"` {
 		a.frame.head = 0 // it may name another model
 		return false, nil
 	}
