@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/trace"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
@@ -111,6 +112,46 @@ func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
 	}
 	if len(col.spans) != 2 { // of the one that its caller sampled: ours, and the way out
 		t.Errorf("%d spans", len(col.spans))
+	}
+}
+
+// As many requests are recorded as the sampler says, each as one trace, and those that are not
+// have a trace all the same.
+func TestEveryRequestIsSampledOnce(t *testing.T) {
+	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+	t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+	col := newCollector(t)
+	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	sampled, all := map[string]bool{}, map[string]bool{}
+	url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, span := tel.Tracer("test").Start(r.Context(), "within")
+		defer span.End()
+		id := TraceID(r.Context())
+		if all[id] = true; trace.SpanContextFromContext(r.Context()).IsSampled() {
+			sampled[id] = true
+		}
+	}), nil))
+	const requests = 800
+	for range requests {
+		get(t, client, url+"/x")
+	}
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(sampled); len(all) != requests || n < requests/2-100 || n > requests/2+100 { // 7 standard deviations
+		t.Errorf("%d of %d traces are sampled, want about half of %d", n, len(all), requests)
+	}
+	spans := map[string]int{}
+	for _, s := range col.spans {
+		spans[hex.EncodeToString(s.TraceId)]++
+	}
+	for id := range sampled {
+		if spans[id] != 2 {
+			t.Errorf("trace %s has %d spans, want 2", id, spans[id])
+		}
+	}
+	if len(spans) != len(sampled) {
+		t.Errorf("%d traces came to the collector, want %d", len(spans), len(sampled))
 	}
 }
 
