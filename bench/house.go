@@ -103,7 +103,7 @@ func (h *house) environ(s setting) []string {
 
 // door is the file that says where a service that is profiled can be asked for that.
 func (h *house) door(s setting) string {
-	return filepath.Join(h.work, fmt.Sprintf("pprof-%d-%t-%t", s.tools, s.newer, s.traced))
+	return filepath.Join(h.work, fmt.Sprintf("pprof-%d-%t-%t-%t", s.tools, s.newer, s.traced, s.apart))
 }
 
 // service is the answerd of that setting, connected.

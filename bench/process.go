@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -155,24 +156,30 @@ func (p *process) get(path string) (map[string]int64, error) {
 
 // garbage is how much the service has allocated so far, by its own metrics.
 func (p *process) garbage() (objects, bytes float64, _ error) {
-	resp, err := http.Get(p.url + "/metrics")
+	values, err := p.metrics("go_memstats_mallocs_total", "go_memstats_alloc_bytes_total")
 	if err != nil {
 		return 0, 0, err
 	}
+	return values[0], values[1], nil
+}
+
+// metrics are values of the service's own metrics, of series without labels.
+func (p *process) metrics(names ...string) ([]float64, error) {
+	resp, err := http.Get(p.url + "/metrics")
+	if err != nil {
+		return nil, err
+	}
 	defer resp.Body.Close()
+	values := make([]float64, len(names))
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), " ")
-		switch name {
-		case "go_memstats_mallocs_total":
-			objects, err = strconv.ParseFloat(value, 64)
-		case "go_memstats_alloc_bytes_total":
-			bytes, err = strconv.ParseFloat(value, 64)
-		}
-		if err != nil {
-			return 0, 0, err
+		if i := slices.Index(names, name); i >= 0 {
+			if values[i], err = strconv.ParseFloat(value, 64); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return objects, bytes, nil
+	return values, nil
 }
 
 // descriptorsAllowed is how many files this process and its children may have open.

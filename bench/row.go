@@ -42,9 +42,10 @@ var rows = []row{
 type setting struct {
 	tools         int
 	newer, traced bool
+	apart         bool // of two answerds that are compared, whose heaps must be as old as each other's
 }
 
-func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced} }
+func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced, r.tracing} }
 
 // figures are what one slice measured.
 type figures struct {

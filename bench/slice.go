@@ -21,7 +21,7 @@ func (h *house) measureRow(ctx context.Context, r row) (string, error) {
 		return "", err
 	}
 	loads := [2]*load{newLoad(floor.url, r), newLoad(service.url, r)}
-	n, each := h.slices()
+	n, each := h.slices(r)
 	for _, l := range loads { // connections are made, caches filled and pages touched
 		if _, err := l.run(ctx, 1, 0); err != nil {
 			return "", err
