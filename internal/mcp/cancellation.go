@@ -14,6 +14,9 @@ const (
 	repeatAfter = 50 * time.Millisecond
 	// readTime is how old a call is that its server has certainly read.
 	readTime = 2 * time.Second
+	// lastRepeat is the longest pause: a cancellation that didn't get through is given up
+	// some 13 s after the first.
+	lastRepeat = 8 * time.Second
 )
 
 // takeBack sends notifications/cancelled, and says it again while the call is so new that
@@ -33,28 +36,36 @@ func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Reque
 		// to cancel.
 		return nil
 	}
-	err := c.aside(ctx, x, sideTime, http.MethodPost, m)
-	if x.life.Err() == nil && c.of.protocol() < statelessVersion {
+	// The SDK gave it 5 s, which are over if the machine stood still that long.
+	ctx = context.WithoutCancel(ctx)
+	certain, err := c.recall(ctx, x, m)
+	if !certain && x.life.Err() == nil && c.of.protocol() < statelessVersion {
 		// The SDK's session does not wait for these.
-		c.rests.Go(func() { c.repeat(context.WithoutCancel(ctx), x, m) })
+		c.rests.Go(func() { c.repeat(ctx, x, m) })
 	}
 	return err
 }
 
-// repeat sends m, which cancels the request of x, again and again until the server must
-// have read that request.
+// recall sends m, which cancels the request of x, and reports whether it came through after
+// the server must have read that request.
+func (c *streamable) recall(ctx context.Context, x *exchange, m *jsonrpc.Request) (certain bool, _ error) {
+	read := time.Since(time.Unix(0, x.sentAt.Load())) >= readTime
+	err := c.aside(ctx, x, sideTime, http.MethodPost, m)
+	return read && err == nil, err
+}
+
+// repeat sends m, which cancels the request of x, again and again until that is certain.
 func (c *streamable) repeat(ctx context.Context, x *exchange, m *jsonrpc.Request) {
 	defer recovered(c.log, func(*failure) {})
-	for wait := repeatAfter; time.Since(time.Unix(0, x.sentAt.Load())) < readTime; wait *= 2 {
+	for wait := repeatAfter; wait <= lastRepeat; wait *= 2 {
 		// Not every server ends the calls of a session that is deleted, so it is said a last
 		// time when that has begun.
 		closing := !pause(x.life, wait)
 		if closing {
 			pause(ctx, repeatAfter)
 		}
-		// What fails here is no loss: the next one may come through, and nobody waits.
-		_ = c.aside(ctx, x, sideTime, http.MethodPost, m)
-		if closing {
+		certain, _ := c.recall(ctx, x, m) // nobody waits for why it failed
+		if certain || closing {
 			return
 		}
 	}

@@ -2,14 +2,17 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -60,6 +63,42 @@ func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 		t.Error(err)
 	}
 	reached(t, "the call to end", left)
+}
+
+// F13: a machine that stands still may use up the 5 s that the SDK gives a cancellation, and
+// the time in which it is repeated, before it has got through at all. In fake time.
+func TestACancellationIsRepeatedUntilItComesThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var through []time.Duration
+		way := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if time.Since(began) < 10*time.Second {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			through = append(through, time.Since(began))
+			return emptyReply(r, http.StatusAccepted), nil
+		})
+		c := newStreamable(&site{way: way, url: "http://server.test", log: quietLog()})
+		x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute))
+		x.session = &session{cs: &sdk.ClientSession{}}
+		x.sent.Store(true)
+		x.sentAt.Store(began.UnixNano())
+		if _, err := c.Connect(x.ctx); err != nil {
+			t.Fatal(err)
+		}
+		over, end := context.WithCancel(x.ctx)
+		end()
+		if err := c.Write(over, &jsonrpc.Request{Method: cancelled, Params: json.RawMessage(`{"requestId":1}`)}); err == nil {
+			t.Error("no error")
+		}
+		c.rests.Wait()
+		if len(through) != 1 {
+			t.Errorf("it came through after %v", through)
+		}
+		x.finish()
+		_ = c.Close()
+	})
 }
 
 // F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP

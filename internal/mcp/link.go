@@ -56,6 +56,8 @@ type link struct {
 	out   chan *outFrame    // to the writer
 	ended chan struct{}     // closed when the connection is over
 	gone  chan struct{}     // closed when the writer has ended
+	// recalled, of capacity 1, says that there are recalls.
+	recalled chan struct{}
 
 	mu      sync.Mutex // protects what follows
 	err     error      // why it is over; nil before
@@ -65,6 +67,7 @@ type link struct {
 	died    string                  // the method of a question that the end left open
 	left    map[jsonrpc.ID]struct{} // calls that we gave up, and the server perhaps didn't
 	crowded bool                    // there were more of these than are remembered
+	recalls []*outFrame             // cancellations that the writer doesn't have yet
 	dropped int
 	strays  int // messages that could be of no call, or of several
 }
@@ -89,7 +92,8 @@ func newLink(open func(context.Context) (frames, error), log *slog.Logger, once 
 	return &link{
 		open: open, log: log, once: once,
 		out: make(chan *outFrame), ended: make(chan struct{}), gone: make(chan struct{}),
-		asked: map[jsonrpc.ID]*question{}, tokens: map[string]*exchange{}, theirs: map[jsonrpc.ID]struct{}{},
+		recalled: make(chan struct{}, 1),
+		asked:    map[jsonrpc.ID]*question{}, tokens: map[string]*exchange{}, theirs: map[jsonrpc.ID]struct{}{},
 		left: map[jsonrpc.ID]struct{}{},
 	}
 }
@@ -162,6 +166,10 @@ func (l *link) next() (json.RawMessage, error) {
 func (l *link) take(id jsonrpc.ID) *question {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.takeLocked(id)
+}
+
+func (l *link) takeLocked(id jsonrpc.ID) *question {
 	q := l.asked[id]
 	if q == nil {
 		return nil

@@ -41,10 +41,13 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		if m.IsCall() {
 			return l.ask(ctx, x, m)
 		}
-		if m.Method == cancelled && (!l.cancel(m.Params) || x != nil && x.handshake) {
-			// The server never heard of it, or has answered. And initialize must not be
-			// cancelled (2025-11-25 basic/lifecycle).
-			return nil
+		if m.Method == cancelled {
+			if !l.cancel(m.Params) || x != nil && x.handshake {
+				// The server never heard of it, or has answered. And initialize must not be
+				// cancelled (2025-11-25 basic/lifecycle).
+				return nil
+			}
+			return l.recall(ctx, m)
 		}
 	}
 	err = l.send(ctx, id, false, msg)
@@ -131,27 +134,66 @@ func (l *link) send(ctx context.Context, id jsonrpc.ID, ours bool, msg jsonrpc.M
 	}
 }
 
+// recall leaves m, which cancels a call, to the writer, and waits until it is written,
+// under ctx. The SDK gives it 5 s; m is written after that too, when the server reads
+// again, or the call would run to its end (F13). As many may wait as calls were sent.
+func (l *link) recall(ctx context.Context, m *jsonrpc.Request) error {
+	data, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRejected, err)
+	}
+	f := &outFrame{data: data, done: make(chan error, 1)}
+	l.mu.Lock()
+	l.recalls = append(l.recalls, f)
+	l.mu.Unlock()
+	select {
+	case l.recalled <- struct{}{}:
+	default: // said already
+	}
+	select {
+	case err := <-f.done:
+		return err
+	case <-l.ended:
+		return io.ErrClosedPipe
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // write is the writer: the one goroutine that writes to the connection.
 func (l *link) write() {
 	defer close(l.gone)
 	for {
 		select {
 		case f := <-l.out:
-			q, open := l.sending(f)
-			if !open {
-				f.done <- nil // given up while it waited: the server need not know
-				continue
+			l.pass(f)
+		case <-l.recalled:
+			l.mu.Lock()
+			recalls := l.recalls
+			l.recalls = nil
+			l.mu.Unlock()
+			for _, f := range recalls {
+				l.pass(f)
 			}
-			err := l.hand(f.data)
-			l.written(q, err)
-			if err != nil {
-				l.end(err)
-			}
-			f.done <- err
 		case <-l.ended:
 			return
 		}
 	}
+}
+
+// pass writes f, if the server is still to have it.
+func (l *link) pass(f *outFrame) {
+	q, open := l.sending(f)
+	if !open {
+		f.done <- nil // given up while it waited: the server need not know
+		return
+	}
+	err := l.hand(f.data)
+	l.written(q, err)
+	if err != nil {
+		l.end(err)
+	}
+	f.done <- err
 }
 
 // hand writes one message. A panic is an error of the connection's, which ends for
@@ -215,12 +257,11 @@ func (l *link) cancel(params json.RawMessage) bool {
 		return false
 	}
 	l.mu.Lock()
-	q := l.asked[id]
-	sent := q != nil && q.sent
-	if sent {
-		l.leaveLocked(q)
+	defer l.mu.Unlock()
+	q := l.takeLocked(id) // or the writer could still send what was found not to be sent
+	if q == nil || !q.sent {
+		return false
 	}
-	l.mu.Unlock()
-	l.take(id)
-	return sent
+	l.leaveLocked(q)
+	return true
 }
