@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -114,6 +115,42 @@ func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
 		t.Errorf("%d spans", len(col.spans))
 	}
 }
+
+// net/http writes a body of a type that it knows along with the header, and copies no other
+// without a buffer of 32 kB.
+func TestARecordedRequestKeepsTheBodyThatItHad(t *testing.T) {
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_on")
+	tel := start(t, Config{Tracing: true, Endpoint: newCollector(t).endpoint()})
+	ctx, span := tel.Tracer("test").Start(t.Context(), "asks")
+	defer span.End()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server.test/?user=1", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached := false
+	resp, err := tel.Transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+		again, err := r.GetBody()
+		if reached = true; r.Body != req.Body || err != nil || reflect.TypeOf(again) != reflect.TypeOf(req.Body) {
+			t.Errorf("it sends a %T and then a %T", r.Body, again)
+		}
+		if r.Header.Get("traceparent") == "" || req.Header.Get("traceparent") != "" {
+			t.Errorf("it sends %v, of %v", r.Header, req.Header)
+		}
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, r.Body.Close()
+	})).RoundTrip(req)
+	if err != nil || !reached {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := tel.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // As many requests are recorded as the sampler says, each as one trace, and those that are not
 // have a trace all the same.
