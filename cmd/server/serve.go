@@ -123,6 +123,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	go func() { failed <- server.Serve(limited(listener, c.maxConnections())) }()
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
 	giveBackBinary()
+	defer giveBackSpare(ctx)()
 	listening(listener.Addr().String())
 
 	delay := c.ShutdownDelay
