@@ -31,16 +31,24 @@ type figures struct {
 type spare struct {
 	last    figures
 	peopled uint64 // goroutines at the look that saw the last collection
+	stays   uint64 // bytes that giving back has not helped against: gaps between what lives
 }
 
 // look reports whether there is memory to give back: so much that it would last for
 // spareLooks looks at the rate of what was allocated since the last one. So the collection
 // that this takes comes once a minute at most, at a steady rate.
+func (s *spare) look(now figures) bool {
+	used := now.allocated - s.last.allocated
+	left := s.left(now)
+	s.stays = min(s.stays, left)
+	return left-s.stays > max(spareLeast, spareLooks*used)
+}
+
+// left is what is held and not in use.
 //
 // What was found in use counts by the goroutines that are left of those at that time: when a
 // thousand streams end at once and nobody comes, nothing else would tell for two minutes.
-func (s *spare) look(now figures) bool {
-	used := now.allocated - s.last.allocated
+func (s *spare) left(now figures) uint64 {
 	if now.cycles != s.last.cycles {
 		s.peopled = now.goroutines
 	}
@@ -49,9 +57,11 @@ func (s *spare) look(now figures) bool {
 	if now.goroutines < s.peopled/2 {
 		live = live / s.peopled * now.goroutines
 	}
-	left := now.held - min(live, now.held)
-	return left > spareLeast && left > spareLooks*used
+	return now.held - min(live, now.held)
 }
+
+// given notes what is held when all that could be was given back.
+func (s *spare) given(now figures) { s.stays = s.left(now) }
 
 // newFigures are those of now.
 func newFigures() figures {
@@ -84,6 +94,7 @@ func giveBackSpare(ctx context.Context) (end func()) {
 			}
 			if s.look(newFigures()) {
 				debug.FreeOSMemory()
+				s.given(newFigures())
 			}
 		}
 	}()

@@ -31,6 +31,26 @@ func TestWhatIsSpare(t *testing.T) {
 	}
 }
 
+// What giving back doesn't help against is not tried again and again.
+func TestWhatStaysIsNotSpare(t *testing.T) {
+	const mb = 1 << 20
+	var s spare
+	s.look(figures{live: 500 * mb, held: 900 * mb})
+	if !s.look(figures{live: 500 * mb, held: 900 * mb}) {
+		t.Error("400 MB are not spare")
+	}
+	s.given(figures{live: 500 * mb, held: 600 * mb})
+	for held, want := range map[uint64]bool{600: false, 610: false, 700: true} {
+		if got := s.look(figures{live: 500 * mb, held: held * mb}); got != want {
+			t.Errorf("%d MB held: %t", held, got)
+		}
+	}
+	s.look(figures{live: 500 * mb, held: 520 * mb})
+	if !s.look(figures{live: 500 * mb, held: 600 * mb}) {
+		t.Error("80 MB are not spare although they did not stay")
+	}
+}
+
 // The memory of many goroutines is spare when they have ended, although no collection has
 // found that out, and not sooner or later.
 func TestMemoryOfWhatHasEndedIsSpare(t *testing.T) {
