@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -14,8 +15,8 @@ const (
 	repeatAfter = 50 * time.Millisecond
 	// readTime is how old a call is that its server has certainly read.
 	readTime = 2 * time.Second
-	// lastRepeat is the longest pause: a cancellation that didn't get through is given up
-	// some 13 s after the first.
+	// lastRepeat bounds the pause: a cancellation that doesn't get through is given up 13 s
+	// after the first, or up to 31 s where each one waits for its reply in vain.
 	lastRepeat = 8 * time.Second
 )
 
@@ -47,11 +48,12 @@ func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Reque
 }
 
 // recall sends m, which cancels the request of x, and reports whether it came through after
-// the server must have read that request.
+// the server must have read that request. A refusal came through, too.
 func (c *streamable) recall(ctx context.Context, x *exchange, m *jsonrpc.Request) (certain bool, _ error) {
 	read := time.Since(time.Unix(0, x.sentAt.Load())) >= readTime
 	err := c.aside(ctx, x, sideTime, http.MethodPost, m)
-	return read && err == nil, err
+	f, _ := errors.AsType[*failure](err)
+	return read && (f == nil || f.kind != UnknownOutcome), err
 }
 
 // repeat sends m, which cancels the request of x, again and again until that is certain.
