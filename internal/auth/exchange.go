@@ -93,7 +93,7 @@ func (o onBehalf) use(get func(*keeper) (Secret, error)) (Secret, error) {
 	}
 	key := callerKey{o.id.Issuer, o.id.Subject, sha256.Sum256([]byte(o.id.Token.Reveal()))}
 	k, err := o.exchange.callers.Acquire(key, func() *keeper {
-		return newKeeper(func(ctx context.Context) (grant, error) { return o.exchange.ask(ctx, o.id.Token) })
+		return newKeeper(func(ctx context.Context) (Fresh, error) { return o.exchange.ask(ctx, o.id.Token) })
 	})
 	switch {
 	case errors.Is(err, lru.ErrClosed):
@@ -107,7 +107,7 @@ func (o onBehalf) use(get func(*keeper) (Secret, error)) (Secret, error) {
 
 // ask is one exchange: the form of RFC 8693 section 2.1 with the token that the caller
 // brought.
-func (e *Exchange) ask(ctx context.Context, subject Secret) (grant, error) {
+func (e *Exchange) ask(ctx context.Context, subject Secret) (Fresh, error) {
 	form := url.Values{"subject_token": {subject.Reveal()}}
 	for name, values := range e.form {
 		form[name] = values

@@ -59,7 +59,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 
-	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5"}},
+	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},

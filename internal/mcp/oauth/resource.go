@@ -31,6 +31,10 @@ type place struct {
 // protectedResource reads the server's metadata: where the challenge says that it is, and
 // nowhere else if it says so; or at the path of the endpoint, then at the root. Without
 // any, the server's origin is its own authorization server, as it was before 2025-06-18.
+//
+// oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private
+// network that has no name (10.0.0.7), takes one spelling of the resource only, and does not
+// say whether there is no metadata (4xx) or none now.
 func (c *Client) protectedResource(ctx context.Context, ch challenge) (resource, error) {
 	for _, p := range c.places(ch.metadata) {
 		if err := auth.CheckEndpoint(resourceMetadata, p.url); err != nil {
