@@ -49,7 +49,7 @@ func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, erro
 	}
 	form := url.Values{"grant_type": {"client_credentials"}}
 	cfg.target(form)
-	return &ClientCredentials{c, newKeeper(func(ctx context.Context) (grant, error) { return c.fetch(ctx, form) })}, nil
+	return &ClientCredentials{c, newKeeper(func(ctx context.Context) (Fresh, error) { return c.fetch(ctx, form) })}, nil
 }
 
 // target adds what is asked for to the form of a token request.

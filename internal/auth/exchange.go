@@ -1,12 +1,13 @@
 package auth
 
 import (
-	"container/list"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"net/url"
-	"sync"
 	"time"
+
+	"answerd/internal/lru"
 )
 
 // The names of RFC 8693 section 2.1 and 3.
@@ -39,27 +40,13 @@ type ExchangeConfig struct {
 // person may come with tokens of different rights.
 type Exchange struct {
 	*tokenClient
-	form url.Values
-
-	mu      sync.Mutex // protects what follows
-	callers map[callerKey]*list.Element
-	recent  *list.List // of *caller, the latest first
-	closed  bool
-	work    sync.WaitGroup // forgotten callers whose fetch is being ended
+	form    url.Values
+	callers *lru.Cache[callerKey, *keeper]
 }
 
 type callerKey struct {
 	issuer, subject string
 	token           [sha256.Size]byte
-}
-
-// caller is the exchanged token of one token that somebody brought.
-type caller struct {
-	*keeper
-	key callerKey
-	// Protected by Exchange.mu: one that is in use is not forgotten.
-	using int
-	last  time.Time
 }
 
 // NewExchange checks cfg and fetches nothing. Close must be called in the end.
@@ -77,7 +64,8 @@ func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 	if cfg.Audience != "" {
 		form.Set("audience", cfg.Audience)
 	}
-	return &Exchange{tokenClient: c, form: form, callers: map[callerKey]*list.Element{}, recent: list.New()}, nil
+	forget := func(k *keeper) { k.grants.close() } // a refresh may be under way
+	return &Exchange{tokenClient: c, form: form, callers: lru.New[callerKey](maxCallers, callerIdle, forget)}, nil
 }
 
 // For is the source of tokens on behalf of id, which must have a Token. It holds
@@ -91,78 +79,35 @@ type onBehalf struct {
 }
 
 func (o onBehalf) Token(ctx context.Context) (Secret, error) {
-	c, err := o.exchange.take(o.id)
-	if err != nil {
-		return Secret{}, err
-	}
-	defer o.exchange.release(c)
-	return c.token(ctx)
+	return o.use(func(k *keeper) (Secret, error) { return k.token(ctx) })
 }
 
 func (o onBehalf) Renew(ctx context.Context, rejected Secret) (Secret, error) {
-	c, err := o.exchange.take(o.id)
-	if err != nil {
-		return Secret{}, err
-	}
-	defer o.exchange.release(c)
-	return c.renew(ctx, rejected)
+	return o.use(func(k *keeper) (Secret, error) { return k.renew(ctx, rejected) })
 }
 
-// take is the keeper of id's token, made now if there is none.
-func (e *Exchange) take(id Identity) (*caller, error) {
-	if id.Token.IsZero() {
-		return nil, &FetchError{Public: "the caller brought no token"}
+// use calls get with the keeper of the caller's token, made now if there is none.
+func (o onBehalf) use(get func(*keeper) (Secret, error)) (Secret, error) {
+	if o.id.Token.IsZero() {
+		return Secret{}, &FetchError{Public: "the caller brought no token"}
 	}
-	key := callerKey{id.Issuer, id.Subject, sha256.Sum256([]byte(id.Token.Reveal()))}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	at := e.callers[key]
-	if at == nil {
-		if e.closed {
-			return nil, errClosed
-		}
-		e.forgetLocked()
-		if len(e.callers) >= maxCallers {
-			return nil, &FetchError{Public: "too many callers wait for their tokens"}
-		}
-		at = e.recent.PushFront(&caller{key: key, keeper: newKeeper(func(ctx context.Context) (grant, error) {
-			return e.ask(ctx, id.Token)
-		})})
-		e.callers[key] = at
+	key := callerKey{o.id.Issuer, o.id.Subject, sha256.Sum256([]byte(o.id.Token.Reveal()))}
+	k, err := o.exchange.callers.Acquire(key, func() *keeper {
+		return newKeeper(func(ctx context.Context) (Fresh, error) { return o.exchange.ask(ctx, o.id.Token) })
+	})
+	switch {
+	case errors.Is(err, lru.ErrClosed):
+		return Secret{}, errClosed
+	case err != nil:
+		return Secret{}, &FetchError{Public: "too many callers wait for their tokens"}
 	}
-	e.recent.MoveToFront(at)
-	c := at.Value.(*caller)
-	c.using++
-	c.last = time.Now()
-	return c, nil
-}
-
-func (e *Exchange) release(c *caller) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c.using--
-}
-
-// forgetLocked drops callers who have not been here for long, and makes room for one
-// more by dropping the one that nobody has asked for the longest.
-func (e *Exchange) forgetLocked() {
-	for at := e.recent.Back(); at != nil; {
-		c, before := at.Value.(*caller), at.Prev()
-		if len(e.callers) < maxCallers && time.Since(c.last) < callerIdle {
-			return
-		}
-		if c.using == 0 {
-			e.recent.Remove(at)
-			delete(e.callers, c.key)
-			e.work.Go(c.grants.close) // a refresh may be under way
-		}
-		at = before
-	}
+	defer o.exchange.callers.Release(key)
+	return get(k)
 }
 
 // ask is one exchange: the form of RFC 8693 section 2.1 with the token that the caller
 // brought.
-func (e *Exchange) ask(ctx context.Context, subject Secret) (grant, error) {
+func (e *Exchange) ask(ctx context.Context, subject Secret) (Fresh, error) {
 	form := url.Values{"subject_token": {subject.Reveal()}}
 	for name, values := range e.form {
 		form[name] = values
@@ -173,12 +118,6 @@ func (e *Exchange) ask(ctx context.Context, subject Secret) (grant, error) {
 // Close ends the requests under way, waits for them, and lets no other start. Tokens
 // that are there are still given while they are valid.
 func (e *Exchange) Close() {
-	e.mu.Lock()
-	e.closed = true
-	for at := e.recent.Front(); at != nil; at = at.Next() {
-		e.work.Go(at.Value.(*caller).grants.close)
-	}
-	e.mu.Unlock()
-	e.work.Wait()
+	e.callers.Close()
 	e.tokenClient.close()
 }

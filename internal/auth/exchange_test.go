@@ -216,8 +216,8 @@ func TestCallersAreForgotten(t *testing.T) {
 		for n := range maxCallers + 10 {
 			visit(n)
 		}
-		if len(e.callers) != maxCallers || e.recent.Len() != maxCallers {
-			t.Errorf("%d callers are kept", len(e.callers))
+		if e.callers.Len() != maxCallers {
+			t.Errorf("%d callers are kept", e.callers.Len())
 		}
 		before := f.count
 		visit(maxCallers) // one of the latest
@@ -227,8 +227,8 @@ func TestCallersAreForgotten(t *testing.T) {
 		}
 		pass(callerIdle)
 		visit(-1)
-		if len(e.callers) != 1 {
-			t.Errorf("%d callers are kept after they have gone", len(e.callers))
+		if e.callers.Len() != 1 {
+			t.Errorf("%d callers are kept after they have gone", e.callers.Len())
 		}
 	})
 }

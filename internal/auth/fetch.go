@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +34,16 @@ type Reply struct {
 	Status int
 	Header http.Header
 	Body   []byte
+}
+
+// Get asks for the JSON at a URL, as Do does.
+func Get(ctx context.Context, client *http.Client, at, whom string, limit int64) (Reply, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return Reply{}, &FetchError{Public: whom + " cannot be asked for"}
+	}
+	req.Header.Set("Accept", "application/json")
+	return Do(client, req, whom, limit)
 }
 
 // Do sends req and reads at most limit bytes of the reply; more is an error,

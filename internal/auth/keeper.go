@@ -25,8 +25,15 @@ type grant struct {
 const forcedEvery = time.Second
 
 // newKeeper keeps what fetch brings; it fetches nothing yet.
-func newKeeper(fetch func(context.Context) (grant, error)) *keeper {
-	return &keeper{grants: newRenewal(fetch, func(failures int, _ bool) time.Duration {
+func newKeeper(fetch func(context.Context) (Fresh, error)) *keeper {
+	next := func(ctx context.Context) (grant, error) {
+		f, err := fetch(ctx)
+		if err != nil {
+			return grant{}, err
+		}
+		return newGrant(f), nil
+	}
+	return &keeper{grants: newRenewal(next, func(failures int, _ bool) time.Duration {
 		if failures == 0 {
 			return 0
 		}
@@ -95,13 +102,12 @@ func (k *keeper) startForcedLocked(now time.Time) (*flight[grant], error) {
 	return under, err
 }
 
-// newGrant lays down when a token that was asked for at asked is refreshed: the
-// larger of 30 s and a tenth of its life before the end, but not in the first half
-// of it. Up to a tenth more, by chance, keeps replicas that started together from
+// newGrant lays down when f is refreshed: the larger of 30 s and a tenth of its life
+// before the end, but not in the first half of it. Up to a tenth more, by chance, keeps replicas that started together from
 // asking together.
-func newGrant(token Secret, life time.Duration, asked time.Time) grant {
-	lead := max(30*time.Second, life/10)
+func newGrant(f Fresh) grant {
+	lead := max(30*time.Second, f.Life/10)
 	lead += time.Duration(rand.Int64N(int64(lead / 10)))
-	lead = min(lead, life/2)
-	return grant{token, asked.Add(life - lead), asked.Add(life)}
+	lead = min(lead, f.Life/2)
+	return grant{f.Token, f.Asked.Add(f.Life - lead), f.Asked.Add(f.Life)}
 }

@@ -20,13 +20,7 @@ type Kept struct{ *keeper }
 // NewKept fetches nothing yet. Fetch is called with a context that ends with Close and
 // bounds its own time; its errors are what Token and Renew give.
 func NewKept(fetch func(context.Context) (Fresh, error)) *Kept {
-	return &Kept{newKeeper(func(ctx context.Context) (grant, error) {
-		f, err := fetch(ctx)
-		if err != nil {
-			return grant{}, err
-		}
-		return newGrant(f.Token, f.Life, f.Asked), nil
-	})}
+	return &Kept{newKeeper(fetch)}
 }
 
 // Token implements TokenSource.
@@ -50,7 +44,7 @@ func (k *Kept) Have() (Secret, bool) {
 func (k *Kept) Put(f Fresh) {
 	k.grants.mu.Lock()
 	defer k.grants.mu.Unlock()
-	k.grants.value, k.grants.have = newGrant(f.Token, f.Life, f.Asked), true
+	k.grants.value, k.grants.have = newGrant(f), true
 	k.grants.failures, k.grants.next = 0, time.Time{}
 }
 
@@ -70,7 +64,7 @@ func (k *Kept) Close() { k.grants.close() }
 // a request that was sent at asked. Kind is the token_type that it must have, in any
 // case: Bearer or DPoP. Errors are *FetchError.
 func ReadTokenReply(r Reply, asked time.Time, kind string) (Fresh, error) {
-	token, life, err := parseTyped(r.Body, issuerTime(r.Header, asked), kind)
+	token, life, err := parseTokenReply(r.Body, issuerTime(r.Header, asked), kind)
 	if err != nil {
 		return Fresh{}, &FetchError{Public: err.Error(), Status: r.Status}
 	}

@@ -62,35 +62,35 @@ func (m *metadata) tokenEndpoint(ctx context.Context) (string, error) {
 	return found.url, err
 }
 
-// fetch tries the places where an issuer may publish its metadata, in the order of the
-// MCP specification (basic/authorization).
 func (m *metadata) fetch(ctx context.Context) (endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var err error
-	for _, place := range MetadataPlaces(m.issuer) {
-		var got Reply
-		if got, err = m.request(ctx, place); err != nil {
-			return endpoint{}, err
+	body, err := FetchMetadata(ctx, m.client, m.issuer, metadataEndpoint)
+	if err != nil {
+		return endpoint{}, err
+	}
+	return m.read(body)
+}
+
+// FetchMetadata returns the first metadata document that is found where an issuer may
+// publish it, in the order of the MCP specification (basic/authorization). It is not
+// checked. Whom names it in errors, which are *FetchError.
+func FetchMetadata(ctx context.Context, client *http.Client, issuer, whom string) ([]byte, error) {
+	err := &FetchError{Public: whom + " is nowhere"}
+	for _, at := range metadataPlaces(issuer) {
+		got, failure := Get(ctx, client, at, whom, maxMetadata)
+		switch {
+		case failure != nil:
+			return nil, failure
+		case got.Status == http.StatusOK:
+			return got.Body, nil
 		}
-		if got.Status == http.StatusOK {
-			return m.read(got.Body)
-		}
-		err = &FetchError{Public: metadataEndpoint + " cannot be read", Status: got.Status}
+		err = &FetchError{Public: whom + " cannot be read", Status: got.Status}
 		if got.Status/100 != 4 {
 			break // it has some, and cannot give it now
 		}
 	}
-	return endpoint{}, err
-}
-
-func (m *metadata) request(ctx context.Context, place string) (Reply, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, place, nil)
-	if err != nil {
-		return Reply{}, &FetchError{Public: metadataEndpoint + " cannot be asked for"}
-	}
-	req.Header.Set("Accept", "application/json")
-	return Do(m.client, req, metadataEndpoint, maxMetadata)
+	return nil, err
 }
 
 // read takes the token endpoint out of the document. RFC 8414 section 3.3: the document
@@ -119,10 +119,10 @@ func MayServe(issuer, at string) bool {
 	return errI == nil && errA == nil && (a.Scheme == "https" || a.Scheme == i.Scheme && a.Host == i.Host)
 }
 
-// MetadataPlaces are the addresses of an issuer's metadata: RFC 8414 section 3.1, the
+// metadataPlaces returns the addresses of an issuer's metadata: RFC 8414 section 3.1, the
 // same for OpenID Connect, and OpenID Connect Discovery 1.0 section 4, which differ
 // only for an issuer with a path.
-func MetadataPlaces(issuer string) []string {
+func metadataPlaces(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {
 		return nil // CheckTokenEndpoint has refused it

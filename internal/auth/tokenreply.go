@@ -30,15 +30,10 @@ var (
 )
 
 // parseTokenReply reads a successful reply of a token endpoint (RFC 6749 section
-// 5.1). Life is how long the token is good for from now on: the shorter of expires_in
-// and, for a JWT, what is left until exp; where neither says anything, a minute. Now is
-// the issuer's time, by which exp was set.
-func parseTokenReply(body []byte, now time.Time) (token Secret, life time.Duration, err error) {
-	return parseTyped(body, now, "Bearer")
-}
-
-// parseTyped is parseTokenReply for a token of that token_type.
-func parseTyped(body []byte, now time.Time, want string) (token Secret, life time.Duration, err error) {
+// 5.1) with a token of the type want. Life is how long the token is good for from now on:
+// the shorter of expires_in and, for a JWT, what is left until exp; where neither says
+// anything, a minute. Now is the issuer's time, by which exp was set.
+func parseTokenReply(body []byte, now time.Time, want string) (token Secret, life time.Duration, err error) {
 	o, err := parseObject(body)
 	if err != nil {
 		return Secret{}, 0, errNoReply

@@ -35,17 +35,17 @@ func TestLifeOfATokenIsTheShorterOfWhatIsSaid(t *testing.T) {
 		{jwt(1e6 * time.Hour), ``, maxLife},
 		{"a.b.c", `,"expires_in":60`, time.Minute},
 	} {
-		tok, life, err := parseTokenReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now)
+		tok, life, err := parseTokenReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now, "Bearer")
 		if err != nil || tok.Reveal() != test.token || life != test.want {
 			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, life, err, test.want)
 		}
 	}
 	for _, expired := range []time.Duration{0, -time.Hour} {
-		if _, _, err := parseTokenReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now); err != errStillborn {
+		if _, _, err := parseTokenReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errStillborn {
 			t.Errorf("exp in %v: %v", expired, err)
 		}
 	}
-	if _, _, err := parseTokenReply([]byte(`{"access_token":"x","expires_in":0.5}`), now); err != errStillborn {
+	if _, _, err := parseTokenReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errStillborn {
 		t.Errorf("half a second: %v", err)
 	}
 }
@@ -61,7 +61,7 @@ func FuzzTokenReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_ = ErrorCode(body)
-		tok, life, err := parseTokenReply(body, time.Unix(1_700_000_000, 0))
+		tok, life, err := parseTokenReply(body, time.Unix(1_700_000_000, 0), "Bearer")
 		if err != nil {
 			if !tok.IsZero() {
 				t.Error("a token with an error")

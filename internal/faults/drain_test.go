@@ -132,8 +132,8 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	r.saw("second: server_shutdown, exit 0")
 
 	// The third does not even wait for a collector that hangs.
-	way := newToxic(t, web(t, func(http.ResponseWriter, *http.Request) {}))
-	way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+	way := newProxy(t, web(t, func(http.ResponseWriter, *http.Request) {}))
+	way.disturb(stall, pass)
 	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+way.url)
 	s.ask(t)
 	d := took(func() {

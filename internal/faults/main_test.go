@@ -3,8 +3,7 @@
 // drains, leaks, and a soak. It has tests only.
 //
 // What is tested is the built binary, from outside: so signals, file descriptors and
-// children count. Its peers are scripted to misbehave; toxiproxy breaks what is between
-// (it leaves goroutines behind where a link was cut, so that goleak stays out of here).
+// children count. Its peers are scripted to misbehave; a proxy breaks what is between.
 // At the end a table says what was injected, expected and seen: make faults.
 package faults
 

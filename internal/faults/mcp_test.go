@@ -57,8 +57,8 @@ func (r *row) works(s *service) {
 func TestF12AServerThatIsDownIsAbsentAndComesBack(t *testing.T) {
 	r := fault(t, "MCP refuses connections at start; at a call", "service ready and degraded; tool_error unavailable; back on refresh")
 	tool := newPeer(t, nil)
-	way := newToxic(t, tool.url)
-	way.Stop()
+	way := newProxy(t, tool.url)
+	way.stop()
 	s := calls(t, way.url)
 	r.fails(s, "unknown_tool")
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 200 || !strings.Contains(a.body, `"failed"`) {
@@ -66,14 +66,14 @@ func TestF12AServerThatIsDownIsAbsentAndComesBack(t *testing.T) {
 	}
 	name := serverName(t, s)
 	back := func() {
-		way.again()
+		way.start()
 		if a := s.request(t, "POST", "/servers/"+name+"/refresh", ""); a.status != 200 {
 			t.Errorf("refresh: %+v", a)
 		}
 		r.works(s)
 	}
 	back()
-	way.Stop()
+	way.stop()
 	r.fails(s, "unavailable")
 	back()
 	r.saw("back")

@@ -28,14 +28,14 @@ func (r *row) wants(got reply, status int, code string) {
 func TestF01AModelThatRefusesConnectionsIsA502AfterTwoRetries(t *testing.T) {
 	r := fault(t, "model refuses connections", "at most 2 retries, 502 model_error; works when it is back")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Back.")))
-	way := newToxic(t, model.URL)
-	way.Stop()
+	way := newProxy(t, model.URL)
+	way.stop()
 	s := start(t, "LLM_BASE_URL="+way.url)
 	r.wants(s.ask(t), 502, "model_error")
 	if n := s.out.count("trying again"); n != 2 {
 		t.Errorf("%d retries:\n%s", n, s.out)
 	}
-	way.again()
+	way.start()
 	if a := s.ask(t); a.field("answer") != "Back." {
 		t.Errorf("%+v", a)
 	}
@@ -67,7 +67,7 @@ func (r *row) endsWith(got story, code string) {
 }
 
 func TestF03AStallInMidStreamIsNotRetried(t *testing.T) {
-	r := fault(t, "model stalls after the first delta (toxiproxy timeout)", "run_error model_timeout at the idle timeout, 1 request")
+	r := fault(t, "model stalls after the first delta (a proxy passes nothing on)", "run_error model_timeout at the idle timeout, 1 request")
 	more := make(chan struct{})
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, q *http.Request) {
@@ -79,11 +79,11 @@ func TestF03AStallInMidStreamIsNotRetried(t *testing.T) {
 			}
 		}
 	})
-	way := newToxic(t, model.URL)
+	way := newProxy(t, model.URL)
 	s := start(t, "LLM_BASE_URL="+way.url, "LLM_IDLE_TIMEOUT=500ms")
 	got := s.stream(t, func(h happening) bool {
 		if h.Type == "text_delta" {
-			way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+			way.disturb(stall, pass)
 			close(more)
 		}
 		return true
@@ -95,17 +95,17 @@ func TestF03AStallInMidStreamIsNotRetried(t *testing.T) {
 }
 
 func TestF04ACutModelStreamIsNeverAnAnswer(t *testing.T) {
-	r := fault(t, "model stream cut (limit_data; reset_peer)", "upstream_truncated, 502 on /answer; no final_answer")
+	r := fault(t, "model stream cut (after 4000 bytes; reset)", "upstream_truncated, 502 on /answer; no final_answer")
 	long := make([]string, 200)
 	for i := range long {
 		long[i] = "word "
 	}
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says(long...)))
-	for _, toxic := range []string{`{"type":"limit_data","attributes":{"bytes":4000}}`, `{"type":"reset_peer","attributes":{"timeout":0}}`} {
-		way := newToxic(t, model.URL)
+	for name, how := range map[string]disturbance{"limit": limit(4000), "reset": reset} {
+		way := newProxy(t, model.URL)
 		s := start(t, "LLM_BASE_URL="+way.url, "LLM_MAX_RETRIES=0")
-		way.add(toxic)
-		if strings.Contains(toxic, "reset") {
+		way.disturb(how, pass)
+		if name == "reset" {
 			if a := s.ask(t); a.status != 502 {
 				t.Errorf("%+v", a)
 			}
@@ -256,7 +256,7 @@ func TestF10AModelThatLoopsOnToolsIsCutOff(t *testing.T) {
 }
 
 func TestF11BytesInAnyPiecesAreTheSameAnswer(t *testing.T) {
-	r := fault(t, "slicer of 1 to 7 bytes on model and MCP", "the same events")
+	r := fault(t, "pieces of 1 to 7 bytes on model and MCP", "the same events")
 	text := "αβγ 日本語 🙂 \"quoted\" \\ done"
 	quoted, _ := json.Marshal(text)
 	tool := newPeer(t, raw(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":`+string(quoted)+`}]}}`+"\n\n"))
@@ -269,11 +269,9 @@ func TestF11BytesInAnyPiecesAreTheSameAnswer(t *testing.T) {
 		return out.String()
 	}
 	whole := shape(start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url))
-	ways := []*toxic{newToxic(t, model.URL), newToxic(t, tool.url)}
+	ways := []*proxy{newProxy(t, model.URL), newProxy(t, tool.url)}
 	for _, w := range ways {
-		for _, stream := range []string{"upstream", "downstream"} {
-			w.add(`{"name":"` + stream + `","type":"slicer","stream":"` + stream + `","attributes":{"average_size":4,"size_variation":3,"delay":0}}`)
-		}
+		w.disturb(slice, slice)
 	}
 	if sliced := shape(start(t, "LLM_BASE_URL="+ways[0].url, "MCP_URL="+ways[1].url)); sliced != whole || !strings.Contains(whole, text) {
 		t.Errorf("whole:\n%s\nsliced:\n%s", whole, sliced)

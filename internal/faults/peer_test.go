@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-
 	"answerd/internal/llm/llmtest"
 )
 
@@ -152,49 +150,6 @@ func callsThen(args ...string) llmtest.Script {
 		calls = append(calls, llmtest.Call{Name: "t", Args: a})
 	}
 	return llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done."))
-}
-
-// toxic is a way to upstream, a URL's host, that can be broken.
-type toxic struct {
-	*toxiproxy.Proxy
-	t   testing.TB
-	url string // of upstream, by this way
-}
-
-var toxics atomic.Int64
-
-func newToxic(t testing.TB, upstream string) *toxic {
-	t.Helper()
-	scheme, rest, _ := strings.Cut(upstream, "://")
-	host, path, _ := strings.Cut(rest, "/")
-	server := &toxiproxy.ApiServer{Collection: toxiproxy.NewProxyCollection(), Metrics: toxiproxy.NewMetricsContainer(nil)}
-	zero(&server.Logger)
-	// A port of its own, so that it is the same one after a stop.
-	p := toxiproxy.NewProxy(server, fmt.Sprintf("way-%d", toxics.Add(1)), closedPort(t), host)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Stop)
-	return &toxic{p, t, scheme + "://" + p.Listen + "/" + path}
-}
-
-// add adds a toxic, as toxiproxy's API takes it.
-func (x *toxic) add(json string) {
-	x.t.Helper()
-	if _, err := x.Toxics.AddToxicJson(bytes.NewBufferString(json)); err != nil {
-		x.t.Fatal(err)
-	}
-}
-
-// zero makes what p points to: here toxiproxy's logger, silent as its zero value is,
-// without the module that its type is from.
-func zero[T any](p **T) { *p = new(T) }
-
-func (x *toxic) again() {
-	x.t.Helper()
-	if err := x.Start(); err != nil {
-		x.t.Fatal(err)
-	}
 }
 
 // closedPort is an address on which nobody listens. Where loopback has more than one,

@@ -53,9 +53,9 @@ func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message
 }
 
 func TestF25ABrokenWebSocketIsMadeAgain(t *testing.T) {
-	r := fault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (toxiproxy timeout)", "the call fails, the next one works on a new socket")
+	r := fault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (a proxy passes nothing on)", "the call fails, the next one works on a new socket")
 	var call atomic.Pointer[func(*websocket.Conn, message)]
-	way := newToxic(t, socketPeer(t, &call))
+	way := newProxy(t, socketPeer(t, &call))
 	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"ws":{"type":"websocket","url":%q,"timeout":"5s"}}}`, strings.Replace(way.url, "http", "ws", 1)))
 	model := llmtest.New(t, callsThen())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
@@ -92,7 +92,7 @@ func TestF25ABrokenWebSocketIsMadeAgain(t *testing.T) {
 		r.works(s)
 		r.saw("%s: %s", c.name, kind)
 	}
-	way.add(`{"name":"deaf","type":"timeout","attributes":{"timeout":0}}`)
+	way.disturb(stall, pass)
 	if kind := r.kindOf(s); kind != "timeout" && kind != "unknown_outcome" {
 		t.Errorf("half-open: %q", kind)
 	}

@@ -18,10 +18,10 @@ import (
 )
 
 func TestF33ACollectorThatHangsCostsNoRunAnything(t *testing.T) {
-	r := fault(t, "OTLP collector: refuses; accepts and hangs (toxiproxy timeout)", "runs as fast as ever; exit within the time-outs")
+	r := fault(t, "OTLP collector: refuses; accepts and hangs (a proxy passes nothing on)", "runs as fast as ever; exit within the time-outs")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
-	way := newToxic(t, web(t, func(http.ResponseWriter, *http.Request) {}))
-	way.add(`{"type":"timeout","attributes":{"timeout":0}}`)
+	way := newProxy(t, web(t, func(http.ResponseWriter, *http.Request) {}))
+	way.disturb(stall, pass)
 	for _, endpoint := range []string{"http://" + closedPort(t), way.url} {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
 		slowest := time.Duration(0)

@@ -23,11 +23,12 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event":       {ours: []string{"jsontext"}},
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},
-	"answerd/internal/auth":        {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/lru":         {},
+	"answerd/internal/auth":        {ours: []string{"lru"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
+	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
 	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
@@ -58,7 +59,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 
-	"answerd/internal/mcp/oauth":           {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5"}},
+	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},

@@ -1,13 +1,13 @@
 package mcp
 
 import (
-	"container/list"
 	"errors"
 	"net/http"
 	"sync"
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/lru"
 )
 
 const (
@@ -30,12 +30,11 @@ const awaitCaller = "its tools are listed with the first caller's token"
 // there: no listing again with backoff, and no reconnecting.
 type callers struct {
 	behalf
-	s    *server
-	turn chan struct{} // of capacity 1: held by who lists the tools
+	s     *server
+	turn  chan struct{} // of capacity 1: held by who lists the tools
+	seats *lru.Cache[principal, *seat]
 
-	mu       sync.Mutex // protects what follows, and the fields of seats
-	seats    map[principal]*list.Element
-	recent   *list.List // of *seat, the latest first
+	mu       sync.Mutex // protects what follows, and the identities in seats
 	work     sync.WaitGroup
 	closed   bool
 	known    bool      // the tools are listed, if long ago
@@ -48,18 +47,15 @@ type principal struct{ issuer, subject string }
 
 // seat is one principal's sessions at one server.
 type seat struct {
-	pool  *pool
-	who   principal
-	now   auth.Identity // as he came last; his token is for what belongs to no call
-	calls int           // under way
-	last  time.Time
+	pool *pool
+	who  principal
+	now  auth.Identity // as he came last; his token is for what belongs to no call
 }
 
 func newCallers(s *server, b behalf) *callers {
-	return &callers{
-		s: s, behalf: b, turn: make(chan struct{}, 1),
-		seats: map[principal]*list.Element{}, recent: list.New(),
-	}
+	c := &callers{s: s, behalf: b, turn: make(chan struct{}, 1)}
+	c.seats = lru.New[principal](maxSeats, seatIdle, c.end)
+	return c
 }
 
 // run closes sessions that nobody uses any more. It ends with the Client's life.
@@ -71,9 +67,7 @@ func (c *callers) run() {
 		case <-c.s.life.Done():
 			return
 		case <-tick.C:
-			c.mu.Lock()
-			c.sweepLocked()
-			c.mu.Unlock()
+			c.seats.Sweep()
 		}
 	}
 }
@@ -93,12 +87,7 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 	if c.closed {
 		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
 	}
-	at := c.seats[key]
-	if at == nil {
-		c.sweepLocked()
-		if len(c.seats) >= maxSeats {
-			return nil, &failure{kind: Unavailable, public: "too many callers use it at a time", notRun: true}
-		}
+	t, err := c.seats.Acquire(key, func() *seat {
 		t := &seat{who: key}
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
@@ -106,14 +95,12 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 			life: c.s.life, log: c.s.log, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
 			made: func() {}, changed: c.s.noticed, gone: func(*failure) {},
 		}
-		at = c.recent.PushFront(t)
-		c.seats[key] = at
+		return t
+	})
+	if err != nil {
+		return nil, &failure{kind: Unavailable, public: "too many callers use it at a time", notRun: true}
 	}
-	c.recent.MoveToFront(at)
-	t := at.Value.(*seat)
 	t.now = who
-	t.calls++
-	t.last = time.Now()
 	return t, nil
 }
 
@@ -123,30 +110,7 @@ func (s *server) personal(f *failure) bool {
 	return s.callers != nil && f != nil && errors.Is(f, errCredentials)
 }
 
-func (c *callers) leave(t *seat) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t.calls--
-	t.last = time.Now()
-}
-
-// sweepLocked closes the sessions of principals who have gone, and, where there are too
-// many, of the one who has not been here for the longest. One who has a call under way
-// stays.
-func (c *callers) sweepLocked() {
-	for at := c.recent.Back(); at != nil; {
-		t, before := at.Value.(*seat), at.Prev()
-		if len(c.seats) < maxSeats && time.Since(t.last) < seatIdle {
-			return
-		}
-		if t.calls == 0 {
-			c.recent.Remove(at)
-			delete(c.seats, t.who)
-			c.work.Go(func() { c.end(t) })
-		}
-		at = before
-	}
-}
+func (c *callers) leave(t *seat) { c.seats.Release(t.who) }
 
 // end ends a principal's session at the server, if he has one.
 func (c *callers) end(t *seat) {
@@ -161,11 +125,8 @@ func (c *callers) end(t *seat) {
 func (c *callers) close() {
 	c.mu.Lock()
 	c.closed = true
-	for at := c.recent.Front(); at != nil; at = at.Next() {
-		t := at.Value.(*seat)
-		c.work.Go(func() { c.end(t) })
-	}
 	c.mu.Unlock()
+	c.seats.Close()
 	c.work.Wait()
 }
 

@@ -68,8 +68,8 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 			<-time.After(time.Second) // fake time
 			c.leave(visit(n))
 		}
-		if len(c.seats) != maxSeats || c.recent.Len() != maxSeats {
-			t.Errorf("%d seats", len(c.seats))
+		if c.seats.Len() != maxSeats {
+			t.Errorf("%d seats", c.seats.Len())
 		}
 		if visit(-1) != busy || visit(0) == first {
 			t.Error("the wrong one made room")

@@ -3,7 +3,6 @@ package oauth
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"slices"
 
 	"answerd/internal/auth"
@@ -27,24 +26,13 @@ type authority struct {
 	takesURL   bool     // as a client id: of a client id metadata document
 }
 
-// authorityOf reads the metadata of an issuer, at the places of the MCP specification
-// (basic/authorization).
+// authorityOf reads the metadata of an issuer.
 func (c *Client) authorityOf(ctx context.Context, issuer string, trusted bool) (*authority, error) {
-	err := wrong("%s is nowhere", issuerMetadata)
-	for _, at := range auth.MetadataPlaces(issuer) {
-		got, failure := c.get(ctx, at, trusted, issuerMetadata)
-		switch {
-		case failure != nil:
-			return nil, failure
-		case got.Status == http.StatusOK:
-			return c.readAuthority(got.Body, issuer, trusted)
-		}
-		err = &auth.FetchError{Public: issuerMetadata + " cannot be read", Status: got.Status}
-		if got.Status/100 != 4 {
-			break // it has some, and cannot give it now
-		}
+	body, err := auth.FetchMetadata(ctx, c.egress.to(issuer, trusted), issuer, issuerMetadata)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return c.readAuthority(body, issuer, trusted)
 }
 
 // readAuthority checks metadata. RFC 8414 section 3.3: it must name the very issuer that

@@ -3,13 +3,12 @@ package oauth
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/oauth2"
 
 	"answerd/internal/auth"
 )
@@ -100,7 +99,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity) (*Authorizatio
 	}
 	a := &Authorization{
 		id: id, at: at, who: who, scopes: c.scopes(at, ch, now.askedAt(at)),
-		state: rand.Text() + rand.Text(), verifier: rand.Text() + rand.Text(), // 52 letters; RFC 7636 section 4.1 wants 43
+		state: rand.Text() + rand.Text(), verifier: oauth2.GenerateVerifier(),
 		done: make(chan struct{}), Expires: time.Now().Add(consentTime),
 	}
 	a.Done = a.done
@@ -135,23 +134,14 @@ func (c *Client) At(ctx context.Context, id auth.Identity) (string, error) {
 // address is where the browser goes: the request of OAuth 2.1 section 4.1.1 with PKCE and
 // a resource (RFC 8707).
 func (c *Client) address(a *Authorization) (string, error) {
-	u, err := url.Parse(a.at.authorize)
-	if err != nil {
-		return "", wrong("%s names no authorization endpoint that may be used", issuerMetadata)
+	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.verifier)}
+	if a.at.resource != "" {
+		options = append(options, oauth2.SetAuthURLParam("resource", a.at.resource))
 	}
-	sum := sha256.Sum256([]byte(a.verifier))
-	q := u.Query() // an endpoint may have parameters of its own (RFC 6749 section 3.1)
-	for name, value := range map[string]string{
-		"response_type": "code", "client_id": a.who.id, "redirect_uri": c.cfg.RedirectURL, "state": a.state,
-		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "S256",
-		"resource": a.at.resource, "scope": strings.Join(a.scopes, " "),
-	} {
-		if q.Del(name); value != "" {
-			q.Set(name, value)
-		}
+	config := oauth2.Config{
+		ClientID: a.who.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.scopes, Endpoint: oauth2.Endpoint{AuthURL: a.at.authorize},
 	}
-	u.RawQuery = q.Encode()
-	if out := u.String(); len(out) <= maxURL {
+	if out := config.AuthCodeURL(a.state, options...); len(out) <= maxURL {
 		return out, nil
 	}
 	return "", wrong("the address of the authorization server is too long")

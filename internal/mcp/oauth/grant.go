@@ -54,7 +54,8 @@ func (c *Client) form(ctx context.Context, a *authority, id auth.Identity, scope
 
 // identityAssertion exchanges the token that a caller brought for an ID-JAG: the
 // identity provider's word, to that one authorization server, that this client may act
-// for him at that one resource.
+// for him at that one resource. oauthex.ExchangeToken does not fit: it sends the secret in
+// the form, where an identity provider need not take it, and an empty code.
 func (c *Client) identityAssertion(ctx context.Context, a *authority, id auth.Identity, scopes []string) (string, error) {
 	idp := c.cfg.IdP
 	form := url.Values{
@@ -70,14 +71,9 @@ func (c *Client) identityAssertion(ctx context.Context, a *authority, id auth.Id
 	if idp.ClientSecret.IsZero() {
 		form.Set("client_id", idp.ClientID)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, idp.TokenURL, strings.NewReader(form.Encode()))
+	req, err := auth.NewTokenRequest(ctx, idp.TokenURL, form, idp.ClientID, idp.ClientSecret)
 	if err != nil {
-		return "", wrong("%s cannot be asked", idpEndpoint)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Accept", "application/json")
-	if !idp.ClientSecret.IsZero() {
-		req.SetBasicAuth(url.QueryEscape(idp.ClientID), url.QueryEscape(idp.ClientSecret.Reveal()))
+		return "", err
 	}
 	got, err := auth.Do(c.egress.trusted, req, idpEndpoint, maxTokenReply)
 	if err != nil {

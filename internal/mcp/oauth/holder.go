@@ -2,10 +2,12 @@ package oauth
 
 import (
 	"crypto/sha256"
+	"errors"
 	"sync"
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/lru"
 )
 
 const (
@@ -29,10 +31,6 @@ type holder struct {
 	key  holderKey
 	kept *auth.Kept
 	turn chan struct{} // of capacity 1: held by who begins an authorization
-
-	// Protected by Client.mu: one that is in use is not forgotten.
-	using int
-	last  time.Time
 
 	mu    sync.Mutex // protects what follows
 	ch    challenge  // the latest one
@@ -59,54 +57,29 @@ func (c *Client) take(id auth.Identity) (*holder, error) {
 		}
 		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := c.holders[key]
-	if at == nil {
-		if c.closed {
-			return nil, errClosed
-		}
-		c.sweepLocked()
-		if len(c.holders) >= maxHolders {
-			return nil, wrong("too many callers wait for their tokens")
-		}
+	h, err := c.holders.Acquire(key, func() *holder {
 		h := &holder{c: c, id: id, key: key, turn: make(chan struct{}, 1)}
 		h.kept = auth.NewKept(h.fetch)
-		at = c.recent.PushFront(h)
-		c.holders[key] = at
+		return h
+	})
+	switch {
+	case errors.Is(err, lru.ErrClosed):
+		return nil, errClosed
+	case err != nil:
+		return nil, wrong("too many callers wait for their tokens")
 	}
-	c.recent.MoveToFront(at)
-	h := at.Value.(*holder)
-	h.using++
-	h.last = time.Now()
 	return h, nil
 }
 
-func (c *Client) release(h *holder) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h.using--
-}
+func (c *Client) release(h *holder) { c.holders.Release(h.key) }
 
-// sweepLocked drops principals who have not been here for long, and makes room for one
-// more by dropping the one who has not been here for the longest.
-func (c *Client) sweepLocked() {
+// newHolders makes room for the holders of c.
+func (c *Client) newHolders() *lru.Cache[holderKey, *holder] {
 	idle := exchangeIdle
 	if c.cfg.Kind == AuthorizationCode {
 		idle = consentIdle
 	}
-	for at := c.recent.Back(); at != nil; {
-		h, before := at.Value.(*holder), at.Prev()
-		if len(c.holders) < maxHolders && time.Since(h.last) < idle {
-			return
-		}
-		if h.using == 0 {
-			c.recent.Remove(at)
-			delete(c.holders, h.key)
-			c.work.Go(h.kept.Close) // a refresh may be under way
-		}
-		at = before
-	}
+	return lru.New[holderKey](maxHolders, idle, func(h *holder) { h.kept.Close() }) // a refresh may be under way
 }
 
 // put keeps what a person agreed to.

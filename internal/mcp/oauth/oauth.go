@@ -27,7 +27,6 @@
 package oauth
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,7 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/lru"
 )
 
 // Client is the tokens for one MCP server. New makes one; it may be used concurrently.
@@ -50,11 +50,11 @@ type Client struct {
 	life context.Context // ends with Close
 	end  context.CancelFunc
 
+	holders *lru.Cache[holderKey, *holder]
+
 	mu      sync.Mutex // protects what follows
-	holders map[holderKey]*list.Element
-	recent  *list.List // of *holder, the latest first
 	closed  bool
-	work    sync.WaitGroup // holders that are being ended, and callbacks
+	work    sync.WaitGroup // callbacks
 	pending map[string]*Authorization
 }
 
@@ -75,8 +75,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server),
-		holders: map[holderKey]*list.Element{}, recent: list.New(), pending: map[string]*Authorization{},
+		pending: map[string]*Authorization{},
 	}
+	c.holders = c.newHolders()
 	c.finder = newFinder(c)
 	c.life, c.end = context.WithCancel(context.Background())
 	if cfg.DPoP {
@@ -107,15 +108,13 @@ func (c *Client) principal(id auth.Identity) auth.Identity {
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
-	for at := c.recent.Front(); at != nil; at = at.Next() {
-		c.work.Go(at.Value.(*holder).kept.Close)
-	}
 	for _, a := range c.pending {
 		a.settle(errClosed)
 	}
 	clear(c.pending)
 	c.mu.Unlock()
 	c.end()
+	c.holders.Close()
 	c.work.Wait()
 	c.egress.close()
 }

@@ -22,7 +22,9 @@ const (
 )
 
 // register makes us a client of a (RFC 7591). What for is that of a server with a
-// browser's help, or on the user's own machine (SEP-837).
+// browser's help, or on the user's own machine (SEP-837). oauthex.RegisterClient does not
+// fit: it cannot ask for dpop_bound_access_tokens (RFC 9449 section 5.2), and its errors
+// quote the reply without its status.
 func (c *Client) register(ctx context.Context, a *authority) (identity, error) {
 	method := methodNone
 	if a.methods == nil || slices.Contains(a.methods, methodBasic) || slices.Contains(a.methods, methodPost) {

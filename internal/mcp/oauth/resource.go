@@ -31,12 +31,16 @@ type place struct {
 // protectedResource reads the server's metadata: where the challenge says that it is, and
 // nowhere else if it says so; or at the path of the endpoint, then at the root. Without
 // any, the server's origin is its own authorization server, as it was before 2025-06-18.
+//
+// oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private
+// network that has no name (10.0.0.7), takes one spelling of the resource only, and does not
+// say whether there is no metadata (4xx) or none now.
 func (c *Client) protectedResource(ctx context.Context, ch challenge) (resource, error) {
 	for _, p := range c.places(ch.metadata) {
 		if err := auth.CheckEndpoint(resourceMetadata, p.url); err != nil {
 			return resource{}, &auth.FetchError{Public: err.Error()}
 		}
-		got, err := c.get(ctx, p.url, false, resourceMetadata)
+		got, err := auth.Get(ctx, c.egress.to(p.url, false), p.url, resourceMetadata, maxMetadata)
 		switch {
 		case err != nil:
 			return resource{}, err
@@ -94,14 +98,4 @@ func readResource(body []byte, names []string) (resource, error) {
 		return resource{}, wrong("%s names an authorization server that cannot be used: %s", resourceMetadata, err)
 	}
 	return resource{name: w.Resource, issuer: w.Servers[0], scopes: cleanScopes(w.Scopes)}, nil
-}
-
-// get reads what is at a URL. whom names it in errors.
-func (c *Client) get(ctx context.Context, at string, trusted bool, whom string) (auth.Reply, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return auth.Reply{}, wrong("%s cannot be asked for", whom)
-	}
-	req.Header.Set("Accept", "application/json")
-	return auth.Do(c.egress.to(at, trusted), req, whom, maxMetadata)
 }

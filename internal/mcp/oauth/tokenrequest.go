@@ -67,15 +67,13 @@ func (c *Client) tokenRequest(ctx context.Context, a *authority, who identity, f
 	if err := c.sign(form, a, who); err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.token, strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, wrong("the token request cannot be made")
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Accept", "application/json")
+	var secret auth.Secret
 	if who.method == methodBasic {
-		// RFC 6749 section 2.3.1: both are form-encoded first.
-		req.SetBasicAuth(url.QueryEscape(who.id), url.QueryEscape(who.secret.Reveal()))
+		secret = who.secret
+	}
+	req, err := auth.NewTokenRequest(ctx, a.token, form, who.id, secret)
+	if err != nil {
+		return nil, err
 	}
 	if c.key != nil {
 		if err := c.key.prove(req, auth.Secret{}); err != nil {

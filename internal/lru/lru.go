@@ -1,0 +1,131 @@
+// Package lru keeps a bounded number of values, those that were used last.
+//
+//	sessions := lru.New[string](256, 10*time.Minute, (*Session).Close)
+//	s, err := sessions.Acquire(user, func() *Session { return dial(user) })
+//	if err != nil { … }
+//	defer sessions.Release(user)
+//
+// A value that is in use is never discarded, which is what general-purpose LRU packages
+// do not promise. All methods may be called concurrently.
+package lru
+
+import (
+	"container/list"
+	"errors"
+	"sync"
+	"time"
+)
+
+// The errors of Acquire.
+var (
+	ErrFull   = errors.New("all values are in use")
+	ErrClosed = errors.New("the cache is closed")
+)
+
+// Cache maps keys to values. New makes one.
+type Cache[K comparable, V any] struct {
+	size    int
+	idle    time.Duration
+	discard func(V)
+
+	mu      sync.Mutex // protects what follows, and the fields of entries
+	entries map[K]*list.Element
+	recent  *list.List // of *entry[K, V], the latest first
+	closed  bool
+	work    sync.WaitGroup // calls of discard
+}
+
+type entry[K comparable, V any] struct {
+	key   K
+	value V
+	users int
+	used  time.Time // when it was acquired or released last
+}
+
+// New returns a cache of at most size values. A value that nobody has used for the time
+// idle is discarded by the next Acquire of a new key, or by Sweep. discard is called on a
+// goroutine of its own.
+func New[K comparable, V any](size int, idle time.Duration, discard func(V)) *Cache[K, V] {
+	return &Cache[K, V]{size: size, idle: idle, discard: discard, entries: map[K]*list.Element{}, recent: list.New()}
+}
+
+// Acquire returns the value of key, made by create if there is none, and keeps it until
+// Release is called as often. create must not call the cache. After Close only values that
+// are there are returned.
+func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[key]
+	if e == nil {
+		var none V
+		if c.closed {
+			return none, ErrClosed
+		}
+		c.sweepLocked(1)
+		if len(c.entries) >= c.size {
+			return none, ErrFull
+		}
+		e = c.recent.PushFront(&entry[K, V]{key: key, value: create()})
+		c.entries[key] = e
+	}
+	c.useLocked(e, 1)
+	return e.Value.(*entry[K, V]).value, nil
+}
+
+// Release ends one use of key's value.
+func (c *Cache[K, V]) Release(key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.useLocked(c.entries[key], -1)
+}
+
+func (c *Cache[K, V]) useLocked(e *list.Element, users int) {
+	c.recent.MoveToFront(e)
+	v := e.Value.(*entry[K, V])
+	v.users += users
+	v.used = time.Now()
+}
+
+// Sweep discards the values that have been idle for too long.
+func (c *Cache[K, V]) Sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.sweepLocked(0)
+	}
+}
+
+// sweepLocked discards idle values, and those used longest ago until n more have room.
+func (c *Cache[K, V]) sweepLocked(n int) {
+	for e := c.recent.Back(); e != nil; {
+		v, next := e.Value.(*entry[K, V]), e.Prev()
+		if len(c.entries)+n <= c.size && time.Since(v.used) < c.idle {
+			return
+		}
+		if v.users == 0 {
+			c.recent.Remove(e)
+			delete(c.entries, v.key)
+			c.work.Go(func() { c.discard(v.value) })
+		}
+		e = next
+	}
+}
+
+// Len returns how many values there are.
+func (c *Cache[K, V]) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.entries)
+}
+
+// Close discards all values, used or not, and waits until that is done. They can still be
+// acquired; new ones cannot.
+func (c *Cache[K, V]) Close() {
+	c.mu.Lock()
+	for e := c.recent.Front(); e != nil && !c.closed; e = e.Next() {
+		c.work.Go(func() { c.discard(e.Value.(*entry[K, V]).value) })
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.work.Wait()
+}
