@@ -1,0 +1,68 @@
+//go:build upstream
+
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestProgressIsHandledBeforeTheResult(t *testing.T) {
+	const reports = 5
+	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := events(w)
+		for i := range reports {
+			send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d}}`, i+1))
+		}
+		send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text("done") + `}`)
+	})
+	var handled atomic.Int64
+	cs := open(t, s, legacy, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+		time.Sleep(20 * time.Millisecond) // a handler that writes to a slow reader
+		handled.Add(1)
+	}})
+	p := &mcp.CallToolParams{Name: "t"}
+	p.SetProgressToken("p")
+	_, err := cs.CallTool(within(t, 10*time.Second), p)
+	setup(t, err)
+	if n := handled.Load(); n != reports {
+		t.Errorf("when the call returned %d of %d progress notifications that came before its result were handled", n, reports)
+	}
+}
+
+func TestNotificationsWaitAtTheServer(t *testing.T) {
+	const floods, size = 20_000, 1 << 10
+	var sent atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	transport := lines(t, func(m message, out io.Writer) {
+		switch m.Method {
+		case "initialize":
+			say(out, m, handshake(m))
+		case "ping":
+			line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", size) + `"}}` + "\n"
+			for range floods {
+				if _, err := io.WriteString(out, line); err != nil {
+					return
+				}
+				sent.Add(1)
+			}
+		}
+	})
+	cs := dial(t, transport, legacy, &mcp.ClientOptions{LoggingMessageHandler: func(context.Context, *mcp.LoggingMessageRequest) { <-release }})
+	go func() { _ = cs.Ping(within(t, time.Minute), nil) }()
+	for last := int64(-1); last != sent.Load(); time.Sleep(2 * time.Second) { // until the server is stalled, or done
+		last = sent.Load()
+	}
+	if n := sent.Load(); n == floods {
+		t.Errorf("the client took %d notifications of %d bytes while its handler was busy with the first; want that it stops reading", n, size)
+	}
+}
