@@ -3,11 +3,11 @@
 package upstream
 
 import (
+	"bufio"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,23 +16,24 @@ import (
 )
 
 // Many servers are started by a shell, npx or uvx. The server is in a group of its own,
-// so it could be ended whole.
+// so it could be ended whole. Its child holds the other end of a pipe open.
 func TestCommandTransportEndsTheProcessGroup(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pid")
-	cmd := exec.Command("sh", "-c", `sleep 300 & echo $! >"$0.new" && mv "$0.new" "$0"; wait`, file)
+	r, w, err := os.Pipe()
+	setup(t, err)
+	defer r.Close()
+	cmd := exec.Command("sh", "-c", `sleep 300 & echo >&3; wait`)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.ExtraFiles = []*os.File{w}
 	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: 500 * time.Millisecond}).Connect(within(t, 10*time.Second))
+	_ = w.Close()
 	setup(t, err)
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
-	var data []byte
-	for end := time.Now().Add(10 * time.Second); len(data) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		data, _ = os.ReadFile(file)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	in := bufio.NewReader(r)
+	_, err = in.ReadString('\n') // the child runs
 	setup(t, err)
 	_ = conn.Close()
-	time.Sleep(200 * time.Millisecond)
-	if syscall.Kill(pid, 0) == nil {
-		t.Errorf("after Close the child of the server's process is still running (pid %d)", pid)
+	setup(t, r.SetReadDeadline(time.Now().Add(3*time.Second)))
+	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("3 s after Close the child of the server's process is still running (reading its pipe: %v)", err)
 	}
 }

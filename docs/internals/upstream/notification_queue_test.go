@@ -25,15 +25,21 @@ func TestProgressIsHandledBeforeTheResult(t *testing.T) {
 		send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text("done") + `}`)
 	})
 	var handled atomic.Int64
+	returned := make(chan struct{})
 	cs := open(t, s, legacy, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
-		time.Sleep(20 * time.Millisecond) // a handler that writes to a slow reader
+		select { // it writes to a slow reader
+		case <-returned:
+		case <-time.After(200 * time.Millisecond):
+		}
 		handled.Add(1)
 	}})
 	p := &mcp.CallToolParams{Name: "t"}
 	p.SetProgressToken("p")
 	_, err := cs.CallTool(within(t, 10*time.Second), p)
+	n := handled.Load()
+	close(returned)
 	setup(t, err)
-	if n := handled.Load(); n != reports {
+	if n != reports {
 		t.Errorf("when the call returned %d of %d progress notifications that came before its result were handled", n, reports)
 	}
 }
@@ -48,7 +54,7 @@ func TestNotificationsWaitAtTheServer(t *testing.T) {
 		case "initialize":
 			say(out, m, handshake(m))
 		case "ping":
-			line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", size) + `"}}` + "\n"
+			line := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"x":"` + strings.Repeat("x", size) + `"}}}` + "\n"
 			for range floods {
 				if _, err := io.WriteString(out, line); err != nil {
 					return
@@ -57,9 +63,9 @@ func TestNotificationsWaitAtTheServer(t *testing.T) {
 			}
 		}
 	})
-	cs := dial(t, transport, legacy, &mcp.ClientOptions{LoggingMessageHandler: func(context.Context, *mcp.LoggingMessageRequest) { <-release }})
+	cs := dial(t, transport, legacy, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { <-release }})
 	go func() { _ = cs.Ping(within(t, time.Minute), nil) }()
-	for last := int64(-1); last != sent.Load(); time.Sleep(2 * time.Second) { // until the server is stalled, or done
+	for last := int64(-1); last != sent.Load(); <-time.After(2 * time.Second) { // until the server is stalled, or done
 		last = sent.Load()
 	}
 	if n := sent.Load(); n == floods {

@@ -15,7 +15,9 @@ import (
 
 // A proxy cuts idle streams. Ten cuts come, with minutes of work between them.
 func TestSessionOutlivesItsStandaloneStreams(t *testing.T) {
-	var gets atomic.Int64
+	const cuts = 10
+	var made atomic.Int64
+	gets := make(chan struct{}, 100)
 	posts := server(t, func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m, text("ok")) })
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
@@ -23,7 +25,8 @@ func TestSessionOutlivesItsStandaloneStreams(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		if gets.Add(1) <= 10 {
+		gets <- struct{}{}
+		if made.Add(1) <= cuts {
 			_, _ = io.WriteString(w, "retry: 10\n\n") // so that the test is soon over
 			return
 		}
@@ -35,12 +38,13 @@ func TestSessionOutlivesItsStandaloneStreams(t *testing.T) {
 		s.Close()
 	})
 	cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL}, legacy, nil)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if _, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"}); err != nil {
-			t.Errorf("a call after %d ends of the standalone stream: got %v, want its result", gets.Load(), err)
-			return
+	for range cuts + 1 {
+		select {
+		case <-gets:
+		case <-time.After(5 * time.Second): // the client makes no more
 		}
-		if gets.Load() > 10 {
+		if _, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"}); err != nil {
+			t.Errorf("a call after %d ends of the standalone stream: got %v, want its result", made.Load(), err)
 			return
 		}
 	}

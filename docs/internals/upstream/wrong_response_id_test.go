@@ -13,11 +13,12 @@ import (
 
 // The reply to bob's POST has the id of alice's request.
 func TestReplyWithTheIDOfAnotherRequestIsRefused(t *testing.T) {
-	alices, release := make(chan string, 1), make(chan struct{})
+	alices, started, release := make(chan string, 1), make(chan struct{}), make(chan struct{})
 	s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
 		switch m.Params.Name {
 		case "alice":
 			alices <- string(m.ID)
+			close(started)
 			select {
 			case <-release:
 				reply(w, m, text("for alice"))
@@ -40,9 +41,7 @@ func TestReplyWithTheIDOfAnotherRequestIsRefused(t *testing.T) {
 		}
 		got <- textOf(res)
 	}()
-	for len(alices) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	<-started
 	_, err := cs.CallTool(within(t, 2*time.Second), &mcp.CallToolParams{Name: "bob"})
 	t.Logf("bob's call: %v", err)
 	close(release)
