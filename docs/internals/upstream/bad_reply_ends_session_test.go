@@ -30,6 +30,14 @@ func TestUndecodableBodyFailsOnlyItsCall(t *testing.T) {
 	})
 }
 
+func TestCutBodyFailsOnlyItsCall(t *testing.T) {
+	failsOnlyItsCall(t, func(w http.ResponseWriter, _ message) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, `{"jsonrpc"`)
+	})
+}
+
 func TestUndecodableEventFailsOnlyItsCall(t *testing.T) {
 	failsOnlyItsCall(t, func(w http.ResponseWriter, _ message) { events(w)(`{"jsonrpc":`) })
 }
