@@ -110,6 +110,10 @@ clients: ## the npm clients of every face against a whole service (needs Node; s
 conformance: ## the public MCP conformance suite (needs Node; skips without)
 	internal/mcp/conformance/run.sh
 
+.PHONY: upstream
+upstream: ## the defects of the MCP SDK that are worked around, whether they are still there (docs/internals/upstream)
+	docs/internals/upstream/run.sh
+
 .PHONY: real-servers
 real-servers: ## public MCP servers, called directly and in runs (needs Node; skips without)
 	cmd/server/testdata/realservers/run.sh
