@@ -37,7 +37,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/admission": {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse", "jsontext"}},
+	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
 	"answerd/internal/api/clients":     {},
 	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api/responses":   {ours: []string{"event", "agent", "sse"}},
@@ -64,6 +64,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }
+
+// jsonv2 is encoding/json/v2 and encoding/json/jsontext of Go 1.27.
+var jsonv2 = []string{"github.com/go-json-experiment/json"}
 
 // otelAPI is what may be used without the SDK.
 var otelAPI = []string{
