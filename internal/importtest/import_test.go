@@ -23,7 +23,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event":       {ours: []string{"jsontext"}},
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},
-	"answerd/internal/auth":        {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/auth":        {outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
