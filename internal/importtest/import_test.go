@@ -61,7 +61,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth":           {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
+	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }
 
