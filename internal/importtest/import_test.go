@@ -27,7 +27,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
+	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "mcp/oauth", "mcp/schema"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.

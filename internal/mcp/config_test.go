@@ -92,9 +92,11 @@ func TestConfigErrors(t *testing.T) {
 	for file, want := range map[string]string{
 		``:                                    `the JSON ends too early`,
 		`{`:                                   `the JSON ends too early`,
-		"{\n\"mcpServers\": {},\n}":           `line 3: invalid character '}'`,
+		"{\n\"mcpServers\": {},\n}":           `line 2: invalid character ','`,
 		`[]`:                                  `the file: must be an object, not an array (line 1)`,
 		`{}`:                                  `the file: has no mcpServers (line 1)`,
+		"{\"mcpServers\":\n\"\\ud800se\"}":      `line 2: invalid surrogate pair`,
+		"{\"mcpServers\":\n\"\\usecret\"}":      `line 2: invalid escape sequence`,
 		`{"mcpServers":{}} x`:                 `line 1: something follows the JSON`,
 		`{"mcpServers":{},"mcpServers":{}}`:   `line 1: "mcpServers" is there twice`,
 		"{\"mcpServers\":{},\n\"inputs\":[]}": `the file, inputs: unknown field (line 2)`,
@@ -178,7 +180,7 @@ func TestConfigErrors(t *testing.T) {
 		`{"mcpServers":{"a":{"url":"https://h","_comment":"` + strings.Repeat("x", 1<<20) + `"}}}`: `larger than 1048576 bytes`,
 	} {
 		_, err := ParseConfig([]byte(file), getenv)
-		if err == nil || err.Error() != "mcp.json: "+want && !strings.HasPrefix(err.Error(), "mcp.json: "+want+" ") {
+		if err == nil || err.Error() != "mcp.json: "+want && !strings.HasPrefix(err.Error(), "mcp.json: "+want+" ") || strings.Contains(err.Error(), "\\u") {
 			t.Errorf("%.100s\n got %v\nwant mcp.json: %s", file, err, want)
 		}
 	}

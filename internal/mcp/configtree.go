@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
@@ -40,122 +42,106 @@ func tree(data []byte) (*node, error) {
 	case !utf8.Valid(data):
 		return nil, errors.New("not UTF-8")
 	}
-	t := &treeReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
-	t.dec.UseNumber()
-	n, err := t.next(0)
+	t := &treeReader{data: data, dec: jsontext.NewDecoder(bytes.NewBuffer(data))}
+	n, err := t.next()
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
-	if _, err := t.dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("line %d: something follows the JSON", t.here())
+	if _, err := t.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("line %d: something follows the JSON", t.line(t.dec.InputOffset()))
 	}
 	return n, nil
 }
 
-// treeReader builds a tree from tokens. It knows the line of each by counting line
-// feeds as it goes on, once over the whole file.
+// treeReader builds a tree from tokens.
 type treeReader struct {
 	data []byte
-	dec  *json.Decoder
-	line int // of offset at
-	at   int
+	dec  *jsontext.Decoder
+	// counted is how many line feeds there are before offset at.
+	at, counted int
 }
 
-// here is the line that has been read to.
-func (t *treeReader) here() int {
-	to := min(int(t.dec.InputOffset()), len(t.data))
-	if to > t.at {
-		t.line += bytes.Count(t.data[t.at:to], []byte("\n"))
-		t.at = to
-	}
-	return t.line
+// line returns the line of an offset that is not before that of the last call.
+func (t *treeReader) line(offset int64) int {
+	t.counted += bytes.Count(t.data[t.at:offset], []byte("\n"))
+	t.at = int(offset)
+	return t.counted + 1
 }
 
-// token is the next token; its errors say where, and quote no values.
-func (t *treeReader) token() (json.Token, error) {
-	tok, err := t.dec.Token()
-	if err == nil {
-		return tok, nil
+// explain returns what an error of the decoder means to the operator: with the line, and
+// without what the file holds.
+func (t *treeReader) explain(err error) error {
+	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON ends too early")
+	case !ok:
+		return err
 	}
-	if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
-		to := min(max(int(bad.Offset), 0), len(t.data))
-		return nil, fmt.Errorf("line %d: %w", 1+bytes.Count(t.data[:to], []byte("\n")), bad)
+	line := t.line(bad.ByteOffset)
+	if errors.Is(bad, jsontext.ErrDuplicateName) {
+		return fmt.Errorf("line %d: %.80q is there twice", line, bad.JSONPointer.LastToken())
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, errors.New("the JSON ends too early")
-	}
-	return nil, fmt.Errorf("line %d: %w", t.here(), err)
+	what, _, _ := strings.Cut(bad.Err.Error(), " `") // a bad escape is quoted
+	return fmt.Errorf("line %d: %s", line, what)
 }
 
 // next reads one value.
-func (t *treeReader) next(depth int) (*node, error) {
-	tok, err := t.token()
+func (t *treeReader) next() (*node, error) {
+	tok, err := t.dec.ReadToken()
 	if err != nil {
 		return nil, err
 	}
-	n := &node{line: t.here()}
-	// The decoder's tokens have no bound of their own, and this recurses.
-	if depth > maxConfigDepth {
-		return nil, fmt.Errorf("line %d: nested deeper than %d levels", n.line, maxConfigDepth)
-	}
-	switch v := tok.(type) {
-	case json.Delim:
-		if v == '{' {
-			n.kind = "an object"
-			return n, t.object(n, depth)
+	n := &node{line: t.line(t.dec.InputOffset())}
+	switch tok.Kind() {
+	case '{', '[':
+		if t.dec.StackDepth() > maxConfigDepth {
+			return nil, fmt.Errorf("line %d: nested deeper than %d levels", n.line, maxConfigDepth)
 		}
-		n.kind = "an array"
-		return n, t.array(n, depth)
-	case string:
-		n.kind = "a string"
-	case json.Number:
-		n.kind = "a number"
-	case bool:
-		n.kind = "a boolean"
+		if n.kind = "an array"; tok.Kind() == '{' {
+			n.kind = "an object"
+		}
+		return n, t.content(n)
+	case '"':
+		n.kind, n.value = "a string", tok.String()
+	case '0':
+		n.kind, n.value = "a number", json.Number(tok.String())
+	case 't', 'f':
+		n.kind, n.value = "a boolean", tok.Bool()
 	default:
 		n.kind = "null"
 	}
-	n.value = tok
 	return n, nil
 }
 
-// object reads the members of n, whose brace has been read. A member's line is that
+// content reads what is in the object or array n, and its end. A member's line is that
 // of its name.
-func (t *treeReader) object(n *node, depth int) error {
-	seen := map[string]bool{}
-	for t.dec.More() {
-		tok, err := t.token()
+func (t *treeReader) content(n *node) error {
+	for {
+		kind := t.dec.PeekKind()
+		if kind == '}' || kind == ']' {
+			_, err := t.dec.ReadToken()
+			return err
+		}
+		name, line := "", 0
+		if n.kind == "an object" {
+			tok, err := t.dec.ReadToken()
+			if err != nil {
+				return err
+			}
+			name, line = tok.String(), t.line(t.dec.InputOffset())
+		}
+		v, err := t.next()
 		if err != nil {
 			return err
 		}
-		name, _ := tok.(string)
-		line := t.here()
-		if seen[name] {
-			return fmt.Errorf("line %d: %.80q is there twice", line, name)
-		}
-		seen[name] = true
-		v, err := t.next(depth + 1)
-		if err != nil {
-			return err
+		if n.kind == "an array" {
+			n.items = append(n.items, v)
+			continue
 		}
 		v.line = line
 		n.members = append(n.members, member{name, v})
 	}
-	_, err := t.token()
-	return err
-}
-
-// array reads the elements of n, whose bracket has been read.
-func (t *treeReader) array(n *node, depth int) error {
-	for t.dec.More() {
-		v, err := t.next(depth + 1)
-		if err != nil {
-			return err
-		}
-		n.items = append(n.items, v)
-	}
-	_, err := t.token()
-	return err
 }
 
 // expand replaces ${NAME} and ${NAME:-default} in s. As in a shell, a variable that
