@@ -74,7 +74,8 @@ func syntaxError(file []byte, err error) error {
 	if errors.Is(bad, jsontext.ErrDuplicateName) {
 		return fmt.Errorf("line %d: %.80q is there twice", at, bad.JSONPointer.LastToken())
 	}
-	what, _, _ := strings.Cut(bad.Err.Error(), " `") // a bad escape is quoted
+	what, _, _ := strings.Cut(bad.Err.Error(), " `") // a bad escape is quoted, in either way
+	what, _, _ = strings.Cut(what, ` "`)
 	return fmt.Errorf("line %d: %s", at, what)
 }
 

@@ -49,7 +49,7 @@ func invalid(pointer, detail string) error {
 
 // decoder reads the fields of one body in the order in which they stand there, and collects
 // what is wrong with them. The methods that read a field return its zero value if it is wrong.
-// jsontext refuses duplicate names and lone surrogates: an attacker could say one thing
+// jsontext refuses duplicate names, invalid UTF-8 and lone surrogates: an attacker could say one thing
 // to us and another to the next reader.
 type decoder struct {
 	dec    *jsontext.Decoder
@@ -64,9 +64,7 @@ type decoder struct {
 func newDecoder(at string, body []byte) *decoder {
 	// The decoder does not write into a bytes.Buffer.
 	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: at, nul: bytes.Contains(body, []byte(`\u0000`))}
-	if !utf8.Valid(body) {
-		d.err = invalid(at, "the body is not valid UTF-8")
-	} else if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
+	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
 		d.err = invalid(at, "must be an object")
 	}
 	return d
@@ -155,14 +153,19 @@ func (d *decoder) explain(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
 	}
+	if !utf8.Valid(d.body) {
+		return invalid(d.at, "the body is not valid UTF-8")
+	}
 	bad := &jsontext.SyntacticError{Err: err} // the decoder returns a bare io.EOF for an empty body
 	errors.As(err, &bad)
-	detail := fmt.Sprintf("not JSON at byte %d: %s", bad.ByteOffset, bad.Err)
+	detail := fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		detail = "the JSON ends too early"
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		detail = "given twice"
+	case bytes.HasPrefix(bytes.ToLower(d.body[bad.ByteOffset:min(bad.ByteOffset+3, int64(len(d.body)))]), []byte(`\ud`)):
+		detail = "contains half a surrogate pair"
 	}
 	return invalid(d.at+string(bad.JSONPointer), detail)
 }
