@@ -98,7 +98,7 @@ func TestConfigErrors(t *testing.T) {
 		"\n\n{}":                             `the file: has no mcpServers (line 3)`,
 		"\n{\"servers\":\n[{},\n{\"x\":1}]}": `servers[0], name: must be 1 to 64 printable characters (line 3)`,
 		"\n{\"servers\":\n[{\"id\":\"a\",\"source\":{\"url\":\"https://h\"}},\n{\"x\":1}]}": `servers[1], x: unknown field (line 4)`,
-		"{\"mcpServers\":\n\"\\ud800se\"}":                                                  `line 2: invalid surrogate pair`,
+		"{\"mcpServers\":\n\"\\ud800 s\"}":                                                  `line 2: invalid surrogate pair`,
 		"{\"mcpServers\":\n\"\\usecret\"}":                                                  `line 2: invalid escape sequence`,
 		`{"mcpServers":{}} x`:                                                               `line 1: something follows the JSON`,
 		`{"mcpServers":{},"mcpServers":{}}`:                                                 `line 1: "mcpServers" is there twice`,
