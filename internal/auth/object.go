@@ -1,54 +1,38 @@
 package auth
 
 import (
-	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
-	"io"
-	"unicode/utf8"
+	"reflect"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// errJSON says no more, because what encoding/json says quotes the text.
+// errJSON says no more, because the cause could quote the text.
 var errJSON = errors.New("not a JSON object of the expected shape")
 
-// object is a JSON object whose member names are unique and exactly as written.
-// Decoding into a struct would take the last of two members of one name, and "EXP"
-// for "exp": two readers of one token could then see two identities.
-type object map[string]json.RawMessage
+// object is a JSON object. json/v2 takes member names exactly as written and refuses two of one
+// name, at any depth: two readers of one token could otherwise see two identities.
+type object map[string]stdjson.RawMessage
 
 // parseObject reads data, which must hold one object and nothing else.
 func parseObject(data []byte) (object, error) {
-	if !utf8.Valid(data) {
-		return nil, errJSON
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return nil, errJSON
-	}
-	o := object{}
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return nil, errJSON
-		}
-		key, ok := name.(string)
-		if _, twice := o[key]; !ok || twice {
-			return nil, errJSON
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, errJSON
-		}
-		o[key] = value
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, errJSON
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	var o object
+	if err := json.Unmarshal(data, &o); err != nil || o == nil {
 		return nil, errJSON
 	}
 	return o, nil
 }
+
+// refuseNull makes null an error, which json/v2 takes for the zero value of any type.
+var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+	if dec.PeekKind() == 'n' {
+		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
+	}
+	return errors.ErrUnsupported // the type's own way
+}))
 
 // has reports whether there is a member of that name, null included.
 func (o object) has(name string) bool {
@@ -58,54 +42,32 @@ func (o object) has(name string) bool {
 
 // text is the string member of that name, "" if there is none. A member of another
 // type is an error, and so is null.
-func (o object) text(name string) (string, error) {
-	raw, ok := o[name]
-	if !ok {
-		return "", nil
-	}
-	var s *string
-	if err := json.Unmarshal(raw, &s); err != nil || s == nil {
+func (o object) text(name string) (s string, err error) {
+	if o.has(name) && json.Unmarshal(o[name], &s, refuseNull) != nil {
 		return "", errJSON
 	}
-	return *s, nil
+	return s, nil
 }
 
 // texts is the member of that name as a list: a string is a list of one.
-func (o object) texts(name string) ([]string, error) {
-	raw, ok := o[name]
-	if !ok {
+func (o object) texts(name string) (list []string, err error) {
+	if !o.has(name) {
 		return nil, nil
 	}
 	if s, err := o.text(name); err == nil {
 		return []string{s}, nil
 	}
-	var list []*string
-	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
+	if json.Unmarshal(o[name], &list, refuseNull) != nil {
 		return nil, errJSON
 	}
-	out := make([]string, len(list))
-	for i, s := range list {
-		if s == nil {
-			return nil, errJSON
-		}
-		out[i] = *s
-	}
-	return out, nil
+	return list, nil
 }
 
 // objects is the member of that name, which must be there and be a list of objects.
-func (o object) objects(name string) ([]object, error) {
-	var list []json.RawMessage
-	if err := json.Unmarshal(o[name], &list); err != nil || list == nil {
+func (o object) objects(name string) (list []object, err error) {
+	err = json.Unmarshal(o[name], &list)
+	if err != nil || list == nil || slices.ContainsFunc(list, func(item object) bool { return item == nil }) {
 		return nil, errJSON
 	}
-	out := make([]object, 0, len(list))
-	for _, raw := range list {
-		item, err := parseObject(raw)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, item)
-	}
-	return out, nil
+	return list, nil
 }

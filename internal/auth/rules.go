@@ -18,15 +18,15 @@ type Rules struct{ current atomic.Pointer[[]Rule] }
 // allowed whole. Names are globs of path.Match, in which * goes over "/" too: subjects
 // and models have it in their names.
 type Rule struct {
-	Name string // in the log; its number in the file, from 1, where the file gives none
+	Name string `json:"name"` // in the log; its number in the file, from 1, where the file gives none
 
-	Subjects []string            // the caller's is one of them
-	Scopes   []string            // the caller has all of them; no globs
-	Claims   map[string][]string // for each claim, one of the caller's values is one of these
+	Subjects []string            `json:"subjects"` // the caller's is one of them
+	Scopes   []string            `json:"scopes"`   // the caller has all of them; no globs
+	Claims   map[string][]string `json:"claims"`   // for each claim, one of the caller's values is one of these
 
-	Servers []string // as mcp.json names them
-	Tools   []string // as GET /tools names them
-	Models  []string
+	Servers []string `json:"servers"` // as mcp.json names them
+	Tools   []string `json:"tools"`   // as GET /tools names them
+	Models  []string `json:"models"`
 }
 
 // NewRules is rules in force.

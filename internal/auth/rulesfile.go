@@ -2,13 +2,17 @@ package auth
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
-	"strings"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Bounds of a file of rules.
@@ -41,119 +45,89 @@ func ParseRules(data []byte) ([]Rule, error) {
 	if len(data) > maxRulesFile {
 		return nil, &RulesError{Detail: fmt.Sprintf("is larger than %d bytes", maxRulesFile)}
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil {
-		line := 1
-		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			line += bytes.Count(data[:min(int(syntax.Offset), len(data))], []byte("\n"))
+	var file struct {
+		Rules []Rule `json:"rules"`
+	}
+	if err := json.Unmarshal(data, &file, json.RejectUnknownMembers(true), refuseNull); err != nil {
+		return nil, rulesError(data, err)
+	}
+	switch {
+	case file.Rules == nil:
+		return nil, &RulesError{Pointer: "/rules", Detail: mustBeRules}
+	case len(file.Rules) > maxRules:
+		return nil, &RulesError{Pointer: "/rules", Detail: fmt.Sprintf("has more than %d rules", maxRules)}
+	}
+	for i := range file.Rules {
+		if err := file.Rules[i].check(); err != nil {
+			err.Pointer = fmt.Sprintf("/rules/%d", i) + err.Pointer
+			return nil, err
 		}
-		return nil, &RulesError{Line: line, Detail: "is not JSON"}
+		file.Rules[i].Name = cmp.Or(file.Rules[i].Name, strconv.Itoa(i+1))
 	}
-	r := rulesReader{}
-	file := r.object("", whole)
-	r.only("", file, "rules")
-	var list []json.RawMessage
-	if raw, ok := file["rules"]; !ok || json.Unmarshal(raw, &list) != nil || list == nil {
-		r.fail("/rules", "must be a list")
-	}
-	if len(list) > maxRules {
-		r.fail("/rules", fmt.Sprintf("has more than %d rules", maxRules))
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	rules := make([]Rule, len(list))
-	for i, raw := range list {
-		if rules[i] = r.rule(fmt.Sprintf("/rules/%d", i), raw); rules[i].Name == "" {
-			rules[i].Name = fmt.Sprint(i + 1)
+	return file.Rules, nil
+}
+
+// What the values of a file must be.
+const (
+	mustBeObject = "must be an object whose names are unique, in UTF-8"
+	mustBeRules  = "must be a list"
+	mustBeTexts  = "must be a list of strings, with one at least"
+	mustBeName   = "must be a string of at most 64 bytes"
+)
+
+// rulesError returns what an error of json/v2 means to the operator. It does not quote the file.
+func rulesError(data []byte, err error) *RulesError {
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		if errors.Is(bad, jsontext.ErrDuplicateName) {
+			return &RulesError{Pointer: string(bad.JSONPointer.Parent()), Detail: mustBeObject}
 		}
+		return &RulesError{Line: 1 + bytes.Count(data[:bad.ByteOffset], []byte("\n")), Detail: "is not JSON"}
 	}
-	if r.err != nil {
-		return nil, r.err
+	bad, ok := errors.AsType[*json.SemanticError](err)
+	if !ok || bad.GoType == nil {
+		return &RulesError{Detail: "is not JSON"}
 	}
-	return rules, nil
+	at := bad.JSONPointer
+	switch {
+	case errors.Is(bad, json.ErrUnknownName):
+		return &RulesError{Pointer: string(at), Detail: "unknown field"}
+	case bad.GoType == reflect.TypeFor[[]Rule]():
+		return &RulesError{Pointer: string(at), Detail: mustBeRules}
+	case bad.GoType == reflect.TypeFor[[]string]():
+		return &RulesError{Pointer: string(at), Detail: mustBeTexts}
+	case bad.GoType.Kind() != reflect.String:
+		return &RulesError{Pointer: string(at), Detail: mustBeObject}
+	case at.LastToken() == "name": // the other texts are items of lists
+		return &RulesError{Pointer: string(at), Detail: mustBeName}
+	}
+	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
 }
 
-// rulesReader keeps the first thing that is wrong; what it reads after that is of no use.
-type rulesReader struct{ err error }
-
-func (r *rulesReader) fail(pointer, detail string) {
-	if r.err == nil {
-		r.err = &RulesError{Pointer: pointer, Detail: detail}
+// check returns what is wrong with a rule, nil if nothing.
+func (r *Rule) check() *RulesError {
+	if len(r.Name) > 64 {
+		return &RulesError{Pointer: "/name", Detail: mustBeName}
 	}
-}
-
-// object reads an object whose names are unique.
-func (r *rulesReader) object(pointer string, raw json.RawMessage) object {
-	o, err := parseObject(raw)
-	if err != nil {
-		r.fail(pointer, "must be an object whose names are unique, in UTF-8")
+	lists := map[string][]string{
+		"/subjects": r.Subjects, "/scopes": r.Scopes, "/servers": r.Servers, "/tools": r.Tools, "/models": r.Models,
 	}
-	return o
-}
-
-// only refuses members of other names.
-func (r *rulesReader) only(pointer string, o object, names ...string) {
-	for _, name := range sortedNames(o) {
-		if !slices.Contains(names, name) {
-			r.fail(pointer+"/"+escapePointer(name), "unknown field")
+	for name, values := range r.Claims {
+		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values
+	}
+	for _, at := range slices.Sorted(maps.Keys(lists)) {
+		// Empty, a list could be taken for nothing as well as for everything.
+		if list := lists[at]; list != nil && len(list) == 0 {
+			return &RulesError{Pointer: at, Detail: mustBeTexts}
 		}
-	}
-}
-
-func (r *rulesReader) rule(pointer string, raw json.RawMessage) Rule {
-	o := r.object(pointer, raw)
-	r.only(pointer, o, "name", "subjects", "scopes", "claims", "servers", "tools", "models")
-	name, err := o.text("name")
-	if err != nil || len(name) > 64 {
-		r.fail(pointer+"/name", "must be a string of at most 64 bytes")
-	}
-	rule := Rule{
-		Name: name, Subjects: r.globs(pointer, o, "subjects"), Scopes: r.texts(pointer, o, "scopes"),
-		Servers: r.globs(pointer, o, "servers"), Tools: r.globs(pointer, o, "tools"), Models: r.globs(pointer, o, "models"),
-	}
-	if !o.has("claims") {
-		return rule
-	}
-	claims := r.object(pointer+"/claims", o["claims"])
-	rule.Claims = make(map[string][]string, len(claims))
-	for _, name := range sortedNames(claims) {
-		rule.Claims[name] = r.globs(pointer+"/claims", claims, name)
-	}
-	return rule
-}
-
-// texts is the member of that name, nil if there is none: a list that has something in it.
-// An empty one could be taken for nothing as well as for everything.
-func (r *rulesReader) texts(pointer string, o object, name string) []string {
-	if !o.has(name) {
-		return nil
-	}
-	at := pointer + "/" + escapePointer(name)
-	list, err := o.texts(name)
-	if err != nil || len(list) == 0 || !bytes.HasPrefix(bytes.TrimSpace(o[name]), []byte("[")) {
-		r.fail(at, "must be a list of strings, with one at least")
-	}
-	for i, text := range list {
-		if text == "" {
-			r.fail(fmt.Sprintf("%s/%d", at, i), "must not be empty")
+		for i, text := range lists[at] {
+			_, err := path.Match(flat(text), "")
+			switch {
+			case text == "":
+				return &RulesError{Pointer: fmt.Sprintf("%s/%d", at, i), Detail: "must not be empty"}
+			case err != nil && at != "/scopes":
+				return &RulesError{Pointer: fmt.Sprintf("%s/%d", at, i), Detail: "is not a valid pattern"}
+			}
 		}
 	}
-	return list
-}
-
-func (r *rulesReader) globs(pointer string, o object, name string) []string {
-	list := r.texts(pointer, o, name)
-	for i, glob := range list {
-		if _, err := path.Match(flat(glob), ""); err != nil {
-			r.fail(fmt.Sprintf("%s/%s/%d", pointer, escapePointer(name), i), "is not a valid pattern")
-		}
-	}
-	return list
-}
-
-func sortedNames(o object) []string { return slices.Sorted(maps.Keys(o)) }
-
-func escapePointer(name string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	return nil
 }

@@ -24,11 +24,11 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},
 	"answerd/internal/lru":         {},
-	"answerd/internal/auth":        {ours: []string{"lru"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/auth":        {ours: []string{"lru"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
-	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
+	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
@@ -38,7 +38,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/admission": {},
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse", "jsontext"}},
+	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
 	"answerd/internal/api/clients":     {},
 	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
 	"answerd/internal/api/responses":   {ours: []string{"event", "agent", "sse"}},
@@ -62,9 +62,12 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
+	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }
+
+// jsonv2 is encoding/json/v2 and encoding/json/jsontext of Go 1.27.
+var jsonv2 = []string{"github.com/go-json-experiment/json"}
 
 // otelAPI is what may be used without the SDK.
 var otelAPI = []string{

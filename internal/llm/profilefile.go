@@ -2,23 +2,23 @@ package llm
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
+	"reflect"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Bounds of a file of profiles.
 const (
-	maxProfileFile  = 1 << 20 // bytes
-	maxProfiles     = 1000
-	maxModelID      = 256 // bytes
-	maxProfileDepth = 4   // levels of nesting; a price stands at the third
+	maxProfileFile = 1 << 20 // bytes
+	maxProfiles    = 1000
+	maxModelID     = 256 // bytes
 )
 
 // ParseProfiles reads a JSON list of profiles, in the order of the file:
@@ -38,26 +38,21 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	case !utf8.Valid(data):
 		return nil, errors.New("not UTF-8")
 	}
-	// Readers differ in which of two members of one name they take; ours takes neither.
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := noneTwice(dec, "", 0); err != nil {
-		return nil, err
+	var profiles []Profile
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
+	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), refuseNull); err != nil {
+		return nil, profileError(err)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the list")
 	}
-	var list []json.RawMessage
-	if json.Unmarshal(data, &list) != nil || list == nil {
-		return nil, errors.New("not a list of models")
+	if len(profiles) == 0 || len(profiles) > maxProfiles {
+		return nil, fmt.Errorf("%d models where 1 to %d are possible", len(profiles), maxProfiles)
 	}
-	if len(list) == 0 || len(list) > maxProfiles {
-		return nil, fmt.Errorf("%d models where 1 to %d are possible", len(list), maxProfiles)
-	}
-	profiles := make([]Profile, len(list))
-	ids := make(map[string]int, len(list))
-	for i, raw := range list {
+	ids := make(map[string]int, len(profiles))
+	for i := range profiles {
 		at := fmt.Sprintf("/%d", i)
-		if err := profiles[i].parse(at, raw); err != nil {
+		if err := profiles[i].check(at); err != nil {
 			return nil, err
 		}
 		if first, twice := ids[profiles[i].ID]; twice {
@@ -68,103 +63,45 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	return profiles, nil
 }
 
-// noneTwice reads one value and refuses objects in which a name occurs twice.
-func noneTwice(dec *json.Decoder, at string, depth int) error {
-	tok, err := dec.Token()
-	if err != nil {
-		return syntaxAt(at, err)
+// refuseNull makes null an error, which json/v2 takes for the zero value of any type.
+var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+	if dec.PeekKind() == 'n' {
+		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
 	}
-	open, ok := tok.(json.Delim)
-	if !ok {
-		return nil
-	}
-	if depth == maxProfileDepth {
-		return fmt.Errorf("%s: nested deeper than %d levels", at, maxProfileDepth)
-	}
-	seen := make(map[string]bool)
-	for i := 0; dec.More(); i++ {
-		member := fmt.Sprintf("%s/%d", at, i)
-		if open == '{' {
-			tok, err := dec.Token()
-			if err != nil {
-				return syntaxAt(at, err)
-			}
-			name := tok.(string) // the decoder refuses any other itself
-			if member = at + "/" + pointerName(name); seen[name] {
-				return fmt.Errorf("%s: given twice", member)
-			}
-			seen[name] = true
-		}
-		if err := noneTwice(dec, member, depth+1); err != nil {
-			return err
+	return errors.ErrUnsupported // the type's own way
+}))
+
+// profileError returns what an error of json/v2 means to the operator, in one line.
+func profileError(err error) error {
+	place, what := jsontext.Pointer(""), "the JSON ends too early" // which may be a bare io.EOF
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		place = bad.JSONPointer
+		switch {
+		case errors.Is(bad, jsontext.ErrDuplicateName):
+			what = "given twice"
+		case !errors.Is(bad, io.ErrUnexpectedEOF):
+			what = bad.Err.Error()
 		}
 	}
-	if _, err := dec.Token(); err != nil {
-		return syntaxAt(at, err)
-	}
-	return nil
-}
-
-// syntaxAt says where text stops being JSON.
-func syntaxAt(at string, err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%s: the JSON ends too early", at)
-	}
-	return fmt.Errorf("%s: %w", at, err)
-}
-
-// pointerName is a name as a JSON pointer has it, cut where it is long.
-func pointerName(name string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1", "\n", " ", "\r", " ").Replace(name[:min(len(name), 80)])
-}
-
-// field is where a member goes.
-type field struct {
-	to   any
-	says string // what it must be
-}
-
-// parse reads one profile. at is its place in the file.
-func (p *Profile) parse(at string, raw json.RawMessage) error {
-	var price json.RawMessage
-	err := readMembers(at, raw, map[string]field{
-		"id": {&p.ID, "a text"}, "upstream": {&p.Upstream, "a text"}, "tool_calling": {&p.ToolCalling, "a text"},
-		"context_tokens": {&p.ContextTokens, "a whole number"}, "max_output_tokens": {&p.MaxOutputTokens, "a whole number"},
-		"images": {&p.Images, "true or false"}, "audio": {&p.Audio, "true or false"}, "price": {&price, "an object"},
-	})
-	if err != nil {
-		return err
-	}
-	if price != nil {
-		p.Price = &Price{}
-		err := readMembers(at+"/price", price, map[string]field{
-			"input_per_million": {&p.Price.Input, "a number"}, "output_per_million": {&p.Price.Output, "a number"},
-		})
-		if err != nil {
-			return err
+	if bad, ok := errors.AsType[*json.SemanticError](err); ok {
+		place, what = bad.JSONPointer, "not an object"
+		switch kind := bad.GoType.Kind(); {
+		case errors.Is(bad, json.ErrUnknownName):
+			what = "unknown field"
+		case kind == reflect.Slice:
+			what = "not a list of models"
+		case kind == reflect.String:
+			what = "not a text"
+		case kind == reflect.Bool:
+			what = "not true or false"
+		case kind == reflect.Int64:
+			what = "not a whole number"
+		case kind == reflect.Float64:
+			what = "not a number"
 		}
 	}
-	return p.check(at)
-}
-
-// readMembers decodes the members of an object into their fields.
-func readMembers(at string, raw json.RawMessage, fields map[string]field) error {
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) != nil || object == nil {
-		return fmt.Errorf("%s: not an object", at)
-	}
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		place := at + "/" + pointerName(name)
-		f, known := fields[name]
-		switch value := object[name]; {
-		case !known:
-			return fmt.Errorf("%s: unknown field", place)
-		// null would leave the field as it is, and say nothing.
-		case string(value) == "null" || json.Unmarshal(value, f.to) != nil:
-			return fmt.Errorf("%s: not %s", place, f.says)
-		}
-	}
-	return nil
+	where := strings.NewReplacer("\n", " ", "\r", " ").Replace(string(place))
+	return errors.New(strings.TrimPrefix(fmt.Sprintf("%.200s: %s", where, what), ": "))
 }
 
 // check refuses a profile that no model can have.

@@ -97,7 +97,7 @@ func TestABadFileOfProfilesNamesThePlace(t *testing.T) {
 		``:                           "the JSON ends too early",
 		`[{"id":"a",}]`:              "/0: invalid character",
 		"[{\"id\":\"\xff\"}]":        "not UTF-8",
-		`[[[[[]]]]]`:                 "/0/0/0/0: nested deeper than 4 levels",
+		`[[[[[]]]]]`:                 "/0: not an object",
 		strings.Repeat(" ", 1<<20+1): "larger than 1048576 bytes",
 		"[" + strings.TrimSuffix(strings.Repeat(`{"id":"a"},`, 1001), ",") + "]": "1001 models",
 	} {

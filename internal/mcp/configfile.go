@@ -11,11 +11,10 @@ import (
 // one without default is an error. A field that is unknown is
 // an error rather than ignored; `_comment` and `$schema` may stand anywhere. Errors are one line, name server, field and line, and quote no values.
 func ParseConfig(data []byte, getenv func(string) string) ([]ServerConfig, error) {
-	root, err := tree(data)
+	top, err := readFile(data, getenv)
 	if err != nil {
 		return nil, fmt.Errorf("mcp.json: %w", err)
 	}
-	top := value{node: root, getenv: getenv, path: "the file"}
 	servers, err := parseServers(top)
 	if err != nil {
 		return nil, fmt.Errorf("mcp.json: %w", err)
@@ -73,7 +72,7 @@ var setters = map[string]func(*ServerConfig, value) error{
 		s.Disabled = !on
 		return err
 	},
-	"type":               func(s *ServerConfig, v value) (err error) { s.Type, err = v.serverType(); return },
+	"type":               parseType,
 	"url":                func(s *ServerConfig, v value) (err error) { s.URL, err = v.text(); return },
 	"headers":            func(s *ServerConfig, v value) (err error) { s.Headers, err = v.secrets(); return },
 	"query":              func(s *ServerConfig, v value) (err error) { s.Query, err = v.texts(); return },
@@ -104,6 +103,15 @@ var setters = map[string]func(*ServerConfig, value) error{
 	"pin":       func(s *ServerConfig, v value) (err error) { s.Pin, err = v.boolean(); return },
 }
 
+// parseType reads how a server is reached.
+func parseType(s *ServerConfig, v value) error {
+	t, err := v.text()
+	if err == nil {
+		s.Type, err = v.serverType(t)
+	}
+	return err
+}
+
 // parseServer reads one member of mcpServers; its name is the server's.
 func parseServer(v value) (ServerConfig, error) {
 	v.path = fmt.Sprintf("server %.80q", v.name)
@@ -115,7 +123,7 @@ func parseServer(v value) (ServerConfig, error) {
 	if err := apply(&s, fields, setters); err != nil {
 		return s, err
 	}
-	return s, s.complete(v)
+	return s, s.complete(v, fields)
 }
 
 // apply reads fields into s.
@@ -133,7 +141,7 @@ func apply(s *ServerConfig, fields []value, setters map[string]func(*ServerConfi
 }
 
 // complete finds the type of a server from what it has, and what is missing.
-func (s *ServerConfig) complete(v value) error {
+func (s *ServerConfig) complete(v value, fields []value) error {
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
 	}
@@ -145,9 +153,9 @@ func (s *ServerConfig) complete(v value) error {
 	// of its own is not known yet.
 	if f := s.check(false); f != nil {
 		v.path += ", " + f.field
-		for _, m := range v.members { // point at the field's own line where there is one
+		for _, m := range fields { // point at the field's own line where there is one
 			if m.name == strings.SplitN(f.field, ".", 2)[0] {
-				v.node = m.node
+				v.at = m.at
 			}
 		}
 		return v.errorf("%s", f.what)

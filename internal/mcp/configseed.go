@@ -32,7 +32,7 @@ var seedSource = map[string]func(*ServerConfig, value) error{
 
 // optionalTimeout reads a time-out that may be null, as serde writes None.
 func optionalTimeout(s *ServerConfig, v value) (err error) {
-	if v.kind != "null" {
+	if !v.null() {
 		s.Timeout, err = v.duration()
 	}
 	return err
@@ -61,7 +61,7 @@ func parseSeed(fields []value) ([]ServerConfig, error) {
 		case "tool_timeout_secs":
 			err = optionalTimeout(&all, f)
 		case "max_concurrent_calls":
-			if f.kind != "null" {
+			if !f.null() {
 				all.MaxConcurrentCalls, err = f.count()
 			}
 		default:
@@ -71,12 +71,13 @@ func parseSeed(fields []value) ([]ServerConfig, error) {
 			return nil, err
 		}
 	}
-	if list.kind != "an array" {
-		return nil, list.want("an array")
+	items, err := list.array()
+	if err != nil {
+		return nil, err
 	}
 	var out []ServerConfig
-	for i, n := range list.items {
-		v := value{node: n, path: fmt.Sprintf("servers[%d]", i), getenv: list.getenv}
+	for i, v := range items {
+		v.path = fmt.Sprintf("servers[%d]", i)
 		s, err := parseSeedServer(v, all)
 		if err != nil {
 			return nil, err
@@ -109,7 +110,7 @@ func parseSeedServer(v value, all ServerConfig) (ServerConfig, error) {
 	if err := apply(&s, fields, seedSetters); err != nil {
 		return s, err
 	}
-	return s, s.complete(v)
+	return s, s.complete(v, fields)
 }
 
 // parseSource reads how a server is reached.
@@ -119,10 +120,9 @@ func parseSource(s *ServerConfig, v value) error {
 		return err
 	}
 	// serde's default tagging: the variant is the only member's name.
-	if len(fields) == 1 && fields[0].kind == "an object" {
+	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
 		tag := fields[0]
-		if s.Type, err = (value{node: &node{line: tag.line, value: tag.name, kind: "a string"},
-			path: tag.path, getenv: tag.getenv}).serverType(); err != nil {
+		if s.Type, err = tag.serverType(tag.name); err != nil {
 			return err
 		}
 		if fields, err = tag.object(); err != nil {

@@ -1,14 +1,13 @@
 package hook
 
 import (
-	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
 )
 
 // maxReason bounds the reason of an abort, in bytes: the caller of the run reads it.
@@ -17,10 +16,10 @@ const maxReason = 500
 // Reply is what a service decided. The zero value changes nothing; otherwise exactly
 // one of Content, Args and Abort is set.
 type Reply struct {
-	Content *string         // becomes the tool's result
-	Args    json.RawMessage // a JSON object in place of the arguments; of PreToolCall only
-	Abort   bool            // the run ends
-	Reason  string          // of an abort; one line
+	Content *string            // becomes the tool's result
+	Args    stdjson.RawMessage // a JSON object in place of the arguments; of PreToolCall only
+	Abort   bool               // the run ends
+	Reason  string             // of an abort; one line
 }
 
 // String is what the reply does, in one word, for logs and telemetry: nothing of the
@@ -37,19 +36,23 @@ func (r Reply) String() string {
 	return "nothing"
 }
 
-// errReply says no more: what encoding/json says quotes the text.
+// errReply says no more: the cause could quote the text.
 var errReply = errors.New("the reply is not one JSON object of the agreed shape")
 
 // parseReply reads a reply strictly, as a permission must be read: a member that we
 // don't know, or know by another spelling, may have been meant to forbid. A member
 // that is null counts as left out, which is how many languages write that.
 func parseReply(about Event, text []byte) (Reply, error) {
-	members, err := parseObject(text)
-	if err != nil {
-		return Reply{}, err
+	// json/v2 takes names exactly as written, and refuses two of one name.
+	var members map[string]stdjson.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+		return Reply{}, errReply
 	}
 	var r Reply
 	for name, value := range members {
+		if string(value) == "null" {
+			continue
+		}
 		var err error
 		switch name {
 		case "content":
@@ -95,38 +98,6 @@ func (r Reply) check(about Event) error {
 		return errors.New("the reply has a reason without an abort")
 	}
 	return nil
-}
-
-// parseObject reads one JSON object and nothing else, whose member names are unique
-// and exactly as written. Decoding into a struct would take "ABORT" for "abort" and
-// the last of two. Members that are null are left out.
-func parseObject(text []byte) (map[string]json.RawMessage, error) {
-	if !utf8.Valid(text) {
-		return nil, errReply
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return nil, errReply
-	}
-	members, seen := make(map[string]json.RawMessage), make(map[string]bool)
-	for dec.More() {
-		name, err := dec.Token()
-		key, ok := name.(string)
-		var value json.RawMessage
-		if err != nil || !ok || seen[key] || dec.Decode(&value) != nil {
-			return nil, errReply
-		}
-		if seen[key] = true; string(value) != "null" {
-			members[key] = value
-		}
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, errReply
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errReply
-	}
-	return members, nil
 }
 
 // line is at most maxReason bytes of s without control characters.

@@ -1,15 +1,15 @@
 package native_test
 
 import (
-	"bytes"
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 )
 
-func TestAnAnswerIsWrittenAsEncodingJSONWould(t *testing.T) {
+func TestAnswerIsTheJSONOfItsFields(t *testing.T) {
 	for _, a := range []native.Answer{
 		{},
 		{Answer: "1 < 2 & \"x\"\n\u2028\xff", RunID: "run_1", ThreadID: "thr \"1\"", TraceID: "0af", Metadata: event.Metadata{
@@ -19,14 +19,19 @@ func TestAnAnswerIsWrittenAsEncodingJSONWould(t *testing.T) {
 		}},
 		{Metadata: event.Metadata{ToolNames: []string{}, ToolParams: []json.RawMessage{}, ToolResults: []json.RawMessage{}}},
 	} {
-		var want bytes.Buffer
-		enc := json.NewEncoder(&want)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(a); err != nil {
+		raw, err := json.Marshal(a)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(a.JSON()); got != want.String() {
-			t.Errorf("%s, and not %s", got, want.String())
+		var got, want any
+		if err := json.Unmarshal(a.JSON(), &got); err != nil {
+			t.Fatalf("%s: %v", a.JSON(), err)
+		}
+		if err := json.Unmarshal(raw, &want); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %s\nwant %s", a.JSON(), raw)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -166,29 +167,44 @@ func TestAPositionReadsBackAndNothingElseIsOne(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"question":"What?","history":[{"role":"user","content":"a"}],"budget":{"seconds":1}}`))
-	f.Add([]byte(`{"question":"\ud83d\ude00","context":{"a":"b"}}`))
-	f.Add([]byte(`{"question":"\ud800"}`))
-	f.Add([]byte(`[[[[`))
+	for _, body := range []string{
+		`{"question":"What?","history":[{"role":"user","content":"a"}],"budget":{"seconds":1}}`,
+		`{"question":"\ud83d\ude00","context":{"a":"b"}}`, `{"question":"\ud800"}`, `[[[[`,
+		`{"question":"What?","budget":{"seconds":1.5e3,"on_limit":"ask"},"n":-0,"b":[true,false,null, {}, []]}`,
+		" {\t\"question\" :\n\"a \\\"b\\\" \\\\ \\/ \\b\\f\\n\\r\\t c\", \"servers\":[\"1\" ,\"2\"]\r} ",
+		`{"question":"a","question":"b"}`, `{"question":"a"}}`, `{"question":"a","servers":[1,]}`, `{"max_turns":01}`, `{"question"}`, `{,}`,
+		`{"question":"a\u0000"}`, "{\"question\":\"\x00\"}", "{\"question\":\"a\nb\"}", `{"question":tru`, `nullx`, `1 2`, `-`, ``, ` `,
+		`{"question":"a","prompt":{"server":"s","name":"n","arguments":{"k":"v"}},"tools":["t"],"metadata":{"":1},"model":[],"thread_id":"t","background":true}`,
+		`{"x":` + strings.Repeat("[", 15) + "1" + strings.Repeat("]", 15) + `}`, `{"x":` + strings.Repeat("[", 17) + strings.Repeat("]", 17) + `}`,
+	} {
+		f.Add([]byte(body))
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := native.Decode(body)
 		var invalid *native.Invalid
-		if err != nil && (!errors.As(err, &invalid) || len(invalid.Errors) == 0) {
+		if err != nil && (!errors.As(err, &invalid) || len(invalid.Errors) == 0 || len(invalid.Errors) > 100) {
 			t.Fatalf("error %v", err)
 		}
-		if err == nil && (strings.TrimSpace(r.Question) == "" || strings.ContainsRune(fmt.Sprint(r), 0)) {
+		if err == nil && (!json.Valid(body) || strings.TrimSpace(r.Question) == "" || strings.ContainsRune(fmt.Sprint(r), 0)) {
 			t.Fatalf("taken: %q", body)
 		}
 	})
 }
 
 func BenchmarkDecode(b *testing.B) {
-	body := []byte(`{"question":"What time is it?","history":[` + strings.Repeat(`{"role":"user","content":"`+strings.Repeat("x", 4000)+`"},`, 15) + `{"role":"user","content":"y"}]}`)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := native.Decode(body); err != nil {
-			b.Fatal(err)
-		}
+	message := `{"role":"user","content":"` + strings.Repeat("x", 4000) + `"},`
+	for name, body := range map[string]string{
+		"small": `{"question":"What time is it?","metadata":{"a":"b"}}`,
+		"64 kB": `{"question":"What time is it?","history":[` + strings.Repeat(message, 15) + `{"role":"user","content":"y"}]}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := native.Decode([]byte(body)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

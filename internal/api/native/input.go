@@ -14,41 +14,42 @@ const maxReason = 1024
 // which has approved, or to an elicitation, which has action. The error is an *Invalid.
 // Whether the answer is one to what the run asks is for the agent to say.
 func DecodeInput(body []byte) (agent.Input, error) {
-	v, err := parse(body)
-	if err != nil {
-		return agent.Input{}, err
+	d := newDecoder("", body)
+	var in agent.Input
+	given := make(map[string]bool)
+	for name := range d.object("id") {
+		given[name] = true
+		switch name {
+		case "id":
+			in.ID = d.id()
+		case "approved":
+			approved := d.boolean()
+			in.Approved = &approved
+		case "reason":
+			in.Reason = d.text(maxReason)
+		case "args":
+			in.Args = d.raw()
+		case "action":
+			in.Action = d.choice(actions)
+		case "content":
+			in.Content = d.raw()
+		default:
+			d.unknown()
+		}
 	}
-	root, ok := v.(map[string]any)
-	if !ok {
-		return agent.Input{}, invalid("", "must be an object")
-	}
-	f := &fields{}
-	if _, given := root["id"]; !given {
-		f.add("/id", "required")
-	}
-	in := agent.Input{ID: f.id(root, "/id")}
-	_, approval := root["approved"]
-	_, elicitation := root["action"]
-	switch {
-	case approval && !elicitation:
-		f.known("", root, "id", "approved", "reason", "args")
-		approved := f.boolean(root, "/approved")
-		in.Approved, in.Reason = &approved, f.text(root, "/reason", maxReason)
-		f.object(root, "/args")
-	case elicitation && !approval:
-		f.known("", root, "id", "action", "content")
-		in.Action = f.choice(root, "/action", actions)
-		f.object(root, "/content")
+	var wrong []string
+	switch approval, elicitation := given["approved"], given["action"]; {
+	case approval == elicitation:
+		d.addBelow("/action", "either action or approved is required, and not both")
+	case approval:
+		wrong = []string{"content"}
 	default:
-		f.known("", root, "id", "approved", "reason", "args", "action", "content")
-		f.add("/action", "either action or approved is required, and not both")
+		wrong = []string{"reason", "args"}
 	}
-	if err := f.err(); err != nil {
-		return agent.Input{}, err
+	for _, name := range wrong {
+		if given[name] {
+			d.addBelow("/"+name, "unknown field")
+		}
 	}
-	if in.Args, err = written(body, "args"); err != nil {
-		return agent.Input{}, err
-	}
-	in.Content, err = written(body, "content")
-	return in, err
+	return in, d.end()
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"answerd/internal/event"
-	"answerd/internal/jsontext"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Answer is the body of POST /answer once the run has completed.
@@ -27,12 +28,19 @@ func (a Answer) JSON() []byte {
 		}
 	}
 	b := make([]byte, 0, size)
-	b = jsontext.AppendString(append(b, `{"answer":`...), a.Answer)
+	b = appendMember(b, `{"answer":`, a.Answer)
 	b = a.Metadata.AppendJSON(append(b, `,"metadata":`...))
-	b = jsontext.AppendString(append(b, `,"run_id":`...), a.RunID)
-	b = jsontext.AppendString(append(b, `,"thread_id":`...), a.ThreadID)
-	b = jsontext.AppendString(append(b, `,"trace_id":`...), a.TraceID)
+	b = appendMember(b, `,"run_id":`, a.RunID)
+	b = appendMember(b, `,"thread_id":`, a.ThreadID)
+	b = appendMember(b, `,"trace_id":`, a.TraceID)
 	return append(b, "}\n"...)
+}
+
+// appendMember appends name, which is JSON with what stands around it, and the string s. What is
+// not UTF-8 in it is replaced, as encoding/json does.
+func appendMember(b []byte, name, s string) []byte {
+	b, _ = jsontext.AppendQuote(append(b, name...), s)
+	return b
 }
 
 // NewAnswer joins a run and its final answer.
