@@ -61,6 +61,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth":           {ours: []string{"auth"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
+	"answerd/internal/telemetry/otlptest": {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
+
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: otelAPI},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }

@@ -2,14 +2,14 @@ package telemetry
 
 import (
 	"context"
-	"encoding/hex"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"answerd/internal/telemetry/otlptest"
 )
 
 const (
@@ -53,19 +53,19 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	if id != callerTrace {
 		t.Errorf("TraceID = %q, want the caller's", id)
 	}
-	chain := []*tracepb.Span{
+	chain := []otlptest.Span{
 		col.span(t, "GET /runs/{run_id}"), col.span(t, "tool_calling_loop"),
 		col.span(t, "tool_call"), col.span(t, "GET"),
 	}
 	parent := callerSpan
 	for _, s := range chain {
-		if got := hex.EncodeToString(s.TraceId); got != callerTrace {
+		if got := s.TraceID; got != callerTrace {
 			t.Errorf("%s is in trace %s", s.Name, got)
 		}
-		if got := hex.EncodeToString(s.ParentSpanId); got != parent {
+		if got := s.ParentID; got != parent {
 			t.Errorf("%s has the parent %s, want %s", s.Name, got, parent)
 		}
-		parent = hex.EncodeToString(s.SpanId)
+		parent = s.SpanID
 	}
 	if got, want := seen.Get("traceparent"), "00-"+callerTrace+"-"+parent+"-"; len(got) != 55 || got[:53] != want {
 		t.Errorf("next server got traceparent %q, want %q…", got, want)
@@ -74,16 +74,16 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 		t.Error("baggage was sent on")
 	}
 	server, out := chain[0], chain[3]
-	if got := attr(server.Attributes, "http.route"); got != "/runs/{run_id}" {
+	if got := server.Attributes["http.route"]; got != "/runs/{run_id}" {
 		t.Errorf("http.route = %q", got)
 	}
-	if got := attr(out.Attributes, "url.full"); got != next+"/mcp" {
+	if got := out.Attributes["url.full"]; got != next+"/mcp" {
 		t.Errorf("url.full = %q, want it without the query", got)
 	}
 	if got := col.headers.Get("Authorization"); got != "dataKey KEY" {
 		t.Errorf("collector got Authorization %q", got)
 	}
-	if n, v := attr(col.service, "service.name"), attr(col.service, "service.version"); n != "assistant" || v != "1.2.3" {
+	if n, v := server.Resource["service.name"], server.Resource["service.version"]; n != "assistant" || v != "1.2.3" {
 		t.Errorf("service = %q %q", n, v)
 	}
 }
@@ -188,7 +188,7 @@ func TestEveryRequestIsSampledOnce(t *testing.T) {
 	}
 	spans := map[string]int{}
 	for _, s := range col.spans {
-		spans[hex.EncodeToString(s.TraceId)]++
+		spans[s.TraceID]++
 	}
 	for id := range sampled {
 		if spans[id] != 2 {
@@ -230,7 +230,7 @@ func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
 		if err := tel.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := attr(col.service, "service.name"); got != c.want {
+		if got := col.span(t, "work").Resource["service.name"]; got != c.want {
 			t.Errorf("with %+v the service is %q", c, got)
 		}
 	}
@@ -265,7 +265,7 @@ func TestAttributesAreCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without a route the path, which the caller made up, is not in the name.
-	if got := len(attr(col.span(t, "GET").Attributes, "user_agent.original")); got != maxValue {
+	if got := len(col.span(t, "GET").Attributes["user_agent.original"]); got != maxValue {
 		t.Errorf("user agent of %d bytes, want %d", got, maxValue)
 	}
 }
