@@ -7,15 +7,13 @@
 package main
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"io"
 	"log"
 	"net/http"
 	"sync"
 
-	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"google.golang.org/protobuf/proto"
+	"answerd/internal/telemetry/otlptest"
 )
 
 const maxBody = 4 << 20 // bytes of one export
@@ -42,20 +40,18 @@ func main() {
 
 func (s *store) export(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var req coltracepb.ExportTraceServiceRequest
-	if err != nil || proto.Unmarshal(body, &req) != nil {
+	var exported []otlptest.Span
+	if err == nil {
+		exported, err = otlptest.Decode(body)
+	}
+	if err != nil {
 		http.Error(w, "bad export", http.StatusBadRequest)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, rs := range req.ResourceSpans {
-		for _, ss := range rs.ScopeSpans {
-			for _, sp := range ss.Spans {
-				id := hex.EncodeToString(sp.TraceId)
-				s.spans[id] = append(s.spans[id], span{TraceID: id, OperationName: sp.Name})
-			}
-		}
+	for _, e := range exported {
+		s.spans[e.TraceID] = append(s.spans[e.TraceID], span{e.TraceID, e.Name})
 	}
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }

@@ -1,17 +1,15 @@
 package main
 
 import (
-	"encoding/hex"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	trace "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
+	"answerd/internal/telemetry/otlptest"
 )
 
 // receiver is an OTLP/HTTP collector.
@@ -19,7 +17,7 @@ type receiver struct {
 	url string
 
 	mu      sync.Mutex // guards the fields below
-	spans   []*trace.Span
+	spans   []otlptest.Span
 	headers http.Header
 }
 
@@ -27,9 +25,9 @@ func newReceiver(t *testing.T) *receiver {
 	r := &receiver{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		b, err := io.ReadAll(req.Body)
-		var export collector.ExportTraceServiceRequest
+		var spans []otlptest.Span
 		if err == nil {
-			err = proto.Unmarshal(b, &export)
+			spans, err = otlptest.Decode(b)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -38,11 +36,7 @@ func newReceiver(t *testing.T) *receiver {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.headers = req.Header
-		for _, resource := range export.ResourceSpans {
-			for _, scope := range resource.ScopeSpans {
-				r.spans = append(r.spans, scope.Spans...)
-			}
-		}
+		r.spans = append(r.spans, spans...)
 	}))
 	t.Cleanup(server.Close)
 	r.url = server.URL
@@ -55,12 +49,12 @@ func (r *receiver) tree(traceID string) map[string]int {
 	defer r.mu.Unlock()
 	names := make(map[string]string)
 	for _, s := range r.spans {
-		names[string(s.SpanId)] = s.Name
+		names[s.SpanID] = s.Name
 	}
 	out := make(map[string]int)
 	for _, s := range r.spans {
-		if hex.EncodeToString(s.TraceId) == traceID {
-			parent, ok := names[string(s.ParentSpanId)]
+		if s.TraceID == traceID {
+			parent, ok := names[s.ParentID]
 			if !ok {
 				parent = "?"
 			}
@@ -76,9 +70,7 @@ func (r *receiver) attributes(name string) map[string]string {
 	out := make(map[string]string)
 	for _, s := range r.spans {
 		if s.Name == name {
-			for _, a := range s.Attributes {
-				out[a.Key] = strings.Trim(strings.SplitN(a.Value.String(), ":", 2)[1], `"`)
-			}
+			maps.Copy(out, s.Attributes)
 		}
 	}
 	return out

@@ -29,7 +29,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
 	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
-	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
+	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
 	"answerd/internal/mcp/host":        {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -63,6 +63,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
 	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
+	"answerd/internal/telemetry/otlptest":  {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
 	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
 }
 

@@ -12,89 +12,58 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Handler puts every request of next into a trace: the one that the caller's
-// traceparent names, else a new one, which TraceID then gives. With tracing on, the
-// request gets a server span named after its method and route. Requests to
-// /healthz, /readyz and /metrics are left alone: probes would drown the rest.
+// Handler puts every request of next into a trace: the one that the caller's traceparent
+// names, else a new one. TraceID returns its id. With tracing on, the request also gets a
+// server span named after its method and route. Requests to /healthz, /readyz and /metrics
+// are left out, because probes would outnumber all others.
 //
-// route tells the pattern of a request ("/runs/{run_id}"), or "" where there is none;
+// route returns the pattern of a request ("/runs/{run_id}"), or "" where there is none;
 // it runs before next. A nil route leaves the name to http.ServeMux. The raw path
-// never becomes a name, so that names stay few.
+// never becomes a name, so that there are few names.
 func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string) http.Handler {
-	in := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { identified(next, w, r) })
-	if t.tracing {
-		in = t.spanned(next, route)
+	propagators := otelhttp.WithPropagators(propagator)
+	if !t.tracing {
+		propagators = otelhttp.WithPropagators(newTrace{propagator})
+	}
+	traced := otelhttp.NewHandler(next, "", t.provider(), noMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
+	if !t.tracing || route == nil {
+		return traced // without spans nothing needs the route
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/healthz", "/readyz", "/metrics":
-			next.ServeHTTP(w, r)
-		default:
-			in(w, r)
-		}
+		// otelhttp takes span name and http.route from here, where http.ServeMux puts them.
+		r.Pattern = route(r)
+		traced.ServeHTTP(w, r)
 	})
 }
 
-// spanned is next under otelhttp where the request is recorded. To find out that it is not,
-// otelhttp wraps it, its body and its writer, and gathers attributes: 28 allocations and a
-// twenty-fifth of the CPU time of an answer with one call, nine of ten of which are usually
-// not sampled. So the sampler is asked before, by a span that is never ended and so never
-// exported, and once more by otelhttp, about the same trace: by every OTEL_TRACES_SAMPLER it
-// says the same. otelhttp's metrics stay off: they are labelled with the Host header that the
-// caller made up, and the page should not depend on tracing.
-func (t *Telemetry) spanned(next http.Handler, route func(*http.Request) string) http.HandlerFunc {
-	spans := otelhttp.NewHandler(next, "",
-		otelhttp.WithTracerProvider(t.tracers),
-		otelhttp.WithMeterProvider(metricnoop.NewMeterProvider()),
-		otelhttp.WithPropagators(propagator),
-	)
-	tracer := t.Tracer("answerd/telemetry")
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, asked := tracer.Start(propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), r.Method)
-		if !asked.IsRecording() {
-			next.ServeHTTP(w, r.WithContext(ctx))
-			return
-		}
-		r = r.WithContext(context.WithValue(r.Context(), decided{}, asked.SpanContext().TraceID()))
-		if route != nil {
-			// As http.ServeMux does it; otelhttp takes span name and
-			// http.route from here.
-			r.Pattern = route(r)
-		}
-		spans.ServeHTTP(w, r)
+// provider returns the option that makes otelhttp use our tracers and not the global ones.
+func (t *Telemetry) provider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
+
+// noMetrics returns the option that switches otelhttp's metrics off: those of the handler have
+// the Host header, which the caller chooses, as a label.
+func noMetrics() otelhttp.Option {
+	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
+}
+
+func isNotProbe(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/healthz", "/readyz", "/metrics":
+		return false
 	}
+	return true
 }
 
-// decided is the key of the trace ID about which the sampler was asked.
-type decided struct{}
+// newTrace puts a request that belongs to no trace into a new one. Tracers that are off make
+// no ids. The trace is marked as not sampled, so that the servers we call don't record it.
+type newTrace struct{ propagation.TextMapPropagator }
 
-// traceIDs makes ids as the SDK does, random and not secret, but for a trace that has been
-// decided about.
-type traceIDs struct{}
-
-// NewIDs implements sdktrace.IDGenerator.
-func (traceIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	made := randomSpanContext()
-	if id, ok := ctx.Value(decided{}).(trace.TraceID); ok {
-		return id, made.SpanID()
-	}
-	return made.TraceID(), made.SpanID()
-}
-
-// NewSpanID implements sdktrace.IDGenerator.
-func (traceIDs) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
-	return randomSpanContext().SpanID()
-}
-
-// identified is all that happens with tracing off: the request's context carries the
-// caller's trace, or a random one that is marked as not sampled, so that the servers
-// we call don't record it either.
-func identified(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	ctx := propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+// Extract implements propagation.TextMapPropagator.
+func (p newTrace) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
+	ctx = p.TextMapPropagator.Extract(ctx, carrier)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, randomSpanContext())
 	}
-	next.ServeHTTP(w, r.WithContext(ctx))
+	return ctx
 }
 
 // randomSpanContext makes ids as the SDK does: random, not secret.

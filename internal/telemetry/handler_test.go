@@ -134,25 +134,41 @@ func TestStreamsPassThroughHandler(t *testing.T) {
 	}
 }
 
-// What tracing costs one request: bare is the handler alone.
-func BenchmarkHandler(b *testing.B) {
-	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	// Unsampled, so that "on" is what our side costs and not a queue that overflows.
-	b.Setenv("OTEL_TRACES_SAMPLER", "always_off")
-	for _, c := range []struct {
-		name    string
-		handler http.Handler
-	}{
-		{"bare", bare},
-		{"off", start(b, Config{}).Handler(bare, nil)},
-		{"on-unsampled", start(b, Config{Tracing: true, Endpoint: "http://127.0.0.1:1/v1/traces"}).Handler(bare, nil)},
-	} {
-		b.Run(c.name, func(b *testing.B) {
+// What tracing costs a request that makes a request of its own: bare is without telemetry.
+func BenchmarkRequest(b *testing.B) {
+	sent := roundTrip(func(r *http.Request) (*http.Response, error) {
+		_, err := io.Copy(io.Discard, r.Body)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, err
+	})
+	handler := func(transport http.RoundTripper) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			out, err := http.NewRequestWithContext(r.Context(), http.MethodPost, "http://server.test/mcp", strings.NewReader("body"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			resp, err := transport.RoundTrip(out)
+			if err != nil {
+				b.Fatal(err)
+			}
+			resp.Body.Close()
+			w.WriteHeader(http.StatusNoContent)
+		})
+	}
+	run := func(name string, h http.Handler) {
+		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest(http.MethodPost, "/answer", nil)
 			b.ReportAllocs()
 			for b.Loop() {
-				c.handler.ServeHTTP(httptest.NewRecorder(), r)
+				h.ServeHTTP(httptest.NewRecorder(), r)
 			}
 		})
+	}
+	run("bare", handler(sent))
+	off := start(b, Config{})
+	run("off", off.Handler(handler(off.Transport(sent)), nil))
+	for _, sampler := range []string{"always_off", "always_on"} {
+		b.Setenv("OTEL_TRACES_SAMPLER", sampler)
+		on := start(b, Config{Tracing: true, Endpoint: newCollector(b).endpoint()})
+		run(sampler, on.Handler(handler(on.Transport(sent)), nil))
 	}
 }

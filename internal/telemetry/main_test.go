@@ -7,11 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/proto"
+
+	"answerd/internal/telemetry/otlptest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,12 +18,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type collector struct {
 	*httptest.Server
 	mu      sync.Mutex // protects the fields below
-	spans   []*tracepb.Span
-	service []*commonpb.KeyValue // the resource of the last export
-	headers http.Header          // of the last export
+	spans   []otlptest.Span
+	headers http.Header // of the last export
 }
 
-func newCollector(t *testing.T) *collector {
+func newCollector(t testing.TB) *collector {
 	t.Helper()
 	c := &collector{}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,19 +30,14 @@ func newCollector(t *testing.T) *collector {
 		if err != nil {
 			t.Errorf("reading an export: %v", err)
 		}
-		var export coltracepb.ExportTraceServiceRequest
-		if err := proto.Unmarshal(body, &export); err != nil {
+		spans, err := otlptest.Decode(body)
+		if err != nil {
 			t.Errorf("decoding an export: %v", err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.headers = r.Header.Clone()
-		for _, rs := range export.ResourceSpans {
-			c.service = rs.Resource.Attributes
-			for _, ss := range rs.ScopeSpans {
-				c.spans = append(c.spans, ss.Spans...)
-			}
-		}
+		c.spans = append(c.spans, spans...)
 	}))
 	t.Cleanup(c.Close)
 	return c
@@ -54,32 +46,20 @@ func newCollector(t *testing.T) *collector {
 func (c *collector) endpoint() string { return c.URL + "/v1/traces" }
 
 // span is the one span of that name that came in.
-func (c *collector) span(t *testing.T, name string) *tracepb.Span {
+func (c *collector) span(t *testing.T, name string) otlptest.Span {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var found *tracepb.Span
+	var found []otlptest.Span
 	for _, s := range c.spans {
 		if s.Name == name {
-			if found != nil {
-				t.Fatalf("two spans %q", name)
-			}
-			found = s
+			found = append(found, s)
 		}
 	}
-	if found == nil {
-		t.Fatalf("no span %q among %d", name, len(c.spans))
+	if len(found) != 1 {
+		t.Fatalf("%d spans %q among %d, want 1", len(found), name, len(c.spans))
 	}
-	return found
-}
-
-func attr(attrs []*commonpb.KeyValue, key string) string {
-	for _, kv := range attrs {
-		if kv.Key == key {
-			return kv.Value.GetStringValue()
-		}
-	}
-	return ""
+	return found[0]
 }
 
 // start makes a Telemetry that is shut down with the test.

@@ -2,36 +2,54 @@ package telemetry
 
 import (
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
 
 // page is what Prometheus would read.
-func (t *Telemetry) page(tb testing.TB) map[string]*dto.MetricFamily {
+func (t *Telemetry) page(tb testing.TB) string {
 	tb.Helper()
 	w := httptest.NewRecorder()
 	t.Metrics().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(w.Body)
-	if err != nil || w.Code != 200 {
-		tb.Fatalf("the metrics page, status %d: %v", w.Code, err)
+	if w.Code != 200 {
+		tb.Fatalf("the metrics page has status %d, want 200", w.Code)
 	}
-	return families
+	return w.Body.String()
+}
+
+// sample is a line of the page.
+type sample struct {
+	labels string // {status="completed",le="1"}
+	value  float64
+}
+
+// samples returns the lines of one name, in order.
+func (t *Telemetry) samples(tb testing.TB, name string) (all []sample) {
+	tb.Helper()
+	for line := range strings.Lines(t.page(tb)) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != '{' && rest[0] != ' ' {
+			continue
+		}
+		i := strings.LastIndexByte(rest, ' ')
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[i:]), 64)
+		if err != nil {
+			tb.Fatalf("line %q: %v", line, err)
+		}
+		all = append(all, sample{rest[:i], value})
+	}
+	return all
 }
 
 func (t *Telemetry) dropped(tb testing.TB, reason string) float64 {
 	tb.Helper()
-	for _, m := range t.page(tb)["answerd_trace_spans_dropped_total"].GetMetric() {
-		for _, l := range m.Label {
-			if l.GetName() == "reason" && l.GetValue() == reason {
-				return m.Counter.GetValue()
-			}
+	for _, s := range t.samples(tb, "answerd_trace_spans_dropped_total") {
+		if strings.Contains(s.labels, `reason="`+reason+`"`) {
+			return s.value
 		}
 	}
 	tb.Fatalf("no count of spans dropped for %s", reason)
@@ -53,25 +71,24 @@ func TestMetricsPageShowsInstrumentsAndProcess(t *testing.T) {
 	seconds.Record(t.Context(), 0.0011, metric.WithAttributes(attribute.String("status", "completed")))
 	used.Record(t.Context(), 12)
 
-	page := tel.page(t)
 	for _, name := range []string{"go_goroutines", "process_open_fds", "target_info"} {
-		if page[name] == nil {
+		if len(tel.samples(t, name)) != 1 {
 			t.Errorf("the page lacks %s", name)
 		}
 	}
-	run := page["answerd_run_duration_seconds"].GetMetric()
-	if len(run) != 1 {
-		t.Fatalf("%d run durations, want 1", len(run))
+	if n := len(tel.samples(t, "answerd_run_duration_seconds_count")); n != 1 {
+		t.Fatalf("%d run durations, want 1", n)
 	}
-	buckets := run[0].Histogram.Bucket // the last one is +Inf
-	if first, last := buckets[0].GetUpperBound(), buckets[len(buckets)-2].GetUpperBound(); first != 0.001 || last != 120 {
-		t.Errorf("durations from %v to %v s, want 0.001 to 120", first, last)
+	buckets := tel.samples(t, "answerd_run_duration_seconds_bucket") // the last one is +Inf
+	first, last := buckets[0].labels, buckets[len(buckets)-2].labels
+	if !strings.Contains(first, `le="0.001"`) || !strings.Contains(last, `le="120"`) {
+		t.Errorf("durations from %s to %s, want 0.001 to 120 s", first, last)
 	}
-	if got := buckets[1].GetCumulativeCount(); got != 1 {
-		t.Errorf("1.1 ms is not in the second bucket")
+	if got := buckets[1].value; got != 1 {
+		t.Errorf("the second bucket has %v, want the 1.1 ms", got)
 	}
-	if b := page["gen_ai_client_token_usage"].GetMetric()[0].Histogram.Bucket; b[1].GetUpperBound() != 4 {
-		t.Errorf("tokens have a bucket to %v, want 4", b[1].GetUpperBound())
+	if b := tel.samples(t, "gen_ai_client_token_usage_bucket"); !strings.Contains(b[1].labels, `le="4"`) {
+		t.Errorf("the second bucket of tokens is %s, want to 4", b[1].labels)
 	}
 }
 
@@ -85,7 +102,7 @@ func TestLabelSetsAreBounded(t *testing.T) {
 	for i := range 3000 {
 		c.Add(t.Context(), 1, metric.WithAttributes(attribute.Int("who", i)))
 	}
-	if n := len(tel.page(t)["answerd_hostile_total"].GetMetric()); n > 2000 {
+	if n := len(tel.samples(t, "answerd_hostile_total")); n > 2000 {
 		t.Errorf("%d label sets, want 2000 at most", n)
 	}
 }
@@ -97,9 +114,7 @@ func TestTelemetriesLiveSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Add(t.Context(), 1)
-	for name := range b.page(t) {
-		if strings.Contains(name, "mine") {
-			t.Error("one's metrics are on the other's page")
-		}
+	if strings.Contains(b.page(t), "mine") {
+		t.Error("one's metrics are on the other's page")
 	}
 }

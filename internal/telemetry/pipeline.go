@@ -77,7 +77,6 @@ func newPipeline(ctx context.Context, c Config, res *resource.Resource, m metric
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
 		sdktrace.WithRawSpanLimits(spanLimits()),
-		sdktrace.WithIDGenerator(traceIDs{}),
 	)}, nil
 }
 

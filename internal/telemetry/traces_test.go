@@ -2,15 +2,14 @@ package telemetry
 
 import (
 	"context"
-	"encoding/hex"
 	"io"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"answerd/internal/telemetry/otlptest"
 )
 
 const (
@@ -54,19 +53,19 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	if id != callerTrace {
 		t.Errorf("TraceID = %q, want the caller's", id)
 	}
-	chain := []*tracepb.Span{
+	chain := []otlptest.Span{
 		col.span(t, "GET /runs/{run_id}"), col.span(t, "tool_calling_loop"),
 		col.span(t, "tool_call"), col.span(t, "GET"),
 	}
 	parent := callerSpan
 	for _, s := range chain {
-		if got := hex.EncodeToString(s.TraceId); got != callerTrace {
+		if got := s.TraceID; got != callerTrace {
 			t.Errorf("%s is in trace %s", s.Name, got)
 		}
-		if got := hex.EncodeToString(s.ParentSpanId); got != parent {
+		if got := s.ParentID; got != parent {
 			t.Errorf("%s has the parent %s, want %s", s.Name, got, parent)
 		}
-		parent = hex.EncodeToString(s.SpanId)
+		parent = s.SpanID
 	}
 	if got, want := seen.Get("traceparent"), "00-"+callerTrace+"-"+parent+"-"; len(got) != 55 || got[:53] != want {
 		t.Errorf("next server got traceparent %q, want %q…", got, want)
@@ -75,16 +74,16 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 		t.Error("baggage was sent on")
 	}
 	server, out := chain[0], chain[3]
-	if got := attr(server.Attributes, "http.route"); got != "/runs/{run_id}" {
+	if got := server.Attributes["http.route"]; got != "/runs/{run_id}" {
 		t.Errorf("http.route = %q", got)
 	}
-	if got := attr(out.Attributes, "url.full"); got != next+"/mcp" {
+	if got := out.Attributes["url.full"]; got != next+"/mcp" {
 		t.Errorf("url.full = %q, want it without the query", got)
 	}
 	if got := col.headers.Get("Authorization"); got != "dataKey KEY" {
 		t.Errorf("collector got Authorization %q", got)
 	}
-	if n, v := attr(col.service, "service.name"), attr(col.service, "service.version"); n != "assistant" || v != "1.2.3" {
+	if n, v := server.Resource["service.name"], server.Resource["service.version"]; n != "assistant" || v != "1.2.3" {
 		t.Errorf("service = %q %q", n, v)
 	}
 }
@@ -116,34 +115,43 @@ func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
 	}
 }
 
-// net/http writes a body of a type that it knows along with the header, and copies no other
-// without a buffer of 32 kB.
-func TestARecordedRequestKeepsTheBodyThatItHad(t *testing.T) {
-	t.Setenv("OTEL_TRACES_SAMPLER", "always_on")
-	tel := start(t, Config{Tracing: true, Endpoint: newCollector(t).endpoint()})
-	ctx, span := tel.Tracer("test").Start(t.Context(), "asks")
-	defer span.End()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server.test/?user=1", strings.NewReader("body"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	reached := false
-	resp, err := tel.Transport(roundTrip(func(r *http.Request) (*http.Response, error) {
-		again, err := r.GetBody()
-		if reached = true; r.Body != req.Body || err != nil || reflect.TypeOf(again) != reflect.TypeOf(req.Body) {
-			t.Errorf("it sends a %T and then a %T", r.Body, again)
+// A request that is not recorded keeps the type of its body: net/http writes a body of a type
+// that it knows along with the header, and any other after it, through a buffer.
+func TestTransportSendsTheBody(t *testing.T) {
+	for sampler, recorded := range map[string]bool{"always_on": true, "always_off": false} {
+		t.Setenv("OTEL_TRACES_SAMPLER", sampler)
+		tel := start(t, Config{Tracing: true, Endpoint: newCollector(t).endpoint()})
+		ctx, span := tel.Tracer("test").Start(t.Context(), "asks")
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server.test/?user=1", strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if r.Header.Get("traceparent") == "" || req.Header.Get("traceparent") != "" {
-			t.Errorf("it sends %v, of %v", r.Header, req.Header)
+		resp, err := tel.Transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+			if !recorded && r.Body != req.Body {
+				t.Errorf("%s: the body is a %T, want the request's own", sampler, r.Body)
+			}
+			again, err := r.GetBody()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, body := range []io.Reader{r.Body, again} {
+				if got, err := io.ReadAll(body); string(got) != "body" || err != nil || r.ContentLength != 4 {
+					t.Errorf("%s: the body is %q of %d bytes (%v), want body of 4", sampler, got, r.ContentLength, err)
+				}
+			}
+			if r.Header.Get("traceparent") == "" || req.Header.Get("traceparent") != "" {
+				t.Errorf("%s: the header is %v, made of %v", sampler, r.Header, req.Header)
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, r.Body.Close()
+		})).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, r.Body.Close()
-	})).RoundTrip(req)
-	if err != nil || !reached {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if err := tel.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
+		_ = resp.Body.Close()
+		span.End()
+		if err := tel.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -180,7 +188,7 @@ func TestEveryRequestIsSampledOnce(t *testing.T) {
 	}
 	spans := map[string]int{}
 	for _, s := range col.spans {
-		spans[hex.EncodeToString(s.TraceId)]++
+		spans[s.TraceID]++
 	}
 	for id := range sampled {
 		if spans[id] != 2 {
@@ -222,7 +230,7 @@ func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
 		if err := tel.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := attr(col.service, "service.name"); got != c.want {
+		if got := col.span(t, "work").Resource["service.name"]; got != c.want {
 			t.Errorf("with %+v the service is %q", c, got)
 		}
 	}
@@ -257,7 +265,7 @@ func TestAttributesAreCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without a route the path, which the caller made up, is not in the name.
-	if got := len(attr(col.span(t, "GET").Attributes, "user_agent.original")); got != maxValue {
+	if got := len(col.span(t, "GET").Attributes["user_agent.original"]); got != maxValue {
 		t.Errorf("user agent of %d bytes, want %d", got, maxValue)
 	}
 }

@@ -5,7 +5,7 @@ var kindNames = map[string]kind{
 	"null": null, "boolean": boolean, "integer": integer, "number": number, "string": text, "array": array, "object": object,
 }
 
-// build fills the node of a schema. Its keywords are what the library found right.
+// build fills the node of a schema, whose keywords have been checked.
 func (c *compiler) build(n *node, v *value) {
 	if v.kind == boolean {
 		n.never = v.raw[0] == 'f'

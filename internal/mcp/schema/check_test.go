@@ -98,9 +98,6 @@ func TestWorkIsBounded(t *testing.T) {
 	if len(problems) != 1 || !strings.HasPrefix(problems[0].Detail, "cannot be checked") {
 		t.Errorf("%v", problems)
 	}
-	if _, err := Compile(json.RawMessage(strings.Repeat(`{"items":`, 40) + `{"enum":[` + strings.Repeat(`"abcdefgh",`, 5500) + `1]}` + strings.Repeat("}", 40))); err == nil {
-		t.Error("a schema that is large at every level was compiled")
-	}
 	bomb := `{"$ref":"#/$defs/a0","$defs":{"a20":{}`
 	for i := range 20 {
 		bomb += fmt.Sprintf(`,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"$ref":"#/$defs/a%d"}]}`, i, i+1, i+1)

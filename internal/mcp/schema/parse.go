@@ -1,14 +1,16 @@
 package schema
 
 import (
-	"encoding/json"
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"answerd/internal/jsontext"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // How an object is read that has two members of one name.
@@ -22,174 +24,113 @@ func parse(raw []byte, strict bool) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
-	if !jsontext.Valid(raw) {
-		return nil, &Problem{Detail: "is not valid JSON"}
+	p := parser{src: raw, in: jsontext.NewDecoder(bytes.NewBuffer(raw),
+		jsontext.AllowDuplicateNames(!strict), jsontext.AllowInvalidUTF8(true))} // half of a pair, written "\ud800"
+	v, wrong := p.value(0)
+	if wrong != nil {
+		return nil, wrong
 	}
-	p := parser{src: raw, strict: strict}
-	v := p.value(0)
-	if p.wrong != nil {
-		return nil, p.wrong
+	if _, err := p.in.ReadToken(); err != io.EOF {
+		return nil, invalid(err)
 	}
 	return v, nil
 }
 
-// parser reads JSON that is known to be valid.
 type parser struct {
-	src    []byte
-	pos    int
-	path   []step
-	count  int
-	strict bool
-	wrong  *Problem // ends it
+	src   []byte
+	in    *jsontext.Decoder
+	count int
 }
 
-// fail says what is wrong with the whole or, here, with the value that is being read.
-func (p *parser) fail(here bool, format string, args ...any) {
-	var at *step
-	for i := range p.path {
-		if here {
-			p.path[i].up, at = at, &p.path[i]
-		}
+// invalid returns the problem that the decoder reports.
+func invalid(err error) *Problem {
+	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
+		return &Problem{cut(string(e.JSONPointer), maxPointer), "is written twice"}
 	}
-	if p.wrong == nil {
-		p.wrong = &Problem{at.pointer(), fmt.Sprintf(format, args...)}
-	}
-}
-
-func (p *parser) blanks() {
-	for p.pos < len(p.src) && strings.IndexByte(" \t\r\n", p.src[p.pos]) >= 0 {
-		p.pos++
-	}
+	return &Problem{Detail: "is not valid JSON"}
 }
 
 // value reads one value, which lies in one whose raw begins at base.
-func (p *parser) value(base int) *value {
-	p.blanks()
+func (p *parser) value(base int) (*value, *Problem) {
 	if p.count++; p.count > maxValues {
-		p.fail(false, "has more than %d values in it", maxValues)
+		return nil, &Problem{Detail: fmt.Sprintf("has more than %d values in it", maxValues)}
 	}
-	start := p.pos
-	v := &value{at: start - base}
-	switch p.src[p.pos] {
-	case '{':
-		v.kind = object
-		p.members(v)
-	case '[':
-		v.kind = array
-		p.elements(v)
+	if p.in.StackDepth() > maxDepth {
+		return nil, &Problem{Detail: fmt.Sprintf("is nested deeper than %d levels", maxDepth)}
+	}
+	v := &value{}
+	first := p.in.PeekKind()
+	if first == '{' || first == '[' {
+		return p.items(v, first, base)
+	}
+	raw, err := p.in.ReadValue()
+	if err != nil {
+		return nil, invalid(err)
+	}
+	p.place(v, base, int(p.in.InputOffset())-len(raw))
+	switch first {
+	case 'n':
+		v.kind = null
+	case 't', 'f':
+		v.kind = boolean
 	case '"':
 		v.kind = text
-		v.text = p.string()
-	case 't', 'n':
-		v.kind = boolean
-		if p.src[p.pos] == 'n' {
-			v.kind = null
+		unquoted, _ := jsontext.AppendUnquote(nil, raw) // it is valid
+		v.text = string(unquoted)
+	case '0':
+		if v.float, err = strconv.ParseFloat(string(raw), 64); err != nil {
+			return nil, &Problem{cut(string(p.in.StackPointer()), maxPointer), "is a number that is out of range"}
 		}
-		p.pos += len("true")
-	case 'f':
-		v.kind = boolean
-		p.pos += len("false")
-	default:
-		p.number(v)
+		v.kind = fraction
+		if whole(string(raw), v.float) {
+			v.kind = integer
+		}
 	}
-	v.raw = p.src[start:p.pos]
-	v.len = len(v.raw)
-	return v
+	return v, nil
 }
 
-func (p *parser) members(v *value) {
-	start := p.pos
-	p.pos++
-	for p.wrong == nil {
-		p.blanks()
-		if p.src[p.pos] == '}' {
-			break
-		}
-		name := p.string()
-		p.blanks()
-		p.pos++ // the colon
-		p.path = append(p.path, step{name: name})
-		if p.strict && v.get(name) != nil {
-			p.fail(true, "is written twice")
-		}
-		p.deeper(v, start)
-		if p.wrong != nil {
-			return
-		}
-		v.names = append(v.names, name)
-		if n := len(v.names); n == fewNames+1 {
-			v.byName = make(map[string]int, 2*n)
-			for i, name := range v.names {
-				v.byName[name] = i
+// items reads an object or array.
+func (p *parser) items(v *value, first jsontext.Kind, base int) (*value, *Problem) {
+	v.kind = array
+	if first == '{' {
+		v.kind = object
+	}
+	_, err := p.in.ReadToken()
+	start := int(p.in.InputOffset()) - 1
+	for err == nil && p.in.PeekKind() != first+2 { // in ASCII the bracket that closes it
+		if v.kind == object {
+			var name jsontext.Token
+			if name, err = p.in.ReadToken(); err != nil {
+				break
 			}
-		} else if n > fewNames {
-			v.byName[name] = n - 1
+			v.names = append(v.names, name.String())
+		}
+		item, wrong := p.value(start)
+		if wrong != nil {
+			return nil, wrong
+		}
+		v.items = append(v.items, item)
+	}
+	if err == nil {
+		_, err = p.in.ReadToken()
+	}
+	if err != nil {
+		return nil, invalid(err)
+	}
+	p.place(v, base, start)
+	if len(v.names) > fewNames {
+		v.byName = make(map[string]int, len(v.names))
+		for i, name := range v.names {
+			v.byName[name] = i
 		}
 	}
-	p.pos++
+	return v, nil
 }
 
-func (p *parser) elements(v *value) {
-	start := p.pos
-	p.pos++
-	for p.wrong == nil {
-		p.blanks()
-		if p.src[p.pos] == ']' {
-			break
-		}
-		p.path = append(p.path, step{index: len(v.items), item: true})
-		p.deeper(v, start)
-	}
-	p.pos++
-}
-
-// deeper reads what lies in v at the path's end, and the comma behind it.
-func (p *parser) deeper(v *value, start int) {
-	if len(p.path) > maxDepth {
-		p.fail(false, "is nested deeper than %d levels", maxDepth)
-	}
-	if p.wrong != nil {
-		return
-	}
-	v.items = append(v.items, p.value(start))
-	p.path = p.path[:len(p.path)-1]
-	if p.blanks(); p.wrong == nil && p.src[p.pos] == ',' {
-		p.pos++
-	}
-}
-
-func (p *parser) string() string {
-	start, plain := p.pos, true
-	for p.pos++; p.src[p.pos] != '"'; p.pos++ {
-		if p.src[p.pos] == '\\' {
-			plain = false
-			p.pos++
-		}
-	}
-	p.pos++
-	if plain {
-		return string(p.src[start+1 : p.pos-1])
-	}
-	var s string
-	_ = json.Unmarshal(p.src[start:p.pos], &s) // it is valid
-	return s
-}
-
-func (p *parser) number(v *value) {
-	start := p.pos
-	for p.pos < len(p.src) && strings.IndexByte("+-.0123456789eE", p.src[p.pos]) >= 0 {
-		p.pos++
-	}
-	literal := string(p.src[start:p.pos])
-	var err error
-	if v.float, err = strconv.ParseFloat(literal, 64); err != nil {
-		p.fail(true, "is a number that is out of range")
-		return
-	}
-	v.kind = fraction
-	if whole(literal, v.float) {
-		v.kind = integer
-	}
+// place notes where v was written: from start to where the decoder is.
+func (p *parser) place(v *value, base, start int) {
+	v.raw = p.src[start:p.in.InputOffset()]
+	v.at, v.len = start-base, len(v.raw)
 }
 
 // whole reports whether a number is an integer: 3, and also 3.0 and 3e2 (draft

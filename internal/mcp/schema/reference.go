@@ -16,9 +16,7 @@ type reference struct {
 	dynamic bool
 }
 
-// baseURI is what a schema without an $id is called. It leads nowhere.
-const baseURI = "answerd:///schema"
-
+// base is what a schema without an $id is called. It leads nowhere.
 func base() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
 
 // index notes the resources and anchors of the schemas from v on, and their references

@@ -7,12 +7,12 @@
 //		fmt.Println(p.Pointer, p.Detail) // /city missing required field: city
 //	}
 //
-// Compile reads draft 2020-12, and draft-07 where $schema says so. The library
-// google/jsonschema-go decides what is a schema, and in the tests what is valid. At run
-// time this package's own walk decides, for four reasons: the library stops at the first
-// mistake; a schema that refers to itself overflows its stack, which ends the process;
-// it has no bound on the alternatives that it tries; and it takes 19.99 for no multiple
-// of 0.01.
+// Compile reads draft 2020-12, and draft-07 where $schema says so. The official test suite
+// runs in the tests, which list the schemas of it that Compile refuses, and there values are also
+// checked by the library google/jsonschema-go. At run time this package decides alone, for
+// four reasons: the library stops at the first mistake; a schema that refers to itself
+// overflows its stack, which ends the process; it has no bound on the alternatives that it
+// tries; and it takes 19.99 for no multiple of 0.01.
 //
 // Schemas and values come from outside. Nothing is fetched: a reference to elsewhere is
 // an error of Compile, as is one that leads back to itself without getting any deeper
@@ -31,7 +31,6 @@ import (
 const (
 	maxSchema   = 256 << 10 // bytes of a schema
 	maxNodes    = 8192      // subschemas
-	maxNested   = 1 << 20   // bytes of all of them: the library reads each level several times
 	maxDepth    = 64        // levels of nesting, of schemas and of values
 	maxValues   = 200_000   // values within a value
 	maxSteps    = 500_000   // of one Check: some 50 ms at the very worst

@@ -28,10 +28,7 @@ func (s *step) depth() int {
 func (s *step) pointer() string {
 	var b strings.Builder
 	s.write(&b)
-	if b.Len() > maxPointer {
-		return strings.ToValidUTF8(b.String()[:maxPointer], "")
-	}
-	return b.String()
+	return cut(b.String(), maxPointer)
 }
 
 var escaper = strings.NewReplacer("~", "~0", "/", "~1")
