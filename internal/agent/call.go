@@ -116,7 +116,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 			}
 		}
 		if i < len(calls)-1 {
-			wg.Go(func() { growStack(); one() })
+			wg.Go(one)
 		} else {
 			here = one
 		}
