@@ -47,15 +47,14 @@ var nativeFormat = format{
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
-// encoder is a face's, with the state of one stream, or of all that say the same.
+// encoder is a face's, with the state of one stream.
 type encoder interface {
 	Encode(event.Event) []sse.Frame
 	// TokenExpired tells that the stream ends here because the caller's token does.
 	TokenExpired() []sse.Frame
 }
 
-// framesOf is the format of an encoder that has one reader. The stream must begin with the
-// run.
+// framesOf returns the format of an encoder, whose stream must begin with the run.
 func framesOf(enc encoder) format {
 	return format{
 		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
