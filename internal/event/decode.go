@@ -11,14 +11,8 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
-	e.encode(fields)
-	return e, nil
-}
-
-// encode makes the JSON of an event; fields are those of a body that does not encode itself.
-func (e *Event) encode(fields []byte) {
-	e.JSON = appendEvent(make([]byte, 0, encodedSize(e.RunID, e.Body, fields)), e.RunID, e.Seq, new(stamp).digits(e.Time), e.Body, fields)
+	line := appendEvent(make([]byte, 0, encodedSize(run, b, fields)), run, seq, new(stamp).digits(ms), b, fields)
+	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
 }
 
 // Decode reads an event back from its JSON, which becomes part of it.

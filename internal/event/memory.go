@@ -108,8 +108,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, bytes: int64(len(r.Request)) + runOverhead,
-		events: memoryEvents{run: r.ID, began: now.UnixMilli(), first: 1, packed: true}}
+	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, bytes: int64(len(r.Request)) + runOverhead, events: memoryEvents{first: 1}}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -148,7 +147,8 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	now := r.began.Add(time.Since(r.began))
 	// The id is never changed. Encoding is most of the work, and no reader waits for it.
 	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
-	on, size := r.write(&e, fields)
+	on := r.write(&e, fields)
+	size = int64(len(e.JSON)) + eventOverhead
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.openLocked(); err != nil {
@@ -157,9 +157,7 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	r.next++
 	r.events.append(on, e)
 	if e.Terminal() {
-		if r.ended = now; r.events.packed {
-			r.events.pack()
-		}
+		r.ended = now
 	}
 	r.bytes += size
 	wake(&r.more)
@@ -197,9 +195,7 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	if ended {
 		m.ended = append(m.ended, r)
 		due = m.duePacksLocked(time.Now())
-		if !r.isPacked() {
-			m.unpacked = append(m.unpacked, r)
-		}
+		m.unpacked = append(m.unpacked, r)
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
@@ -224,8 +220,6 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 		r.bytes -= freed
 		return freed
 	}
-	grown := r.unpackLocked()
-	want += grown
 	n := int64(0)
 	for e := range r.events.all() {
 		if freed >= want || e.Seq == r.events.last {
@@ -236,7 +230,7 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 	}
 	r.events.drop(n)
 	r.bytes -= freed
-	return freed - grown
+	return freed
 }
 
 // relieveEvery is how long a relief is given time to be felt: until something is collected.
@@ -285,11 +279,6 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 		return Page{}, err
 	}
 	r.mu.Lock()
-	if r.events.packed && r.ended.IsZero() {
-		r.mu.Unlock()
-		m.account(r, r.unpack(), false)
-		r.mu.Lock()
-	}
 	defer r.mu.Unlock()
 	switch {
 	case m.expired(r):

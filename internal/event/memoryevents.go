@@ -10,31 +10,18 @@ const blockLen = 32
 // at (n-1) % blockLen of its block. What a block has is neither changed nor moved, so
 // readers hold parts of it without a lock.
 type memoryEvents struct {
-	run    string    // its id
-	began  int64     // of the run, in milliseconds since the Unix epoch
 	pages  []page    // where the events lie
 	first  int64     // number of the first event that is kept, or would be
 	last   int64     // number of the newest one, kept or not; 0 before there is one
 	packed bool      // there are pages, and no blocks
 	blocks [][]Event // all full but the last; of the first, the head may be empty
-	newest Event     // of a packed run; a short one has no JSON yet
-	said   []saying  // of a packed run that goes on, by those that lie whole on its pages
+	newest Event     // of a packed run
 }
 
 // append adds an event that was written on that page.
 func (m *memoryEvents) append(on page, e Event) {
 	m.keep(on)
 	m.last = e.Seq
-	if m.packed {
-		m.newest = e
-		if e.JSON != nil {
-			if m.said == nil {
-				m.said = make([]saying, 0, 8) // an answer without calls has six
-			}
-			m.said = append(m.said, saying{e.Time, e.Body})
-		}
-		return
-	}
 	last := len(m.blocks) - 1
 	if last < 0 || len(m.blocks[last]) == blockLen {
 		m.blocks = append(m.blocks, make([]Event, 0, blockLen))
@@ -46,10 +33,7 @@ func (m *memoryEvents) append(on page, e Event) {
 // end is the newest event, if one is kept.
 func (m *memoryEvents) end() (Event, bool) {
 	switch {
-	case m.packed && m.last > 0:
-		if m.newest.JSON == nil { // a delta
-			m.newest.encode(nil)
-		}
+	case m.packed:
 		return m.newest, true
 	case len(m.blocks) > 0:
 		return m.newestInBlocks(), true

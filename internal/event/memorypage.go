@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 )
 
@@ -13,26 +12,10 @@ import (
 // tools cost, and to pack an ended run copied them once more.
 
 const (
-	headBytes  = 4
-	smallPage  = 2 << 10  // of the first four pages of a run that is read
-	usualPage  = 4 << 10  // an answer without calls is 3 KiB, as long as nobody reads it
-	largePage  = 16 << 10 // of those after the tenth
-	deltaBytes = 5        // of a short delta, besides its words and the id of its part
-)
-
-// shape is how an event lies on a page: the two highest bits of its head.
-type shape uint32
-
-const (
-	// whole is its JSON.
-	whole shape = iota << 30
-	// shortText and shortReasoning are a TextDelta and a ReasoningDelta of a run that nobody
-	// reads: four bytes for the milliseconds since the run began, one for the length of the
-	// part's id, that id, and the words. It is a tenth of their JSON, which would be made for
-	// nobody.
-	shortText
-	shortReasoning
-	shapes shape = 3 << 30
+	headBytes = 4
+	smallPage = 2 << 10  // of the first four pages of a run
+	usualPage = 4 << 10  // of the next six
+	largePage = 16 << 10 // of all others
 )
 
 // page is some events of a run. What is on it is neither changed nor moved.
@@ -54,7 +37,7 @@ func (m *memoryEvents) page(seq int64, size int) page {
 	}
 	usual := usualPage
 	switch {
-	case p.number < 4 && !m.packed:
+	case p.number < 4:
 		usual = smallPage
 	case p.number >= 10:
 		usual = largePage
@@ -62,20 +45,14 @@ func (m *memoryEvents) page(seq int64, size int) page {
 	return page{seq, p.number + 1, make([]byte, 0, max(usual, headBytes+size))}
 }
 
-// write writes an event on a page of the run, for which it gets its JSON unless it is short,
-// and says by how many bytes the log grows. r.writing is held.
-func (r *memoryRun) write(e *Event, fields []byte) (on page, size int64) {
-	if r.events.packed {
-		if d, ok := shorten(e.Body, e.Time-r.events.began); ok {
-			return r.events.writeShort(e.Seq, d)
-		}
-	}
+// write writes an event on a page of the run, where it gets its JSON. r.writing is held.
+func (r *memoryRun) write(e *Event, fields []byte) (on page) {
 	on = r.events.page(e.Seq, encodedSize(e.RunID, e.Body, fields))
 	e.JSON = on.write(e.RunID, e.Seq, r.ts.digits(e.Time), e.Body, fields)
-	return on, int64(len(e.JSON)) + eventOverhead
+	return on
 }
 
-// write adds a whole event to the page, and returns its JSON.
+// write adds an event to the page, and returns its JSON.
 func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte) (line []byte) {
 	at := len(p.text) + headBytes
 	text := appendEvent(append(p.text, "head"...), run, seq, ts, body, fields)
@@ -84,85 +61,17 @@ func (p *page) write(run string, seq int64, ts []byte, body Body, fields []byte)
 	return text[at:len(text):len(text)]
 }
 
-// copy is write for an event whose JSON is there.
-func (p *page) copy(line []byte) []byte {
-	at := len(p.text) + headBytes
-	p.text = append(binary.BigEndian.AppendUint32(p.text, uint32(len(line))), line...)
-	return p.text[at:len(p.text):len(p.text)]
-}
-
-// delta is a short event.
-type delta struct {
-	shape       shape
-	ms          uint32
-	part, words string
-}
-
-// shorten is a body as a short event, if it can be one; ms is since the run began.
-func shorten(b Body, ms int64) (d delta, ok bool) {
-	switch b := b.(type) {
-	case TextDelta:
-		d = delta{shortText, uint32(ms), b.PartID, b.Delta}
-	case ReasoningDelta:
-		d = delta{shortReasoning, uint32(ms), b.PartID, b.Delta}
-	default:
-		return d, false
-	}
-	return d, uint64(ms) <= math.MaxUint32 && len(d.part) <= math.MaxUint8
-}
-
-func (d delta) size() int { return deltaBytes + len(d.part) + len(d.words) }
-
-// writeShort is write for a short event.
-func (m *memoryEvents) writeShort(seq int64, d delta) (on page, size int64) {
-	on = m.page(seq, d.size())
-	text := binary.BigEndian.AppendUint32(on.text, uint32(d.shape)|uint32(d.size()))
-	text = binary.BigEndian.AppendUint32(text, d.ms)
-	text = append(append(text, byte(len(d.part))), d.part...)
-	on.text = append(text, d.words...)
-	return on, int64(headBytes + d.size())
-}
-
-// records are what lies on the page, by the numbers of the events.
-func (p page) records() iter.Seq2[int64, record] {
-	return func(yield func(int64, record) bool) {
+// records are the JSON of the events on the page, by their numbers.
+func (p page) records() iter.Seq2[int64, []byte] {
+	return func(yield func(int64, []byte) bool) {
 		for seq, text := p.first, p.text; len(text) > 0; seq++ {
-			head := binary.BigEndian.Uint32(text)
-			end := headBytes + int(head&^uint32(shapes))
-			if !yield(seq, record{shape(head) & shapes, text[headBytes:end:end]}) {
+			end := headBytes + int(binary.BigEndian.Uint32(text))
+			if !yield(seq, text[headBytes:end:end]) {
 				return
 			}
 			text = text[end:]
 		}
 	}
-}
-
-// record is one event as it lies on a page.
-type record struct {
-	shape shape
-	text  []byte
-}
-
-// event is the event again; seq is its number. Of one that lies there whole, the JSON is not
-// copied.
-func (m *memoryEvents) event(seq int64, rec record) (Event, error) {
-	if rec.shape == whole {
-		return Decode(rec.text)
-	}
-	e := m.short(seq, rec)
-	e.encode(nil)
-	return e, nil
-}
-
-// short is a short event again, without its JSON.
-func (m *memoryEvents) short(seq int64, rec record) Event {
-	e := Event{RunID: m.run, Seq: seq, Time: m.began + int64(binary.BigEndian.Uint32(rec.text))}
-	words := deltaBytes + int(rec.text[deltaBytes-1])
-	part, delta := string(rec.text[deltaBytes:words]), string(rec.text[words:])
-	if e.Body = (TextDelta{part, delta}); rec.shape == shortReasoning {
-		e.Body = ReasoningDelta{part, delta}
-	}
-	return e
 }
 
 // keep keeps a page on which something was written.
@@ -191,7 +100,7 @@ func (m *memoryEvents) read(n int64) ([]Event, error) {
 		if i+1 < len(m.pages) && m.pages[i+1].first <= n+1 {
 			continue
 		}
-		for seq, rec := range p.records() {
+		for seq, line := range p.records() {
 			switch {
 			case seq <= n:
 				continue
@@ -200,7 +109,7 @@ func (m *memoryEvents) read(n int64) ([]Event, error) {
 			case seq == m.last:
 				return append(events, m.newest), nil
 			}
-			e, err := m.event(seq, rec)
+			e, err := Decode(line)
 			if err != nil {
 				return nil, fmt.Errorf("unpack a run: %w", err)
 			}
