@@ -11,8 +11,13 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	line := appendEvent(make([]byte, 0, encodedSize(run, b, fields)), run, seq, new(stamp).digits(ms), b, fields)
-	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
+	return newEvent(run, seq, ms, b, fields), nil
+}
+
+// newEvent is Encode once the body's fields are there.
+func newEvent(run string, seq, ms int64, b Body, fields []byte) Event {
+	line := appendEvent(make([]byte, 0, encodedSize(run, b, fields)), run, seq, ms, b, fields)
+	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}
 }
 
 // Decode reads an event back from its JSON, which becomes part of it.

@@ -42,7 +42,7 @@ func sameJSON(t *testing.T, b Body) {
 }
 
 func encoded(b Body, fields []byte) []byte {
-	return appendEvent(nil, "run_a", 1, []byte("2"), b, fields)
+	return appendEvent(nil, "run_a", 1, 2, b, fields)
 }
 
 // A field that is added to a body and forgotten by hand shows here.

@@ -75,21 +75,6 @@ func encodeBody(b Body) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// stamp is a time and its digits. The events of a burst share a millisecond, and the
-// thirteen digits of one are a fifteenth of an append.
-type stamp struct {
-	ms   int64
-	n    int // of room, how many
-	room [20]byte
-}
-
-func (s *stamp) digits(ms int64) []byte {
-	if s.ms != ms || s.n == 0 {
-		s.ms, s.n = ms, len(strconv.AppendInt(s.room[:0], ms, 10))
-	}
-	return s.room[:s.n]
-}
-
 // encodedSize is about how long the JSON of an event is, and rarely less.
 func encodedSize(run string, body Body, fields []byte) int {
 	size := len(fields)
@@ -99,9 +84,9 @@ func encodedSize(run string, body Body, fields []byte) int {
 	return size + len(run) + len(body.Type()) + 64
 }
 
-// appendEvent joins the envelope and the fields of an event; ts is its time in digits. run is
-// an id that we made and a type is a constant of ours, so neither needs escaping.
-func appendEvent(b []byte, run string, seq int64, ts []byte, body Body, fields []byte) []byte {
+// appendEvent joins the envelope and the fields of an event. run is an id that we made and
+// a type is a constant of ours, so neither needs escaping.
+func appendEvent(b []byte, run string, seq int64, ms int64, body Body, fields []byte) []byte {
 	b = append(b, `{"type":"`...)
 	b = append(b, body.Type()...)
 	b = append(b, `","run_id":"`...)
@@ -109,7 +94,7 @@ func appendEvent(b []byte, run string, seq int64, ts []byte, body Body, fields [
 	b = append(b, `","seq":`...)
 	b = strconv.AppendInt(b, seq, 10)
 	b = append(b, `,"ts":`...)
-	b = append(b, ts...)
+	b = strconv.AppendInt(b, ms, 10)
 	if a, byHand := body.(appender); byHand {
 		b = a.appendFields(append(b, ','))
 	} else if len(fields) > len("{}") {
