@@ -12,6 +12,13 @@ import (
 // them: a result of 100 kB takes it 0.9 ms in its event and 0.5 ms in the metadata,
 // against 0.05 by hand (BenchmarkLargeResult).
 
+// appender is a body that writes its own JSON. Tests hold it to the bytes of encoding/json.
+type appender interface {
+	Body
+	size() int                    // about how long the fields will be
+	appendFields(b []byte) []byte // the members, without braces
+}
+
 func (r ToolResult) size() int {
 	return len(r.CallID) + len(r.Tool) + len(r.Server) + len(r.Args) + len(r.Payload) + listSize(r.Content) + len(r.Structured) + 256
 }
@@ -54,6 +61,13 @@ func appendCall(b []byte, c Call) []byte {
 	return appendMember(b, "server", c.Server)
 }
 
+// appendMember appends a member whose name needs no escaping.
+func appendMember(b []byte, name, value string) []byte {
+	b = append(b, '"')
+	b = append(b, name...)
+	return jsontext.AppendString(append(b, `":`...), value)
+}
+
 func (f FinalAnswer) size() int {
 	m := f.Metadata
 	return len(f.Answer) + listSize(m.ToolParams) + listSize(m.ToolResults) + 64*len(m.ToolNames) + 512
@@ -86,7 +100,10 @@ func (m Metadata) AppendJSON(b []byte) []byte {
 	b = appendMember(append(b, ','), "model", m.Model)
 	b = strconv.AppendInt(append(b, `,"steps":`...), int64(m.Steps), 10)
 	b = appendMember(append(b, ','), "finish_reason", m.FinishReason)
-	b = appendUsage(append(b, `,"usage":`...), m.Usage)
+	b = strconv.AppendInt(append(b, `,"usage":{"input_tokens":`...), m.Usage.InputTokens, 10)
+	b = strconv.AppendInt(append(b, `,"output_tokens":`...), m.Usage.OutputTokens, 10)
+	b = strconv.AppendInt(append(b, `,"total_tokens":`...), m.Usage.TotalTokens, 10)
+	b = append(b, '}')
 	if m.Cost != nil {
 		cost, _ := json.Marshal(*m.Cost) // fails for numbers that no price has: infinity and such
 		b = append(append(b, `,"cost":`...), cost...)

@@ -6,25 +6,6 @@ import (
 	"testing"
 )
 
-// FuzzEventsAreWrittenAsEncodingJSONWould compares the two ways to encode.
-func FuzzEventsAreWrittenAsEncodingJSONWould(f *testing.F) {
-	for _, s := range []string{"", "token ", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "<a href=''>&amp;", "\u2028\u2029\ufffd", "\xff\xc3(", "日本語 😀"} {
-		f.Add(s, s)
-	}
-	f.Fuzz(func(t *testing.T, one, other string) {
-		call := Call{CallID: one, Tool: other, Server: one}
-		for _, b := range []Body{
-			TextDelta{one, other}, ReasoningDelta{one, other}, ToolCallArgs{call, other},
-			Start{one, other, one, other, map[string]string{one: other, other: one, "a": ""}}, Start{Question: one},
-			StepStart{len(one)}, StepEnd{-len(one), other, &Usage{1, 2, int64(len(other))}}, StepEnd{},
-			TextStart{one}, TextEnd{one}, ReasoningStart{one}, ReasoningEnd{one},
-			ToolCallStart{call, len(one) > 3, Executor(other)}, ToolCallStart{Call: call},
-		} {
-			sameJSON(t, b)
-		}
-	})
-}
-
 // sameJSON compares how b is written by hand with what encoding/json makes of it.
 func sameJSON(t *testing.T, b Body) {
 	t.Helper()
