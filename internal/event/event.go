@@ -65,12 +65,21 @@ func encodeBody(b Body) ([]byte, error) {
 	if _, ok := b.(appender); ok {
 		return nil, nil
 	}
+	fields, err := marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s event: %w", b.Type(), err)
+	}
+	return fields, nil
+}
+
+// marshal is json.Marshal for readers that are programs and event streams, not HTML pages:
+// "<" stays one byte.
+func marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
-	// Readers are programs and event streams, not HTML pages: "<" stays one byte.
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(b); err != nil {
-		return nil, fmt.Errorf("encode %s event: %w", b.Type(), err)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
