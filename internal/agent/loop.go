@@ -195,9 +195,6 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	if l.search != nil && l.search.take(said.calls) {
 		l.offer()
 	}
-	if l.search != nil && l.search.take(said.calls) {
-		l.offered = l.search.shown()
-	}
 	if last {
 		return nil
 	}
