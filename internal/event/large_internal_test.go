@@ -3,30 +3,33 @@ package event
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"testing"
 )
 
 // sameJSON compares how b is written by hand with what encoding/json makes of it.
 func sameJSON(t *testing.T, b Body) {
 	t.Helper()
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(b); err != nil {
+	fields, err := marshal(b)
+	if err != nil {
 		t.Fatal(err)
 	}
-	want := encoded(ApprovalRequired{}, bytes.TrimSpace(buf.Bytes())) // which is not written by hand
-	want = bytes.Replace(want, []byte(`"approval_required"`), []byte(`"`+b.Type()+`"`), 1)
+	want := fmt.Appendf(nil, `{"type":"%s","run_id":"run_a","seq":1,"ts":2,%s`, b.Type(), fields[1:])
 	for escape, r := range map[string]string{`\u2028`: "\u2028", `\ufffd`: "\ufffd"} { // which need none
 		want = bytes.ReplaceAll(want, []byte(escape), []byte(r))
 	}
-	if got := encoded(b, nil); !bytes.Equal(got, want) {
+	if got := encoded(t, b); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-func encoded(b Body, fields []byte) []byte {
-	return appendEvent(nil, "run_a", 1, 2, b, fields)
+func encoded(t *testing.T, b Body) []byte {
+	t.Helper()
+	e, err := Encode("run_a", 1, 2, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.JSON
 }
 
 // A field that is added to a body and forgotten by hand shows here.
@@ -44,7 +47,7 @@ func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
 	) {
 		sameJSON(t, b)
 	}
-	broken := encoded(ToolResult{Payload: json.RawMessage("{\n\"a\n\":")}, nil)
+	broken := encoded(t, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")})
 	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
 		t.Errorf("%s", broken)
 	}

@@ -128,11 +128,7 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	fields, err := encodeBody(b)
-	if err != nil {
-		return 0, err
-	}
-	seq, size, err := r.append(b, fields)
+	seq, size, err := r.append(b)
 	if err != nil {
 		return 0, err
 	}
@@ -140,7 +136,7 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	return seq, nil
 }
 
-func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
+func (r *memoryRun) append(b Body) (seq, size int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.openLocked(); err != nil {
@@ -149,7 +145,10 @@ func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
 	// Counted from the beginning, time does not go back within a run, but a machine that was
 	// asleep goes unnoticed.
 	now := r.began.Add(time.Since(r.began))
-	e := newEvent(r.run.ID, r.newestLocked().Seq+1, now.UnixMilli(), b, fields)
+	e, err := Encode(r.run.ID, r.newestLocked().Seq+1, now.UnixMilli(), b)
+	if err != nil {
+		return 0, 0, err
+	}
 	r.events = append(r.events, e)
 	if e.Terminal() {
 		r.ended = now
