@@ -122,8 +122,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(limited(listener, c.maxConnections())) }()
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
-	giveBackBinary()
-	defer giveBackSpare(ctx)()
 	listening(listener.Addr().String())
 
 	delay := c.ShutdownDelay

@@ -92,9 +92,6 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 	defer context.AfterFunc(l.run.clock.tools, func() { end(errToolTime) })()
 	l.run.waits.begin(turn, l.recallCalls(ctx, calls, endings))
 	var wg sync.WaitGroup
-	// One of them is made here: the run has nothing else to do, and a goroutine of its own
-	// would have to grow its stack first, which is a twentieth of an answer with one call.
-	here := func() {}
 	for i, c := range calls {
 		if endings[i].ended() {
 			continue
@@ -106,7 +103,7 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 		case i >= maxCallsPerTurn:
 			refusal = fmt.Sprintf("Only %d calls can be made in one turn.", maxCallsPerTurn)
 		}
-		one := func() {
+		wg.Go(func() {
 			defer recovered(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.waits.end(c.CallID)) }()
 			defer l.budget.passCall(i)
@@ -114,14 +111,8 @@ func (l *loop) callAll(ctx context.Context, calls []*call, last bool) ([]ending,
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				end(abort)
 			}
-		}
-		if i < len(calls)-1 {
-			wg.Go(func() { growStack(); one() })
-		} else {
-			here = one
-		}
+		})
 	}
-	here()
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return endings, err

@@ -174,7 +174,6 @@ func (l *loop) finalAnswer(said reply) event.Body {
 // call order (S0.7).
 func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
-	growStack()
 	endings, err := l.callAll(ctx, said.served(), last)
 	sampled := l.budget.takeSampled()
 	l.meta.Usage.InputTokens += sampled.InputTokens
@@ -195,9 +194,6 @@ func (l *loop) act(ctx context.Context, said reply, last bool) error {
 	}
 	if l.search != nil && l.search.take(said.calls) {
 		l.offer()
-	}
-	if l.search != nil && l.search.take(said.calls) {
-		l.offered = l.search.shown()
 	}
 	if last {
 		return nil

@@ -40,7 +40,6 @@ type run struct {
 	job    event.Job // nil where no other process could go on
 	past   *past     // nil unless one did before
 	place  *admission.Place
-	rest   rest
 
 	// The agent's mutex guards the rest.
 	timer *time.Timer // ends the run that nobody watches; nil while somebody does
@@ -48,7 +47,7 @@ type run struct {
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
-	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a, rest: newRest()}
+	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	run.waits.run, run.inbox = run, newInbox(run)
 	return run
 }
@@ -154,7 +153,6 @@ func (a *Agent) finish(ctx context.Context, r *run, end event.Body, lost error) 
 		// Nobody knows what is open in it. Its end is what matters.
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
-	r.rest.reach()
 	if err != nil || r.job == nil {
 		return err
 	}
@@ -166,7 +164,6 @@ func (a *Agent) finish(ctx context.Context, r *run, end event.Body, lost error) 
 }
 
 func (a *Agent) retire(r *run) {
-	r.rest.reach()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] == r {

@@ -185,7 +185,6 @@ func (w *waits) suspendLocked() error {
 	}
 	w.suspended = make(chan struct{})
 	w.still.Store(true)
-	w.run.rest.reach()
 	w.run.agent.settle() // for who waits until nothing goes on
 	if w.parksLocked() {
 		w.run.leave(errParked)

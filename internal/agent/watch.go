@@ -9,13 +9,7 @@ const startGrace = 10 * time.Second
 type Watch struct {
 	agent *Agent
 	id    string
-	rest  <-chan struct{}
 }
-
-// Rest is closed when the run has ended, or was left, or has come to wait for a person for
-// the first time since the process has it; nil if it is not executed here. Who reads only
-// for that is spared waking up for every word on the way there.
-func (w *Watch) Rest() <-chan struct{} { return w.rest }
 
 // Watch keeps the run of that id from being cancelled as one that nobody reads, wherever
 // it is executed. It does nothing for a run that has ended.
@@ -24,12 +18,10 @@ func (a *Agent) Watch(id string) *Watch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.watchers[id]++
-	w := &Watch{agent: a, id: id}
 	if r := a.active[id]; r != nil {
 		r.stayLocked()
-		w.rest = r.rest.reached
 	}
-	return w
+	return &Watch{agent: a, id: id}
 }
 
 // Release ends the interest; the last one to leave starts the grace period.

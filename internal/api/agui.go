@@ -71,9 +71,7 @@ func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Reques
 
 func (h *Handler) aguiStream(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
 	head := agui.Header{Thread: q.ThreadID, Run: q.RunID, Key: run.ID, V1: q.V1, After: after}
-	f, leave := shared(h, r, run.ID, head, agui.NewEncoder)
-	defer leave()
-	h.follow(w, r, run.ID, 0, h.untilSuspended(r, f))
+	h.follow(w, r, run.ID, 0, h.untilSuspended(r, framesOf(agui.NewEncoder(head))))
 }
 
 // aguiCapabilities is GET /agui/capabilities.

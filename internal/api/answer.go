@@ -67,15 +67,10 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 // takes the run along; one that is told of the wait does not.
 func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
 	watch := h.Agent.Watch(id)
-	rest := watch.Rest()
 	var over <-chan struct{} // patience, while the run waits for a person
 	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
-		var page event.Page
-		var err error
-		if see != nil || rest == nil { // else nothing matters until the run rests
-			page, err = h.Log.After(ctx, id, pos)
-		}
+		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(ctx, id)
@@ -117,22 +112,8 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			p.Instance = "/runs/" + id
 			return event.Run{}, p
 		}
-		more := page.More
-		resting := see == nil && rest != nil
-		if resting {
-			more, rest = rest, nil // it closes once; from then on there may be more
-		}
 		select {
-		case <-more:
-			if !resting {
-				continue
-			}
-			run, err := h.Log.Run(ctx, id)
-			if err == nil && run.Last.Terminal() {
-				watch.Release()
-				return run, nil
-			}
-			pos = max(run.Last.Seq-1, 0) // where it waits for a person; and what went wrong, After says
+		case <-page.More:
 		case <-over:
 			run, err := h.Log.Run(ctx, id)
 			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {

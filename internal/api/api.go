@@ -81,8 +81,6 @@ type Handler struct {
 	told    told
 	host    *host.Handler
 	crowd   *crowd
-
-	tellings tellings
 }
 
 // New returns the API with its routes.

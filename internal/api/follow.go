@@ -4,17 +4,12 @@ import (
 	"context"
 	"maps"
 	"net/http"
-	"sync"
 	"time"
 
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 	"answerd/internal/sse"
 )
-
-// buffers are what streams gather in. One that waits holds none: that was 5 kB of each of
-// thousands. Those that a large event has made larger than usual are not kept.
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // stream is one reader of a run: a position, and the connection that it feeds.
 type stream struct {
@@ -47,15 +42,14 @@ var nativeFormat = format{
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
-// encoder is a face's, with the state of one stream, or of all that say the same.
+// encoder is a face's, with the state of one stream.
 type encoder interface {
 	Encode(event.Event) []sse.Frame
 	// TokenExpired tells that the stream ends here because the caller's token does.
 	TokenExpired() []sse.Frame
 }
 
-// framesOf is the format of an encoder that has one reader. The stream must begin with the
-// run.
+// framesOf returns the format of an encoder, whose stream must begin with the run.
 func framesOf(enc encoder) format {
 	return format{
 		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
@@ -151,15 +145,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 // pass passes on what there is after the position, all of it in one write as long as it is
 // not too much, and returns the page that was read last. false means that the reader is gone.
 func (s *stream) pass(ctx context.Context) (page event.Page, there bool) {
-	buffer := buffers.Get().(*[]byte)
-	s.buf = (*buffer)[:0]
-	defer func() {
-		if cap(s.buf) <= 2*maxWrite {
-			*buffer = s.buf
-			buffers.Put(buffer)
-		}
-		s.buf = nil
-	}()
+	defer func() { s.buf = nil }() // a stream that waits holds none
 	for written := false; ; {
 		page, err := s.h.Log.After(ctx, s.run, s.pos)
 		if err != nil {

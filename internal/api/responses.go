@@ -143,14 +143,9 @@ func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, str
 
 // tell streams a response.
 func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, head responses.Header) {
-	f, leave := shared(h, r, s.run.ID, head, responses.NewEncoder)
-	defer leave()
-	over, tell := false, f.append
-	f.append = func(buf []byte, e event.Event) []byte {
-		over = over || head.EndsWith(e) // the encoder that is shared may have gone on
-		return tell(buf, e)
-	}
-	f.ended = func() bool { return over }
+	enc := responses.NewEncoder(head)
+	f := framesOf(enc)
+	f.ended = enc.Ended
 	h.follow(w, r, s.run.ID, 0, f)
 }
 

@@ -39,7 +39,7 @@ func speaks(words <-chan int) llmtest.Script {
 // Twenty readers of one run in a face: from its start and in the middle of it, some that
 // leave, one that takes nothing until all is over. Each gets what a lone reader of the run
 // gets when it has ended, byte for byte.
-func TestReadersWhoShareWhatIsEncodedGetWhatALoneOneGets(t *testing.T) {
+func TestReadersTogetherGetWhatALoneOneGets(t *testing.T) {
 	for name, ask := range map[string]struct{ path, body string }{
 		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
 		"aisdk":     {"/api/chat", says("c", "And?")},

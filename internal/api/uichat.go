@@ -116,8 +116,7 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 
 // uiStream streams the run of head as its message.
 func (h *Handler) uiStream(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	f, leave := shared(h, r, head.RunID, head, aisdk.NewEncoder)
-	defer leave()
+	f := framesOf(aisdk.NewEncoder(head))
 	f.header = uiHeader
 	h.told.set(head.RunID, false)
 	if h.follow(w, r, head.RunID, 0, h.untilSuspended(r, f)) {

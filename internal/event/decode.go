@@ -3,22 +3,36 @@ package event
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 )
 
-// Encode makes the event that a log appends; ms is milliseconds since the Unix epoch.
+// Encode makes the event that a log appends; ms is milliseconds since the Unix epoch. run is
+// an id that we made and a type is a constant of ours, so neither needs escaping.
 func Encode(run string, seq, ms int64, b Body) (Event, error) {
-	fields, err := encodeBody(b)
-	if err != nil {
-		return Event{}, err
+	a, byHand := b.(appender)
+	var fields []byte
+	size := 0
+	if byHand {
+		size = a.size()
+	} else {
+		var err error
+		if fields, err = marshal(b); err != nil {
+			return Event{}, fmt.Errorf("encode %s event: %w", b.Type(), err)
+		}
+		size = len(fields)
 	}
-	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
-	e.encode(fields)
-	return e, nil
-}
-
-// encode makes the JSON of an event; fields are those of a body that does not encode itself.
-func (e *Event) encode(fields []byte) {
-	e.JSON = appendEvent(make([]byte, 0, encodedSize(e.RunID, e.Body, fields)), e.RunID, e.Seq, new(stamp).digits(e.Time), e.Body, fields)
+	line := make([]byte, 0, size+len(run)+len(b.Type())+64)
+	line = append(append(line, `{"type":"`...), b.Type()...)
+	line = append(append(line, `","run_id":"`...), run...)
+	line = strconv.AppendInt(append(line, `","seq":`...), seq, 10)
+	line = strconv.AppendInt(append(line, `,"ts":`...), ms, 10)
+	line = append(line, ',')
+	if byHand {
+		line = append(a.appendFields(line), '}')
+	} else {
+		line = append(line, fields[len("{"):]...)
+	}
+	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
 }
 
 // Decode reads an event back from its JSON, which becomes part of it.

@@ -33,8 +33,6 @@ package event
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"strconv"
 )
 
 // Event is one thing that happened in a run. It is never changed once the log has it.
@@ -58,63 +56,14 @@ func terminal(b Body) bool {
 	return false
 }
 
-// encodeBody is the body's fields as a JSON object, the part of an event that is
-// known before the log gives it a number. It is nil for the bodies that encode
-// themselves in place.
-func encodeBody(b Body) ([]byte, error) {
-	if _, ok := b.(appender); ok {
-		return nil, nil
-	}
+// marshal is json.Marshal for readers that are programs and event streams, not HTML pages:
+// "<" stays one byte.
+func marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
-	// Readers are programs and event streams, not HTML pages: "<" stays one byte.
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(b); err != nil {
-		return nil, fmt.Errorf("encode %s event: %w", b.Type(), err)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
-}
-
-// stamp is a time and its digits. The events of a burst share a millisecond, and the
-// thirteen digits of one are a fifteenth of an append.
-type stamp struct {
-	ms   int64
-	n    int // of room, how many
-	room [20]byte
-}
-
-func (s *stamp) digits(ms int64) []byte {
-	if s.ms != ms || s.n == 0 {
-		s.ms, s.n = ms, len(strconv.AppendInt(s.room[:0], ms, 10))
-	}
-	return s.room[:s.n]
-}
-
-// encodedSize is about how long the JSON of an event is, and rarely less.
-func encodedSize(run string, body Body, fields []byte) int {
-	size := len(fields)
-	if a, byHand := body.(appender); byHand {
-		size = a.size()
-	}
-	return size + len(run) + len(body.Type()) + 64
-}
-
-// appendEvent joins the envelope and the fields of an event; ts is its time in digits. run is
-// an id that we made and a type is a constant of ours, so neither needs escaping.
-func appendEvent(b []byte, run string, seq int64, ts []byte, body Body, fields []byte) []byte {
-	b = append(b, `{"type":"`...)
-	b = append(b, body.Type()...)
-	b = append(b, `","run_id":"`...)
-	b = append(b, run...)
-	b = append(b, `","seq":`...)
-	b = strconv.AppendInt(b, seq, 10)
-	b = append(b, `,"ts":`...)
-	b = append(b, ts...)
-	if a, byHand := body.(appender); byHand {
-		b = a.appendFields(append(b, ','))
-	} else if len(fields) > len("{}") {
-		b = append(b, ',')
-		return append(b, fields[1:]...)
-	}
-	return append(b, '}')
 }

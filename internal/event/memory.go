@@ -3,6 +3,7 @@ package event
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,12 +16,17 @@ const (
 	DefaultMaxBytes  = 256 << 20
 )
 
-// eventOverhead is what an event costs besides its JSON: the Event, and the body
-// that holds much the same text again.
-const eventOverhead = 160
+// eventOverhead is what an event costs besides its text, as an input, a note or a result does.
+const eventOverhead = 64
 
-// runOverhead is what a run costs besides its events, the empty rest of its pages included.
-const runOverhead = 4 << 10
+// size returns about what e costs: its text is there twice, as JSON and in the body.
+func (e Event) size() int64 { return 2*int64(len(e.JSON)) + eventOverhead }
+
+// runOverhead is what a run costs besides its events.
+const runOverhead = 1 << 10
+
+// pageLen bounds the events of a Page: whoever reads a long run does other things in between.
+const pageLen = 64
 
 // MemoryOptions bounds a Memory log. The zero value has the defaults.
 type MemoryOptions struct {
@@ -45,7 +51,6 @@ type Memory struct {
 
 	mu       sync.RWMutex // guards the fields below, and adding to runs; taken before a run's own mutex
 	ended    []*memoryRun // by time of ending, the oldest first
-	unpacked []*memoryRun // those of them that are not packed yet, in the same order
 	gone     tombstones   // of runs that are no longer in runs
 	keys     map[ownedKey]*memoryRun
 	made     int64 // runs, ever
@@ -63,14 +68,10 @@ type memoryRun struct {
 	number int64 // of the run, in the order of creation
 	began  time.Time
 
-	writing sync.Mutex // guards next and ts, and appends one event at a time; taken before mu
-	next    int64      // number of the event to come
-	ts      stamp      // of the newest event
-
-	mu     sync.Mutex   // guards the fields below
-	run    Run          // without Last, which is the newest of the events
-	events memoryEvents // packed and pages change with writing held, too
-	bytes  int64        // of events, results and inputs
+	mu     sync.Mutex // guards the fields below
+	run    Run        // without Last, which is the newest of the events
+	events []Event    // those that are kept, the newest one always; readers hold parts of it
+	bytes  int64      // of events, results and inputs
 	kept   keptResults
 	inbox  memoryInbox
 	notes  []Note
@@ -108,8 +109,7 @@ func (m *Memory) Create(_ context.Context, r Run) error {
 		return ErrExists
 	}
 	r.Last = Event{}
-	made := &memoryRun{number: m.made + 1, began: now, next: 1, run: r, bytes: int64(len(r.Request)) + runOverhead,
-		events: memoryEvents{run: r.ID, began: now.UnixMilli(), first: 1, packed: true}}
+	made := &memoryRun{number: m.made + 1, began: now, run: r, bytes: int64(len(r.Request)) + runOverhead}
 	if key := (ownedKey{r.Owner, r.Key}); r.Key != "" {
 		if other := m.keys[key]; other != nil {
 			return &KeyError{Run: other.run.ID, Same: other.run.Fingerprint == r.Fingerprint}
@@ -128,11 +128,7 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	fields, err := encodeBody(b)
-	if err != nil {
-		return 0, err
-	}
-	seq, size, err := r.append(b, fields)
+	seq, size, err := r.append(b)
 	if err != nil {
 		return 0, err
 	}
@@ -140,27 +136,24 @@ func (m *Memory) Append(_ context.Context, run string, b Body) (int64, error) {
 	return seq, nil
 }
 
-func (r *memoryRun) append(b Body, fields []byte) (seq, size int64, err error) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	// Counted from the beginning, time does not go back within a run, but a machine that was
-	// asleep goes unnoticed; and one clock is read and not two, which is a tenth of an append.
-	now := r.began.Add(time.Since(r.began))
-	// The id is never changed. Encoding is most of the work, and no reader waits for it.
-	e := Event{RunID: r.run.ID, Seq: r.next, Time: now.UnixMilli(), Body: b}
-	on, size := r.write(&e, fields)
+func (r *memoryRun) append(b Body) (seq, size int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.openLocked(); err != nil {
 		return 0, 0, err
 	}
-	r.next++
-	r.events.append(on, e)
-	if e.Terminal() {
-		if r.ended = now; r.events.packed {
-			r.events.pack()
-		}
+	// Counted from the beginning, time does not go back within a run, but a machine that was
+	// asleep goes unnoticed.
+	now := r.began.Add(time.Since(r.began))
+	e, err := Encode(r.run.ID, r.newestLocked().Seq+1, now.UnixMilli(), b)
+	if err != nil {
+		return 0, 0, err
 	}
+	r.events = append(r.events, e)
+	if e.Terminal() {
+		r.ended = now
+	}
+	size = e.size()
 	r.bytes += size
 	wake(&r.more)
 	return e.Seq, size, nil
@@ -185,21 +178,10 @@ func (m *Memory) account(r *memoryRun, size int64, ended bool) {
 	if m.bytes.Add(size) <= m.maxBytes && !ended {
 		return
 	}
-	for _, due := range m.makeRoom(r, ended) {
-		due.pack()
-	}
-}
-
-// makeRoom is account beyond its first lines, and returns the runs to pack.
-func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ended {
 		m.ended = append(m.ended, r)
-		due = m.duePacksLocked(time.Now())
-		if !r.isPacked() {
-			m.unpacked = append(m.unpacked, r)
-		}
 	}
 	for m.bytes.Load() > m.maxBytes && len(m.ended) > 0 && m.ended[0] != r {
 		m.buryLocked(m.ended[0])
@@ -210,33 +192,24 @@ func (m *Memory) makeRoom(r *memoryRun, ended bool) (due []*memoryRun) {
 		// every append.
 		m.bytes.Add(-r.trim(over + m.maxBytes/16))
 	}
-	return due
 }
 
 // trim drops the oldest results of r, and then its oldest events, at least want bytes
 // of them or all but the newest event, and returns how many bytes went.
 func (r *memoryRun) trim(want int64) (freed int64) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if freed = r.kept.drop(want); freed >= want {
 		r.bytes -= freed
 		return freed
 	}
-	grown := r.unpackLocked()
-	want += grown
-	n := int64(0)
-	for e := range r.events.all() {
-		if freed >= want || e.Seq == r.events.last {
-			break
-		}
-		freed += int64(len(e.JSON)) + eventOverhead
-		n++
+	n := 0
+	for ; freed < want && n < len(r.events)-1; n++ {
+		freed += r.events[n].size()
 	}
-	r.events.drop(n)
+	r.events = slices.Clone(r.events[n:]) // in place, they would stay in memory
 	r.bytes -= freed
-	return freed - grown
+	return freed
 }
 
 // relieveEvery is how long a relief is given time to be felt: until something is collected.
@@ -285,27 +258,21 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 		return Page{}, err
 	}
 	r.mu.Lock()
-	if r.events.packed && r.ended.IsZero() {
-		r.mu.Unlock()
-		m.account(r, r.unpack(), false)
-		r.mu.Lock()
-	}
 	defer r.mu.Unlock()
+	behind := r.newestLocked().Seq - seq // so many events follow, kept or not
 	switch {
 	case m.expired(r):
 		return Page{}, ErrGone
-	case seq < 0 || seq > r.events.last:
+	case seq < 0 || behind < 0:
 		return Page{}, ErrNoPosition
-	case seq < r.events.first-1:
+	case behind > int64(len(r.events)):
 		return Page{}, ErrGone
 	}
-	events, err := r.events.after(seq)
-	if err != nil {
-		return Page{}, err
-	}
-	cut := seq+int64(len(events)) < r.events.last
-	p := Page{Events: events, Ended: !r.ended.IsZero() && !cut, Cut: cut}
-	if !p.Ended && len(events) == 0 {
+	rest := r.events[len(r.events)-int(behind):]
+	n := min(len(rest), pageLen)
+	cut := n < len(rest)
+	p := Page{Events: rest[:n:n], Ended: !r.ended.IsZero() && !cut, Cut: cut}
+	if !p.Ended && n == 0 {
 		if r.more == nil {
 			r.more = make(chan struct{})
 		}
@@ -335,8 +302,16 @@ func (m *Memory) Run(_ context.Context, id string) (Run, error) {
 // recordLocked is what is known of the run, its newest event included.
 func (r *memoryRun) recordLocked() Run {
 	record := r.run
-	record.Last, _ = r.events.end()
+	record.Last = r.newestLocked()
 	return record
+}
+
+// newestLocked returns the newest event, whose number is 0 before there is one.
+func (r *memoryRun) newestLocked() (newest Event) {
+	if n := len(r.events); n > 0 {
+		newest = r.events[n-1]
+	}
+	return newest
 }
 
 // Ready implements Log.

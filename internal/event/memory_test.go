@@ -97,7 +97,7 @@ func TestALiveRunOverTheBoundGivesUpItsOwnPastAndSaysSo(t *testing.T) {
 	}
 }
 
-// What is dropped is dropped in the middle of a block, too, and who holds a page keeps it.
+// Whoever holds a page keeps it when its events are dropped.
 func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
 	for _, size := range []int{1, 31, 32, 33, 64, 100} {
 		log := event.NewMemory(event.MemoryOptions{MaxBytes: int64(size) * 300})
@@ -329,6 +329,32 @@ func TestTheLatestRunsThatAreGoneAreRememberedAndNoMore(t *testing.T) {
 		if r, err := log.Run(t.Context(), id); !errors.Is(err, want) || errors.Is(err, event.ErrGone) && r.Owner.Subject != "ada" {
 			t.Errorf("run %d: %+v, %v", n, r, err)
 		}
+	}
+}
+
+// What a log counts is what it takes: of runs of few events and of many, of few words and of
+// many, it holds no more than MaxBytes.
+func TestMemoryTakesNoMoreThanItCounts(t *testing.T) {
+	const most = 8 << 20
+	for _, tc := range []struct{ events, words int }{{3, 1}, {65, 1}, {1000, 1}, {200, 20}, {5, 2000}} {
+		before := heap()
+		log := event.NewMemory(event.MemoryOptions{MaxBytes: most})
+		for appended := 0; appended < 2*most; appended += tc.events * (100 + 5*tc.words) {
+			id := log.NewID()
+			newRun(t, log, id)
+			for range tc.events {
+				if _, err := log.Append(t.Context(), id, event.TextDelta{PartID: "text_1", Delta: strings.Repeat("word ", tc.words)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := log.Append(t.Context(), id, event.FinalAnswer{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := heap() - before; took > most+most/8 {
+			t.Errorf("runs of %d events of %d words take %d bytes, want at most %d", tc.events, tc.words, took, most)
+		}
+		runtime.KeepAlive(log)
 	}
 }
 

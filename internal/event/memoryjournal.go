@@ -25,7 +25,7 @@ func (r *memoryRun) note(note []byte, size int64) error {
 	if err := r.openLocked(); err != nil {
 		return err
 	}
-	r.notes = append(r.notes, Note{After: r.events.last, Data: note})
+	r.notes = append(r.notes, Note{After: r.newestLocked().Seq, Data: note})
 	r.bytes += size
 	return nil
 }

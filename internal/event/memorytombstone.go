@@ -45,9 +45,7 @@ func (t *tombstones) owner(id string) (Owner, bool) {
 
 // buryLocked drops a run, and leaves its tombstone.
 func (m *Memory) buryLocked(r *memoryRun) {
-	m.ended, m.unpacked = without(m.ended, r), without(m.unpacked, r)
-	r.writing.Lock()
-	defer r.writing.Unlock()
+	m.ended = without(m.ended, r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gone {
@@ -56,7 +54,7 @@ func (m *Memory) buryLocked(r *memoryRun) {
 	delete(m.keys, ownedKey{r.run.Owner, r.run.Key})
 	m.bytes.Add(-r.bytes)
 	// Who has found it before reads on, and is told at once.
-	r.events, r.kept, r.bytes, r.gone = memoryEvents{}, keptResults{}, 0, true
+	r.events, r.kept, r.bytes, r.gone = nil, keptResults{}, 0, true
 	r.inbox.inputs, r.notes, r.run.Request = nil, nil, nil
 	if r.job != nil {
 		r.job.disarmLocked()

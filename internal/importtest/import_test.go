@@ -20,7 +20,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	// How text is written into JSON, and whether it is any: the log, a model's request, a tool's
 	// result and the native answer are hot for the same reason, and had a copy each.
 	"answerd/internal/jsontext":    {},
-	"answerd/internal/event":       {ours: []string{"jsontext"}},
+	"answerd/internal/event":       {outside: []string{"github.com/go-json-experiment/json"}},
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},
 	"answerd/internal/lru":         {},
