@@ -114,7 +114,7 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 // newToolServer returns the server behind the token check, with all tools but the calendar.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
-		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
+		Instructions:       "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
 		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) { log.Info("session opened", "subject", subject(r)) },
 	})
 	addTools(s)
