@@ -35,7 +35,7 @@ var rules = []rule{
 		`(?i)\b(?:what is|what's|how much is|calculate|compute)\s+` + sum + `|^\s*` + sum + `[\s=?.!]*$`),
 		func(m []string) any { return args{"expression": clip(strings.TrimRight(m[1]+m[2], ". "), 200)} }},
 	{"convert", "How much is 12 miles in km?", regexp.MustCompile(
-		`(?i)(-?\d+(?:\.\d+)?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
+		`(?i)(-?\d{1,15}(?:\.\d{1,15})?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
 	{"search_docs", "How do I resume a stream?", regexp.MustCompile(
 		`(?i)\b(?:how|what|which|why|where|when|does|can|explain|search)\b[^.?!,]*\b(?:answerd|docs|resume|streams?|events?|runs?|tokens?|iam|jwt|mcp|approval|limits?|budgets?|tracing|metrics|settings|errors?)\b[^.?!]*`),
 		func(m []string) any { return args{"query": clip(m[0], 300)} }},
