@@ -112,7 +112,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 		"iam":{"type":"http","url":"`+failing.URL+`/iam","auth":{"type":"client_credentials","tokenUrl":"`+iam.URL+`","clientId":"answerd","clientSecret":"canary-iam-secret"}},
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
 	s := start(t, w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
-		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.DefaultAudience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
+		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
 		"ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal()))
 

@@ -103,7 +103,7 @@ func mcpPart(issuer string, logger *slog.Logger) builder {
 }
 
 func modelPart(string) (http.Handler, func(), error) {
-	return demo.NewModel(demo.ModelConfig{}), noRelease, nil
+	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
 // demoPart runs one part until ctx ends, as compose does.
@@ -161,7 +161,7 @@ func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.
 		return err
 	}
 	settings := map[string]string{
-		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.DefaultScope,
+		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
 		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(getenv("MCP_APPROVAL"), "destructive"),
 		"LOG_LEVEL": cmp.Or(getenv("LOG_LEVEL"), "warn"),

@@ -19,14 +19,14 @@ import (
 
 // inbound are the settings by which callers bring tokens of the world's IAM.
 func (w *world) inbound(more ...string) []string {
-	return append([]string{"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.DefaultAudience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath}, more...)
+	return append([]string{"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath}, more...)
 }
 
 // bearer is a token of the world's IAM for its one client.
 func (w *world) bearer(t *testing.T) string {
 	t.Helper()
 	src, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{
-		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: auth.Fixed(auth.NewSecret(clientSecret)), Scope: demo.DefaultScope,
+		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: auth.Fixed(auth.NewSecret(clientSecret)), Scope: demo.Scope,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,11 +110,11 @@ func TestBadInboundSettingsAreNamed(t *testing.T) {
 // RFC 9728, RFC 6750, and the matrix's line on metrics, over the whole service.
 func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
 	w := newWorld(t, twoTools())
-	s := start(t, w.settings(w.inbound("AUTH_SCOPE", demo.DefaultScope, "METRICS_ADDR", "127.0.0.1:0")...))
+	s := start(t, w.settings(w.inbound("AUTH_SCOPE", demo.Scope, "METRICS_ADDR", "127.0.0.1:0")...))
 	c := web(t)
 	for path, resource := range map[string]string{"": "", "/mcp": "/mcp"} {
 		status, body := look(t, c, s.url+"/.well-known/oauth-protected-resource"+path)
-		want := fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q],"scopes_supported":[%q],"bearer_methods_supported":["header"],"resource_name":"answerd"}`, s.url+resource, w.iam.url, demo.DefaultScope)
+		want := fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q],"scopes_supported":[%q],"bearer_methods_supported":["header"],"resource_name":"answerd"}`, s.url+resource, w.iam.url, demo.Scope)
 		if status != 200 || body != want {
 			t.Errorf("%s: %d %s, want %s", path, status, body, want)
 		}

@@ -21,8 +21,7 @@ func person(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions
 	}
 }
 
-// S0.6
-func TestATableIsBookedWithWhatTheUserSays(t *testing.T) {
+func TestBookTableAsksTheUser(t *testing.T) {
 	var given sdk.ElicitResult
 	_, session := world(t, MCPConfig{}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "form" || p.RequestedSchema == nil {
@@ -40,14 +39,14 @@ func TestATableIsBookedWithWhatTheUserSays(t *testing.T) {
 		{sdk.ElicitResult{Action: "cancel"}, true, "gave no details (cancel)"},
 	} {
 		given = c.given
-		if text, _, failed := call(t, session, "book_table", nil); failed != c.fails || !strings.Contains(text, c.says) {
+		if text, _, failed := callTool(t, session, "book_table", nil); failed != c.fails || !strings.Contains(text, c.says) {
 			t.Errorf("%+v: failed %v, %q", c.given, failed, text)
 		}
 	}
 }
 
-// S0.6: to say that it was done is not to have done it, and one consent is for one call.
-func TestTheCalendarIsConnectedOnlyAfterItsPageWasUsed(t *testing.T) {
+// To say that it was done is not to have done it, and one consent is for one call.
+func TestConnectCalendarNeedsItsPage(t *testing.T) {
 	var base string
 	visit := func(method string) string {
 		req, err := http.NewRequestWithContext(t.Context(), method, base+calendarPath, nil)
@@ -92,7 +91,7 @@ func TestTheCalendarIsConnectedOnlyAfterItsPageWasUsed(t *testing.T) {
 		{"accept", false, "nobody allowed it"}, {"decline", false, "did not want to"},
 	} {
 		action, visits = c.action, c.visits
-		if text, _, failed := call(t, session, "connect_calendar", nil); failed == c.visits || !strings.Contains(text, c.says) {
+		if text, _, failed := callTool(t, session, "connect_calendar", nil); failed == c.visits || !strings.Contains(text, c.says) {
 			t.Errorf("%+v: failed %v, %q", c, failed, text)
 		}
 	}

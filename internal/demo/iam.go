@@ -1,120 +1,145 @@
 package demo
 
 import (
+	"cmp"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 )
 
-// The IAM's paths. TokenPath and SigningCertPath are those of an OCI identity domain.
 const (
-	TokenPath       = "/oauth2/v1/token"
-	JWKSPath        = "/.well-known/jwks.json"
-	SigningCertPath = "/admin/v1/SigningCert/jwk"
+	TokenPath     = "/oauth2/v1/token" // as that of an OCI identity domain
+	JWKSPath      = "/.well-known/jwks.json"
+	tokenLifetime = 5 * time.Minute // so short that a longer demo sees renewals
 )
 
-// IAMConfig says whom the IAM knows and what it issues.
+// IAMConfig says who the IAM is and whom it knows. All strings are required.
 type IAMConfig struct {
-	Issuer       string        // iss of the tokens and base of the advertised URLs; required
-	Audience     string        // aud of the tokens; "" is DefaultAudience
-	ClientID     string        // the one client; required
-	ClientSecret string        // its secret; required
-	Scope        string        // what the client may ask for, separated by spaces; "" is DefaultScope
-	Lifetime     time.Duration // of a token; 0 is five minutes, so that a longer demo sees refreshes
-	Logger       *slog.Logger  // nil discards; tokens and secrets are never logged
+	Issuer                 string       // iss of the tokens and base of the advertised URLs
+	ClientID, ClientSecret string       // the one client
+	Logger                 *slog.Logger // nil discards; tokens and secrets are never logged
 }
 
-// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section
-// 4.4). Its key lives as long as the process: after a restart old tokens are void.
+// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4).
 type IAM struct {
+	http.Handler
 	config IAMConfig
-	key    *signingKey
-	client [2][32]byte // digests of the client's id and secret
-	mux    *http.ServeMux
+	key    *rsa.PrivateKey
+	keyID  string
 }
 
-// NewIAM makes the signing key, which takes a moment, and refuses a configuration
-// that would issue tokens to anybody.
+// NewIAM makes a key, and refuses a configuration that would issue tokens to anybody.
 func NewIAM(c IAMConfig) (*IAM, error) {
-	switch {
-	case c.Issuer == "":
-		return nil, errors.New("demo IAM: the issuer is missing")
-	case c.ClientID == "" || c.ClientSecret == "":
-		return nil, errors.New("demo IAM: the client's id or secret is missing")
-	case c.Lifetime < 0:
-		return nil, errors.New("demo IAM: the tokens' lifetime is negative")
+	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
+		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
 	}
-	if c.Audience == "" {
-		c.Audience = DefaultAudience
-	}
-	if c.Scope == "" {
-		c.Scope = DefaultScope
-	}
-	if c.Lifetime == 0 {
-		c.Lifetime = 5 * time.Minute
-	}
-	c.Logger = logger(c.Logger)
-	key, err := newSigningKey()
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return nil, fmt.Errorf("demo IAM: make the signing key: %w", err)
 	}
-	m := &IAM{config: c, key: key, mux: http.NewServeMux()}
-	m.client = [2][32]byte{sha256.Sum256([]byte(c.ClientID)), sha256.Sum256([]byte(c.ClientSecret))}
-	m.mux.HandleFunc("POST "+TokenPath, m.token)
-	m.mux.HandleFunc("GET "+JWKSPath, m.jwks)
-	m.mux.HandleFunc("GET "+SigningCertPath, m.jwks)
-	m.mux.HandleFunc("GET /.well-known/openid-configuration", m.metadata)
-	m.mux.HandleFunc("GET /.well-known/oauth-authorization-server", m.metadata)
-	m.mux.HandleFunc("GET /healthz", healthz)
+	mux := http.NewServeMux()
+	m := &IAM{mux, c, key, rand.Text()}
+	mux.HandleFunc("POST "+TokenPath, m.token)
+	mux.HandleFunc("GET "+JWKSPath, m.jwks)
+	mux.HandleFunc("GET /.well-known/openid-configuration", m.metadata)
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", m.metadata)
+	mux.HandleFunc("GET /healthz", healthz)
 	return m, nil
 }
 
-// ServeHTTP implements http.Handler.
-func (m *IAM) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
+// token is the token endpoint. It authenticates the client first, so that a stranger
+// learns nothing about grants and scopes.
+func (m *IAM) token(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store") // RFC 6749 section 5.1
+	refuse := func(status int, code, description string) {
+		writeJSON(w, status, map[string]string{"error": code, "error_description": description})
+	}
+	if !m.isClient(r) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="demo-iam", charset="UTF-8"`)
+		refuse(http.StatusUnauthorized, "invalid_client", "client authentication failed")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+	err := r.ParseForm()
+	form, grant := r.PostForm, r.PostForm.Get("grant_type") // not of the query (section 3.2)
+	switch {
+	case err != nil || grant == "" || len(form["grant_type"]) > 1 || len(form["scope"]) > 1:
+		refuse(http.StatusBadRequest, "invalid_request", "the body must be a form with one grant_type and at most one scope")
+	case grant != "client_credentials":
+		refuse(http.StatusBadRequest, "unsupported_grant_type", "only client_credentials is supported")
+	case form.Get("scope") != "" && form.Get("scope") != Scope:
+		refuse(http.StatusBadRequest, "invalid_scope", "the client may not ask for this scope")
+	default:
+		m.issue(w)
+	}
+}
 
-// isClient checks HTTP Basic client authentication. RFC 6749 section 2.3.1 has id
-// and secret form-encoded before they are joined, so they are decoded here. Digests
-// are compared, in constant time, so that neither content nor length leaks.
+// isClient checks HTTP Basic client authentication.
 func (m *IAM) isClient(r *http.Request) bool {
 	id, secret, ok := r.BasicAuth()
-	if !ok {
-		return false
-	}
-	id, errID := url.QueryUnescape(id)
-	secret, errSecret := url.QueryUnescape(secret)
-	if errID != nil || errSecret != nil {
-		return false
-	}
-	gotID, gotSecret := sha256.Sum256([]byte(id)), sha256.Sum256([]byte(secret))
-	same := subtle.ConstantTimeCompare(gotID[:], m.client[0][:]) & subtle.ConstantTimeCompare(gotSecret[:], m.client[1][:])
-	return same == 1
+	return ok && sameCredential(id, m.config.ClientID) && sameCredential(secret, m.config.ClientSecret)
 }
 
-// jwks publishes the key. The age is short against the key's life and long against
-// that of a token.
+// sameCredential compares digests in constant time, so that neither content nor length
+// leaks. RFC 6749 section 2.3.1 form-encodes what the client sends.
+func sameCredential(encoded, want string) bool {
+	got, err := url.QueryUnescape(encoded)
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return err == nil && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// issue answers with a token whose claims are those of RFC 9068 section 2.2.
+func (m *IAM) issue(w http.ResponseWriter) {
+	now := time.Now()
+	signed, err := m.sign(jwt.MapClaims{
+		"iss": m.config.Issuer, "aud": Audience, "sub": m.config.ClientID, "client_id": m.config.ClientID, "scope": Scope,
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(tokenLifetime).Unix(), "jti": rand.Text(),
+	})
+	if err != nil {
+		http.Error(w, "the token cannot be signed", http.StatusInternalServerError)
+		return
+	}
+	m.config.Logger.Info("token issued", "client_id", m.config.ClientID)
+	writeJSON(w, http.StatusOK, map[string]any{
+		"access_token": signed, "token_type": "Bearer", "expires_in": int(tokenLifetime / time.Second), "scope": Scope,
+	})
+}
+
+// sign returns claims as a compact JWS with the typ of RFC 9068 section 2.1.
+func (m *IAM) sign(claims jwt.MapClaims) (string, error) {
+	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
+	t.Header["kid"], t.Header["typ"] = m.keyID, "at+jwt"
+	return t.SignedString(m.key)
+}
+
+// jwks publishes the public key (RFC 7517).
 func (m *IAM) jwks(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Cache-Control", "public, max-age=300")
-	writeJSON(w, http.StatusOK, map[string]any{"keys": []jwk{m.key.public}})
+	b64 := base64.RawURLEncoding.EncodeToString
+	writeJSON(w, http.StatusOK, map[string]any{"keys": []any{map[string]string{
+		"kty": "RSA", "use": "sig", "alg": "RS256", "kid": m.keyID,
+		"n": b64(m.key.N.Bytes()), "e": b64(big.NewInt(int64(m.key.E)).Bytes()),
+	}}})
 }
 
-// metadata is RFC 8414 and OpenID discovery at once: the fields agree.
+// metadata is the authorization server metadata of RFC 8414, also at OpenID's address.
 func (m *IAM) metadata(w http.ResponseWriter, _ *http.Request) {
 	base := strings.TrimSuffix(m.config.Issuer, "/")
 	writeJSON(w, http.StatusOK, map[string]any{
-		"issuer":                                m.config.Issuer,
-		"token_endpoint":                        base + TokenPath,
-		"jwks_uri":                              base + JWKSPath,
-		"grant_types_supported":                 []string{"client_credentials"},
-		"token_endpoint_auth_methods_supported": []string{"client_secret_basic"},
-		"scopes_supported":                      strings.Fields(m.config.Scope),
-		"response_types_supported":              []string{},
-		"subject_types_supported":               []string{"public"},
-		"id_token_signing_alg_values_supported": []string{"RS256"},
+		"issuer": m.config.Issuer, "token_endpoint": base + TokenPath, "jwks_uri": base + JWKSPath,
+		"grant_types_supported": []string{"client_credentials"}, "token_endpoint_auth_methods_supported": []string{"client_secret_basic"},
+		"scopes_supported": []string{Scope}, "response_types_supported": []string{},
 	})
 }

@@ -2,149 +2,146 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
+	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/auth"
 )
 
-// Paths and bounds of the MCP server.
+// MCPPath is where the MCP server listens for MCP; resourceMetadataPath is RFC 9728's
+// well-known prefix before it.
 const (
-	// MCPPath is where the MCP server listens for MCP.
-	MCPPath = "/mcp"
-	// resourceMetadataPath is RFC 9728's well-known prefix before the resource's path.
+	MCPPath              = "/mcp"
 	resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
-	// sessionIdle ends sessions that their client forgot.
-	sessionIdle = 30 * time.Minute
-	// maxMCPBody bounds a request's body; the longest argument here is 200 characters.
-	maxMCPBody = 256 << 10
 )
 
 // MCPConfig says whose tokens the MCP server takes.
 type MCPConfig struct {
-	Issuer   string // required
-	JWKSURL  string // where the issuer's keys are, over HTTP; required
-	Audience string // "" is DefaultAudience
-	Scope    string // all of it is needed, separated by spaces; "" is DefaultScope
+	Issuer  string // required
+	JWKSURL string // where the issuer's keys are: https, or http on loopback; required
 	// URL is where a browser reaches this server, without a slash at the end; "" leaves
 	// out connect_calendar, which sends people there.
 	URL string
-	// Logger, nil to discard, gets one line "session opened" per session and one
-	// line "tool call" per call, with the token's subject and never the token.
+	// Logger, nil to discard, gets one line "session opened" per session and one line
+	// "tool call" per call, with the token's subject and never the token.
 	Logger *slog.Logger
 }
 
-// MCPServer offers the demo's tools over MCP's Streamable HTTP at MCPPath, with
-// sessions, to holders of a valid access token.
+// MCPServer offers the demo's tools over MCP's Streamable HTTP at MCPPath, with sessions,
+// to holders of a valid access token.
 type MCPServer struct {
-	mux    *http.ServeMux
-	server *sdk.Server
-	keys   *keySet
+	http.Handler
+	server   *sdk.Server
+	verifier *auth.Verifier
+	log      *slog.Logger
 }
 
-// NewMCPServer refuses a configuration without issuer or keys: that the JWT is
-// verified is the point of the demo. It makes no request: the IAM may start later.
+// NewMCPServer refuses a configuration without issuer or keys. It makes no request: the IAM
+// may start later.
 func NewMCPServer(c MCPConfig) (*MCPServer, error) {
-	if c.Issuer == "" || c.JWKSURL == "" {
-		return nil, errors.New("demo MCP server: the issuer or the URL of its keys is missing")
-	}
-	if c.Audience == "" {
-		c.Audience = DefaultAudience
-	}
-	if c.Scope == "" {
-		c.Scope = DefaultScope
-	}
-	log := logger(c.Logger)
-	s := &MCPServer{mux: http.NewServeMux(), keys: newKeySet(c.JWKSURL), server: newToolServer(log)}
-	guard := bearer{newVerifier(c.Issuer, c.Audience, s.keys), strings.Fields(c.Scope), log}
-	streamable := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.server },
-		&sdk.StreamableHTTPOptions{SessionTimeout: sessionIdle, MaxRequestBodyBytes: maxMCPBody})
-	s.mux.Handle(MCPPath, guard.require(streamable))
-	s.mux.HandleFunc("GET "+resourceMetadataPath, func(w http.ResponseWriter, r *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{
-			"resource":                 origin(r) + MCPPath,
-			"authorization_servers":    []string{c.Issuer},
-			"scopes_supported":         guard.scopes,
-			"bearer_methods_supported": []string{"header"},
-		})
+	log := cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	verifier, err := auth.NewVerifier(auth.VerifierConfig{
+		Issuer: c.Issuer, JWKSURL: c.JWKSURL, Audience: Audience, Scope: Scope,
+		Algorithms: []string{"RS256"}, OnlyAccessTokens: true, Logger: log,
 	})
-	s.mux.HandleFunc("GET /healthz", healthz)
+	if err != nil {
+		return nil, fmt.Errorf("demo MCP server: %w", err)
+	}
+	mux := http.NewServeMux()
+	s := &MCPServer{Handler: mux, server: newToolServer(log), verifier: verifier, log: log}
+	mux.Handle(MCPPath, s.requireToken(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.server },
+		&sdk.StreamableHTTPOptions{SessionTimeout: 30 * time.Minute, MaxRequestBodyBytes: 256 << 10})))
+	mux.HandleFunc("GET "+resourceMetadataPath, func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, http.StatusOK, verifier.Metadata("http://"+r.Host+MCPPath))
+	})
+	mux.HandleFunc("GET /healthz", healthz)
 	if c.URL != "" {
-		addCalendar(s.server, s.mux, c.URL)
+		addCalendar(s.server, mux, c.URL)
 	}
 	return s, nil
 }
 
-// ServeHTTP implements http.Handler.
-func (s *MCPServer) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
-
-// Close ends all sessions, their open streams and running calls, and lets go of the
-// connections to the IAM. Without it an http.Server's Shutdown waits for clients.
+// Close ends all sessions, their open streams and running calls, and the connections to the
+// IAM. Without it an http.Server's Shutdown waits for clients.
 func (s *MCPServer) Close() {
 	for session := range s.server.Sessions() {
 		_ = session.Close() // the only error is that it is closed already
 	}
-	s.keys.close()
+	s.verifier.Close()
 }
 
-// newToolServer is the server behind the guard, with all tools.
+// identityKey is the context key of the caller that requireToken has verified.
+type identityKey struct{}
+
+// requireToken passes requests on that bring a valid access token with the scope, and
+// answers the others as RFC 6750 section 3 says.
+func (s *MCPServer) requireToken(next http.Handler) http.Handler {
+	// The SDK binds sessions to the TokenInfo of its own middleware, and hands it to tools.
+	// That middleware answers 500 while the IAM is away, so the token is verified before it.
+	inner := sdkauth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*sdkauth.TokenInfo, error) {
+		id, _ := ctx.Value(identityKey{}).(auth.Identity)
+		return &sdkauth.TokenInfo{Scopes: id.Scopes, Expiration: id.Until(), UserID: id.Subject}, nil
+	}, nil)(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var id auth.Identity
+		token, err := auth.FromRequest(r)
+		if err == nil {
+			id, err = s.verifier.Verify(r.Context(), token)
+		}
+		if err == nil {
+			inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+			return
+		}
+		s.log.Info("token refused", "reason", auth.Reason(err))
+		status, challenge := auth.Challenge(err, "http://"+r.Host+resourceMetadataPath)
+		if challenge != "" {
+			w.Header().Set("WWW-Authenticate", challenge)
+		} else {
+			w.Header().Set("Retry-After", "1") // the token may be good: the keys are not there yet
+		}
+		http.Error(w, http.StatusText(status), status)
+	})
+}
+
+// newToolServer returns the server behind the token check, with all tools but the calendar.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
-		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
-		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) {
-			log.Info("session opened", "subject", subject(r))
-		},
+		Instructions:       "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
+		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) { log.Info("session opened", "subject", subject(r)) },
 	})
-	addClock(s)
-	addCalculator(s)
-	addConverter(s)
-	addSearch(s)
-	addReport(s)
-	addFlaky(s)
-	addNotes(s, newNotebook())
-	addBooking(s)
-	s.AddReceivingMiddleware(logCalls(log), objectArguments)
-	return s
-}
-
-// objectArguments makes {} of "arguments": null. Without it that one request ends
-// the process: SDK 1.8 decodes null into a nil map and then writes the schema's
-// defaults into it, in a goroutine that nobody recovers.
-func objectArguments(next sdk.MethodHandler) sdk.MethodHandler {
-	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		if call, ok := req.(*sdk.CallToolRequest); ok && call.Params != nil && string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
-			call.Params.Arguments = json.RawMessage("{}")
-		}
-		return next(ctx, method, req)
-	}
-}
-
-// logCalls writes the line of each call. Arguments stay out: they are the user's.
-func logCalls(log *slog.Logger) sdk.Middleware {
-	return func(next sdk.MethodHandler) sdk.MethodHandler {
+	addTools(s)
+	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			call, ok := req.(*sdk.CallToolRequest)
 			if !ok || call.Params == nil {
 				return next(ctx, method, req)
 			}
-			began := time.Now()
-			res, err := next(ctx, method, req)
-			failed := err != nil
-			if r, ok := res.(*sdk.CallToolResult); ok && r != nil {
-				failed = failed || r.IsError
+			// SDK 1.8 decodes null into a nil map and writes the schema's defaults into it: a
+			// panic in a goroutine that nobody recovers, which ends the process.
+			if string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
+				call.Params.Arguments = json.RawMessage("{}")
 			}
-			log.Info("tool call", "tool", call.Params.Name, "subject", subject(req), "failed", failed, "duration", time.Since(began))
+			began := time.Now()
+			res, err := next(ctx, method, call)
+			result, _ := res.(*sdk.CallToolResult)
+			// Arguments stay out of the log: they are the user's.
+			log.Info("tool call", "tool", call.Params.Name, "subject", subject(call),
+				"failed", err != nil || result != nil && result.IsError, "duration", time.Since(began))
 			return res, err
 		}
-	}
+	})
+	return s
 }
 
-// subject is whose token the request brought.
+// subject returns whose token the request brought.
 func subject(r sdk.Request) string {
 	if e := r.GetExtra(); e != nil && e.TokenInfo != nil {
 		return e.TokenInfo.UserID

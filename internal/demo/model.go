@@ -1,11 +1,15 @@
 package demo
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -13,145 +17,241 @@ import (
 // ModelID is the id of the stand-in, whatever model a request asks for.
 const ModelID = "answerd-stand-in"
 
-// Times of a stream.
-const (
-	defaultTokenDelay = 15 * time.Millisecond
-	writeTime         = 10 * time.Second // for one chunk to a slow reader
+// TokenDelay is the pause between the chunks of a stream, so that people see it stream.
+const TokenDelay = 15 * time.Millisecond
+
+// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model behind
+// it. The same request gets the same answer, call ids included.
+func NewModel(tokenDelay time.Duration) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { complete(w, r, tokenDelay) })
+	mux.HandleFunc("GET /healthz", healthz)
+	return mux
+}
+
+// complete answers one request. It reads the body to its end first: until then net/http
+// does not notice that a client has gone.
+func complete(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
+	var req chatRequest
+	if err := cmp.Or(err, json.Unmarshal(body, &req)); err != nil || len(req.Messages) == 0 {
+		writeJSON(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
+			"message": "The body must be a JSON object with messages, of at most 4 MiB.", "type": "invalid_request_error", "param": nil, "code": nil,
+		}})
+		return
+	}
+	answer := respond(&req)
+	if req.Stream {
+		stream(r.Context(), w, answer, req.StreamOptions.IncludeUsage, tokenDelay)
+		return
+	}
+	message := map[string]any{"role": "assistant", "content": answer.text, "refusal": nil}
+	if len(answer.calls) > 0 {
+		calls := make([]any, len(answer.calls))
+		for i, c := range answer.calls {
+			calls[i] = map[string]any{"id": c.id, "type": "function", "function": map[string]any{"name": c.tool, "arguments": c.arguments}}
+		}
+		message["content"], message["tool_calls"] = nil, calls
+	}
+	completion := answer.envelope("chat.completion", "message", message, answer.finish)
+	completion["usage"] = answer.usage
+	writeJSON(w, http.StatusOK, completion)
+}
+
+// envelope returns what a completion and each chunk of a stream have around what they say.
+func (r *reply) envelope(object, name string, said, finish any) map[string]any {
+	choice := map[string]any{"index": 0, name: said, "finish_reason": finish, "logprobs": nil}
+	return map[string]any{"id": r.id, "object": object, "created": time.Now().Unix(), "model": ModelID, "choices": []any{choice}}
+}
+
+// What one chunk of a stream has of a text, and of a call's arguments.
+var (
+	textPiece      = regexp.MustCompile(`\S+\s*|\s+`)
+	argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
 )
 
-// ModelConfig is the stand-in's only knob.
-type ModelConfig struct {
-	// TokenDelay is the pause before each word of a stream, so that it can be seen
-	// streaming; 0 is 15 ms, negative is none.
-	TokenDelay time.Duration
-}
-
-// Model is an OpenAI-compatible endpoint under /v1 without a language model behind
-// it. The same request gets the same answer, call ids included; only "created" moves.
-type Model struct {
-	delay time.Duration
-	mux   *http.ServeMux
-}
-
-// NewModel makes the stand-in.
-func NewModel(c ModelConfig) *Model {
-	m := &Model{delay: c.TokenDelay, mux: http.NewServeMux()}
-	if m.delay == 0 {
-		m.delay = defaultTokenDelay
+// deltas returns what the chunks of a stream carry: the role, then the words of the text or
+// the calls, each with id and name first and then its arguments in pieces.
+func (r *reply) deltas() []any {
+	out := []any{map[string]any{"role": "assistant", "content": ""}}
+	for _, word := range textPiece.FindAllString(r.text, -1) {
+		out = append(out, map[string]any{"content": word})
 	}
-	m.mux.HandleFunc("POST /v1/chat/completions", m.complete)
-	m.mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{
-			map[string]any{"id": ModelID, "object": "model", "created": 0, "owned_by": "answerd"},
-		}})
-	})
-	m.mux.HandleFunc("GET /healthz", healthz)
-	m.mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
-		refuseChat(w, http.StatusNotFound, fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path))
-	})
-	return m
-}
-
-// ServeHTTP implements http.Handler.
-func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
-
-// complete answers one request. The body is read to its end first: until then
-// net/http does not notice that a client has gone (facts/reliability.md, section 0).
-func (m *Model) complete(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChatBody))
-	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			refuseChat(w, http.StatusRequestEntityTooLarge, "The request is too large.")
-		}
-		return
-	}
-	req, err := decodeChat(body)
-	if err != nil {
-		refuseChat(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	answer := respond(req)
-	if !req.Stream {
-		writeJSON(w, http.StatusOK, answer.completion(time.Now().Unix()))
-		return
-	}
-	// An error is a client that has gone or does not read; nobody is left to tell.
-	_ = m.stream(r.Context(), w, answer, req.StreamOptions.IncludeUsage)
-}
-
-// refuseChat answers with an error in OpenAI's shape.
-func refuseChat(w http.ResponseWriter, status int, message string) {
-	writeJSON(w, status, map[string]any{"error": map[string]any{
-		"message": message, "type": "invalid_request_error", "param": nil, "code": nil,
-	}})
-}
-
-// stream sends the reply chunk by chunk, and stops when the client is gone.
-func (m *Model) stream(ctx context.Context, w http.ResponseWriter, r *reply, withUsage bool) error {
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store, no-transform")
-	h.Set("X-Accel-Buffering", "no")
-	s := &chunkWriter{w: w, rc: http.NewResponseController(w)}
-	created := time.Now().Unix()
-	choice := func(delta map[string]any, finish any) []any {
-		return []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": nil}}
-	}
-	for i, delta := range r.deltas() {
-		if i > 0 {
-			if err := m.pause(ctx); err != nil {
-				return err
-			}
-		}
-		if err := s.write(r.chunk(created, choice(delta, nil), nil, withUsage)); err != nil {
-			return err
+	add := func(call map[string]any) { out = append(out, map[string]any{"tool_calls": []any{call}}) }
+	for i, c := range r.calls {
+		add(map[string]any{"index": i, "id": c.id, "type": "function", "function": map[string]any{"name": c.tool, "arguments": ""}})
+		for _, part := range argumentsPiece.FindAllString(c.arguments, -1) {
+			add(map[string]any{"index": i, "function": map[string]any{"arguments": part}})
 		}
 	}
-	if err := s.write(r.chunk(created, choice(map[string]any{}, r.finishReason()), nil, withUsage)); err != nil {
-		return err
+	return out
+}
+
+// stream sends the answer chunk by chunk. It stops when the client is gone, or reads
+// nothing for ten seconds.
+func stream(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store, no-transform")
+	rc := http.NewResponseController(w)
+	send := func(data string) bool {
+		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // not every ResponseWriter has one
+		_, err := io.WriteString(w, "data: "+data+"\n\n")
+		return err == nil && rc.Flush() == nil
+	}
+	deltas := append(answer.deltas(), map[string]any{}) // the empty one is with the finish_reason
+	for i, delta := range deltas {
+		var finish any
+		if i == len(deltas)-1 {
+			finish = answer.finish
+		}
+		chunk := answer.envelope("chat.completion.chunk", "delta", delta, finish)
+		if withUsage {
+			chunk["usage"] = nil // in all chunks but the one behind the last delta
+		}
+		if !send(encode(chunk)) {
+			return
+		}
+		select {
+		case <-time.After(tokenDelay):
+		case <-ctx.Done():
+			return
+		}
 	}
 	if withUsage {
-		if err := s.write(r.chunk(created, []any{}, r.usage, true)); err != nil {
-			return err
+		last := answer.envelope("chat.completion.chunk", "delta", nil, nil)
+		last["choices"], last["usage"] = []any{}, answer.usage
+		send(encode(last))
+	}
+	send("[DONE]")
+}
+
+// standInNote ends every text that the stand-in writes.
+const standInNote = "(I am answerd's demo stand-in: rules over the words of your question, not a language model.)"
+
+// chatRequest is what the stand-in reads of a Chat Completions request.
+type chatRequest struct {
+	Messages []struct {
+		Role       string
+		Content    any                   // a text, parts of which some are texts, or null
+		ToolCalls  []struct{ ID string } `json:"tool_calls"`
+		ToolCallID string                `json:"tool_call_id"`
+	}
+	Tools         []struct{ Function struct{ Name string } }
+	ToolChoice    json.RawMessage `json:"tool_choice"`
+	Parallel      *bool           `json:"parallel_tool_calls"`
+	Stream        bool
+	StreamOptions struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+// call is a tool call; its arguments are JSON.
+type call struct{ id, tool, arguments string }
+
+// reply is what the stand-in answers: a text, or calls.
+type reply struct {
+	id, text, finish string
+	calls            []call
+	usage            map[string]int
+}
+
+// Models without tool calling are told the tools and the form of a call in the system
+// prompt, and get results as a user's message.
+var (
+	listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
+	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
+)
+
+// respond answers the last question of a conversation: with the calls that it asks for, or
+// with their results once they are there.
+func respond(r *chatRequest) *reply {
+	var prompt, question string
+	var results []string
+	turn, words := 0, 0
+	for _, m := range r.Messages {
+		text := textOf(m.Content)
+		words += len(strings.Fields(text))
+		switch at := textResult.FindStringIndex(text); {
+		case m.Role == "tool":
+			results = append(results, text)
+		case m.Role == "user" && at != nil && at[0] == 0:
+			results = append(results, textResult.Split(text, -1)[1:]...)
+		case m.Role == "user":
+			question, results, turn = text, nil, turn+1
+		case m.Role != "assistant":
+			prompt += text + "\n"
 		}
 	}
-	return s.write([]byte("[DONE]"))
+	tools, inText := r.offered(prompt)
+	calls := plan(question, tools)
+	if must := string(r.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
+		calls = []call{{tool: tools[0], arguments: "{}"}}
+	}
+	for i, c := range calls {
+		sum := sha256.Sum256([]byte(fmt.Sprint(turn, i, question, c.tool)))
+		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
+	}
+	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(results), len(calls)):]}
+	if r.Parallel != nil && !*r.Parallel && len(out.calls) > 1 {
+		out.calls = out.calls[:1]
+	}
+	if len(out.calls) == 0 {
+		out.text, out.finish = compose(calls, results, tools)+"\n\n"+standInNote, "stop"
+	}
+	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // words are counted as tokens: an estimate
+	out.usage = map[string]int{"prompt_tokens": words, "completion_tokens": said, "total_tokens": words + said}
+	if inText && len(out.calls) > 0 {
+		for _, c := range out.calls {
+			out.text += "TOOL: " + c.tool + "\nPARAMETERS: " + c.arguments + "\n\n"
+		}
+		out.calls, out.finish = nil, "stop"
+	}
+	return out
 }
 
-// pause waits for the next word's turn.
-func (m *Model) pause(ctx context.Context) error {
-	if m.delay < 0 {
-		return ctx.Err()
+// offered returns the names of the tools that may be called, and whether calls are written
+// as text.
+func (r *chatRequest) offered(prompt string) (names []string, inText bool) {
+	choice := string(r.ToolChoice) // a word, or an object that names the one tool
+	for _, t := range r.Tools {
+		if name := t.Function.Name; choice != `"none"` && (!strings.HasPrefix(choice, "{") || strings.Contains(choice, `"`+name+`"`)) {
+			names = append(names, name)
+		}
 	}
-	timer := time.NewTimer(m.delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	if inText = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:"); inText {
+		for _, m := range listedTool.FindAllStringSubmatch(prompt, -1) {
+			names = append(names, m[1])
+		}
 	}
+	return names, inText
 }
 
-// chunkWriter writes data lines, each flushed and each within writeTime.
-type chunkWriter struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
+// textOf returns the text of a message's content.
+func textOf(content any) string {
+	text, _ := content.(string)
+	parts, _ := content.([]any)
+	for _, p := range parts {
+		part, _ := p.(map[string]any)
+		s, _ := part["text"].(string)
+		text += s
+	}
+	return text
 }
 
-// write sends one data line. A reader that takes nothing for writeTime ends the stream
-// instead of holding this goroutine for ever.
-func (s *chunkWriter) write(data []byte) error {
-	if err := s.rc.SetWriteDeadline(time.Now().Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("set the deadline of a chunk: %w", err)
+// compose returns the answer: a sentence for each result, or what the stand-in can do.
+func compose(calls []call, results, tools []string) string {
+	if len(results) == 0 {
+		return help(tools)
 	}
-	var line strings.Builder
-	line.WriteString("data: ")
-	line.Write(data)
-	line.WriteString("\n\n")
-	if _, err := io.WriteString(s.w, line.String()); err != nil {
-		return fmt.Errorf("write a chunk: %w", err)
+	var lines []string
+	for i, result := range results[:min(len(results), len(calls))] {
+		// Structured content behind the text says the same for programs.
+		text, _, _ := strings.Cut(result, "\nStructured content: ")
+		var failure struct{ Error string }
+		if json.Unmarshal([]byte(text), &failure) == nil && failure.Error != "" {
+			text = fmt.Sprintf("The tool %s failed: %s\n\nI did not try the failed call again.", calls[i].tool, failure.Error)
+		}
+		lines = append(lines, clip(text, 1200))
 	}
-	return s.rc.Flush()
+	return strings.Join(lines, "\n\n")
 }

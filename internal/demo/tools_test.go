@@ -4,15 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// call calls a tool and gives its text, its structured result and whether it failed.
-func call(t *testing.T, session *sdk.ClientSession, name string, args map[string]any) (string, map[string]any, bool) {
+// callTool calls a tool and gives its text, its structured result and whether it failed.
+func callTool(t *testing.T, session *sdk.ClientSession, name string, args map[string]any) (string, map[string]any, bool) {
 	t.Helper()
 	res, err := session.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
 	if err != nil {
@@ -42,33 +42,30 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 		{"current_time", map[string]any{"time_zone": "../../etc/passwd"}, true, "there is no time zone"},
 		{"current_time", map[string]any{"city": "Rome"}, true, "city"},
 		{"calculate", map[string]any{"expression": "12.5*8"}, false, "12.5*8 = 100"},
-		{"calculate", map[string]any{"expression": "1/0"}, true, "division by zero"},
+		{"calculate", map[string]any{"expression": "1/0"}, true, "divisor other than zero"},
 		{"calculate", map[string]any{"expression": "1+"}, true, "cannot compute"},
 		{"calculate", map[string]any{"expression": long}, true, "expression"},
 		{"calculate", nil, true, "expression"},
 		{"convert", map[string]any{"value": 12, "from": "miles", "to": "km"}, false, "12 mi is 19.312128 km."},
-		{"convert", map[string]any{"value": 100, "from": "EUR", "to": "USD"}, false, "sample rates of " + ratesDate},
-		{"convert", map[string]any{"value": 5, "from": "kg", "to": "km"}, true, "do not convert"},
-		{"convert", map[string]any{"value": 5, "from": "parsecs", "to": "km"}, true, "no unit or currency"},
+		{"convert", map[string]any{"value": 100, "from": "EUR", "to": "USD"}, false, "100 EUR is 116.28 USD (at sample rates, not live)."},
+		{"convert", map[string]any{"value": 5, "from": "kg", "to": "km"}, true, "no way from"},
+		{"convert", map[string]any{"value": 5, "from": "parsecs", "to": "km"}, true, "no way from"},
 		{"convert", map[string]any{"value": "5", "from": "kg", "to": "lb"}, true, "value"},
-		{"convert", map[string]any{"value": -300, "from": "C", "to": "K"}, true, "absolute zero"},
 		{"search_docs", map[string]any{"query": "how do I resume a stream?"}, false, "Resume: "},
 		{"search_docs", map[string]any{"query": "zebra"}, false, "nothing about that"},
 		{"search_docs", map[string]any{"query": ""}, true, "query"},
-		{"search_docs", map[string]any{"query": "x", "limit": 6}, true, "limit"},
 		{"slow_report", map[string]any{"topic": "cats", "steps": 1, "step_ms": 0}, false, "Report about cats"},
 		{"slow_report", map[string]any{"topic": "cats", "steps": 11}, true, "steps"},
 		{"slow_report", map[string]any{"topic": "cats", "steps": 1.5}, true, "steps"},
 		{"slow_report", map[string]any{"topic": "cats", "step_ms": 2001}, true, "step_ms"},
 		{"flaky_service", nil, true, "simulated outage"},
-		{"flaky_service", map[string]any{"reason": "a test"}, true, `called for "a test"`},
 		{"list_notes", nil, false, "2: Call the plumber"},
-		{"delete_note", map[string]any{"id": 2}, false, "is deleted"},
+		{"delete_note", map[string]any{"id": 2}, false, `Note 2, "Call the plumber about the tap", is deleted.`},
 		{"delete_note", map[string]any{"id": 2}, true, "there is no note 2"},
 		{"delete_note", map[string]any{"id": 0}, true, "id"},
-		{"list_notes", nil, false, "1: Buy oat milk; 3: "},
+		{"list_notes", nil, false, "There are 4 notes. 1: Buy oat milk. 3: "},
 	} {
-		text, structured, failed := call(t, session, c.tool, c.args)
+		text, structured, failed := callTool(t, session, c.tool, c.args)
 		if failed != c.fails || !strings.Contains(text, c.says) {
 			t.Errorf("%s %v: failed %v, %q; want %v, %q", c.tool, c.args, failed, text, c.fails, c.says)
 		}
@@ -78,7 +75,7 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 	}
 }
 
-// S3.6: what a host and a model need to choose a tool and to judge its danger.
+// What a host and a model need to choose a tool and to judge its danger.
 func TestToolsDescribeThemselves(t *testing.T) {
 	_, session := world(t, MCPConfig{URL: "http://127.0.0.1:1"}, nil)
 	list, err := session.ListTools(t.Context(), nil)
@@ -96,13 +93,19 @@ func TestToolsDescribeThemselves(t *testing.T) {
 		if destructive != (tool.Name == "delete_note") || tool.Annotations.ReadOnlyHint == destructive {
 			t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
 		}
-		if (tool.OutputSchema == nil) != (tool.Name == "flaky_service") {
-			t.Errorf("%s: output schema %v", tool.Name, tool.OutputSchema)
+		if tool.OutputSchema == nil {
+			t.Errorf("%s has no output schema", tool.Name)
 		}
 		b, _ := json.Marshal(tool.InputSchema)
-		for _, p := range readParam(b, 0).params {
-			if p.description == "" {
-				t.Errorf("%s.%s has no description", tool.Name, p.name)
+		var schema struct {
+			Properties map[string]struct{ Description string }
+		}
+		if err := json.Unmarshal(b, &schema); err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range schema.Properties {
+			if p.Description == "" {
+				t.Errorf("%s.%s has no description", tool.Name, name)
 			}
 		}
 	}
@@ -110,7 +113,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 
 // The progress handler may run after the call has returned: the SDK hands
 // notifications over one by one while responses pass them.
-func TestReportTellsItsProgress(t *testing.T) {
+func TestSlowReportReportsProgress(t *testing.T) {
 	got := make(chan *sdk.ProgressNotificationParams, 8)
 	_, session := world(t, MCPConfig{}, &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { got <- r.Params },
@@ -128,8 +131,7 @@ func TestReportTellsItsProgress(t *testing.T) {
 	}
 }
 
-// F13
-func TestCancellingStopsTheReport(t *testing.T) {
+func TestSlowReportStopsWhenCancelled(t *testing.T) {
 	lines := make(chan string, 16)
 	s, session := world(t, MCPConfig{Logger: slog.New(slog.NewTextHandler(lineWriter(lines), nil))}, nil)
 	started := make(chan struct{})
@@ -167,63 +169,76 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestClockKeepsSummerTime(t *testing.T) {
-	summer := time.Date(2026, 7, 1, 10, 0, 0, 0, time.UTC)
-	r, err := readClock(summer, "Europe/Rome")
-	if err != nil {
-		t.Fatal(err)
+func TestCalculateComputes(t *testing.T) {
+	for expression, want := range map[string]string{
+		"1+2*3": "7", "(1+2)*3": "9", "-2*-3": "6", "7/2": "3.5", "0.1+0.2": "0.3", ".5*4": "2", " 12.5 * 8 ": "100", "1-2-3": "-4", "100/10/2": "5",
+		"1000000*1000": "1000000000", "1/3": "0.333333333333", "((((1))))": "1",
+	} {
+		c := calculation{Expression: expression}
+		if err := calculate(t.Context(), nil, &c); err != nil || c.Summary != expression+" = "+want {
+			t.Errorf("%s: got %q, %v; want %s", expression, c.Summary, err, want)
+		}
 	}
-	want := clockReading{"Europe/Rome", "2026-07-01T12:00:00+02:00", "2026-07-01", "Wednesday", "+02:00",
-		"It is 12:00:00 on Wednesday, 1 July 2026 in Europe/Rome (UTC+02:00)."}
-	if *r != want {
-		t.Errorf("%+v", *r)
+	for _, expression := range []string{"", "1/0", "1/(2-2)", "1+", "(1", "1)", "1 2", "a", "1..2", "*2", "2^3", "5%2", "1e300*1e300", `"a"+"b"`, "len(a)", "!1", "1<2"} {
+		if err := calculate(t.Context(), nil, &calculation{Expression: expression}); err == nil {
+			t.Errorf("%q is computed", expression)
+		}
 	}
 }
 
-func TestConversions(t *testing.T) {
+func FuzzCalculate(f *testing.F) {
+	for _, s := range []string{"1+2*3", "(1", "1e999999999", "-(-1)", "1/0", "0x1p-9999", "1i*1i", "'a'", "func(){}", "\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c := calculation{Expression: s[:min(len(s), 200)]} // as the schema bounds it
+		if calculate(t.Context(), nil, &c) == nil && (math.IsNaN(c.Result) || math.IsInf(c.Result, 0)) {
+			t.Errorf("%q gives %v", s, c.Result)
+		}
+	})
+}
+
+func TestConvertKnowsUnitsByTheirNames(t *testing.T) {
 	for _, c := range []struct {
 		value    float64
 		from, to string
-		want     float64
+		want     string
 	}{
-		{1, "mile", "km", 1.609344}, {100, "°F", "Celsius", 37.77777778}, {-40, "C", "F", -40}, {0, "K", "°C", -273.15},
-		{2, "GiB", "MB", 2147.483648}, {8, "bits", "bytes", 1}, {10, "pounds", "kg", 4.5359237}, {10, "pounds", "euros", 11.4},
-		{1, "US dollars", "eur", 0.86}, {3, "cups", "ml", 709.7647095},
+		{1, "mile", "km", "1 mi is 1.609344 km."}, {100, "°F", "Celsius", "100 °F is 37.7777777778 °C."}, {-40, "C", "F", "-40 °C is -40 °F."},
+		{10, "pounds", "kg", "10 lb is 4.5359237 kg."}, {10, "pounds", "euros", "10 GBP is 11.4 EUR (at sample rates, not live)."},
 	} {
-		got, err := convert(c.value, c.from, c.to)
-		if err != nil || got.Result != c.want {
-			t.Errorf("%v %s to %s: %+v, %v; want %v", c.value, c.from, c.to, got, err, c.want)
+		r := conversion{Value: c.value, From: c.from, To: c.to}
+		if err := convert(t.Context(), nil, &r); err != nil || r.Summary != c.want {
+			t.Errorf("%v %s to %s: got %q, %v; want %q", c.value, c.from, c.to, r.Summary, err, c.want)
 		}
 	}
 }
 
-// Every entry must be found by its own title, else the base cannot be asked.
-func TestDocumentationIsFoundByItsTitles(t *testing.T) {
-	x := newDocIndex(docs)
-	for _, d := range docs {
-		if r := x.search(d.title, 1); len(r.Results) == 0 || r.Results[0].Title != d.title {
-			t.Errorf("%q finds %v", d.title, r.Results)
-		}
+// Every entry must be found by its own title, else the documentation cannot be asked.
+func TestSearchDocsFindsEntries(t *testing.T) {
+	questions := map[string]string{
+		"How do I resume a stream?": "Resume", "resuming after a disconnect": "Resume", "what is answerd": "What answerd is", "how are tokens cached": "Tokens, JWT and IAM",
+		"jaeger otel traces": "Tracing and metrics", "which tools need approval": "Approval by a person", "is the stand-in a language model": "The demo and the stand-in model",
 	}
-	for query, want := range map[string]string{
-		"what is answerd": "What answerd is", "resume after disconnect": "Resume", "Last-Event-ID": "Resume",
-		"how are tokens cached": "Tokens, JWT and IAM", "jaeger otel traces": "Tracing and metrics", "OPENAI_API_KEY": "Using a real model",
-		"session lost": "MCP sessions", "max turns": "Limits, budgets and timeouts", "is the stand-in a language model": "The demo and the stand-in model",
-	} {
-		if r := x.search(query, 3); len(r.Results) == 0 || r.Results[0].Title != want {
-			t.Errorf("%q finds %q", query, r.Summary)
+	for _, e := range entries {
+		questions[e.title] = e.title
+	}
+	for query, want := range questions {
+		r := found{Query: query}
+		if err := search(t.Context(), nil, &r); err != nil || r.Title != want {
+			t.Errorf("%q: got %q, %v; want %q", query, r.Title, err, want)
 		}
 	}
 }
 
-// S1.3: the SDK's client sends null for no arguments, and SDK 1.8's server writes a
+// The SDK's client sends null for no arguments, and SDK 1.8's server writes a
 // schema's defaults into the nil map that it makes of it: a panic that nobody recovers.
-func TestStrangeArgumentsDoNotEndTheServer(t *testing.T) {
+func TestMCPServerSurvivesStrangeArguments(t *testing.T) {
 	_, session := world(t, MCPConfig{}, nil)
 	for _, args := range []any{nil, json.RawMessage(" null "), []any{}, "x", 1, json.RawMessage(`{"time_zone":null}`)} {
 		_, _ = session.CallTool(t.Context(), &sdk.CallToolParams{Name: "current_time", Arguments: args})
 	}
-	if text, _, failed := call(t, session, "current_time", map[string]any{}); failed {
+	if text, _, failed := callTool(t, session, "current_time", map[string]any{}); failed {
 		t.Errorf("afterwards: %s", text)
 	}
 }

@@ -47,7 +47,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool":     {ours: []string{"event", "agent", "api/native"}},
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "mcp/host", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
-	"answerd/internal/demo":            {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}},
+	"answerd/internal/demo":            {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/importtest":      {},
 	"answerd/internal/faults":          {},
 	"answerd/internal/supply":          {},

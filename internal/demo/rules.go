@@ -1,0 +1,154 @@
+package demo
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// rule is one kind of question. Where its pattern matches, the tool is to be called with
+// what arguments makes of the match; nil means that it is none after all.
+type rule struct {
+	tool, example string
+	pattern       *regexp.Regexp
+	arguments     func(m []string) any
+}
+
+type args map[string]any
+
+// Parts of patterns.
+const (
+	place = `([\pL_/' -]+)`
+	sum   = `([-(\s]*\d[\d.]*(?:[\s()]*[-+*/][-\s(]*\d[\d.]*[\s)]*)+)`
+)
+
+// rules are the kinds of questions that the stand-in recognises; both of notes are one.
+var rules = []rule{
+	{"current_time", "What time is it in Tokyo?", regexp.MustCompile(
+		`(?i)\bwhat (?:time|day|date) is it(?: now| today)?(?: in ` + place + `)?|^and in ` + place), zoneArguments},
+	{"calculate", "What is 12.5 * 8?", regexp.MustCompile(
+		`(?i)\b(?:what is|what's|how much is|calculate|compute)\s+` + sum + `|^\s*` + sum + `[\s=?.!]*$`),
+		func(m []string) any { return args{"expression": clip(strings.TrimRight(m[1]+m[2], ". "), 200)} }},
+	{"convert", "How much is 12 miles in km?", regexp.MustCompile(
+		`(?i)(-?\d{1,15}(?:\.\d{1,15})?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
+	{"search_docs", "How do I resume a stream?", regexp.MustCompile(
+		`(?i)\b(?:how|what|which|why|where|when|does|can|explain|search)\b[^.?!,]*\b(?:answerd|docs|resume|streams?|events?|runs?|tokens?|iam|jwt|mcp|approval|limits?|budgets?|tracing|metrics|settings|errors?)\b[^.?!]*`),
+		func(m []string) any { return args{"query": clip(m[0], 300)} }},
+	{"slow_report", "Write a slow report about tea", regexp.MustCompile(
+		`(?i)\breport (?:about|on) ([^.?!,]+?)(?: in (\d{1,4}) steps?)?(?: of (\d{1,6}) ?ms)?(?:[.?!,]|$)`), reportArguments},
+	{"flaky_service", "Call the flaky service", regexp.MustCompile(`(?i)\bflaky service\b|^(?:please )?fail\b`), noArguments},
+	{"list_notes", "Show my notes", regexp.MustCompile(`(?i)\b(?:show|list)\b[^.?!]*\bnotes\b`), noArguments},
+	{"delete_note", "Delete note 2", regexp.MustCompile(`(?i)\b(?:delete|remove) (?:the )?note #?(\d{1,6})\b`),
+		func(m []string) any { id, _ := strconv.Atoi(m[1]); return args{"id": id} }},
+	{"book_table", "Book a table", regexp.MustCompile(`(?i)\b(?:book|reserve)\b[^.?!]*\btable\b`), noArguments},
+	{"connect_calendar", "Connect my calendar", regexp.MustCompile(`(?i)\bconnect\b[^.?!]*\bcalendar\b`), noArguments},
+	// Any other tool is called by its name. The tool of a rule without one is the first group.
+	{"", `Use TOOL with {"name": "value"}`, regexp.MustCompile(`(?is)\b(?:use|call) (\S+) with (\{.*\})`), namedArguments},
+}
+
+func noArguments([]string) any { return args{} }
+
+// clip returns s without the space around it, and at most n bytes of it.
+func clip(s string, n int) string {
+	s = strings.TrimSpace(s)
+	return strings.ToValidUTF8(s[:min(n, len(s))], "")
+}
+
+func namedArguments(m []string) any {
+	if !json.Valid([]byte(m[2])) {
+		return nil
+	}
+	return json.RawMessage(m[2])
+}
+
+// conversionArguments passes over "3 people in Rome".
+func conversionArguments(m []string) any {
+	if _, _, err := findUnits(m[2], m[3]); err != nil {
+		return nil
+	}
+	value, _ := strconv.ParseFloat(m[1], 64)
+	return args{"value": value, "from": m[2], "to": m[3]}
+}
+
+func reportArguments(m []string) any {
+	given := args{"topic": clip(m[1], 100)}
+	for i, name := range []string{"steps", "step_ms"} {
+		if n, err := strconv.Atoi(m[2+i]); err == nil {
+			given[name] = n
+		}
+	}
+	return given
+}
+
+// wordStart is what a name of several words writes in capitals.
+var wordStart = regexp.MustCompile(`(?:^|_)\pL`)
+
+// otherPlaces are some large cities that no time zone is named after.
+var otherPlaces = map[string]string{
+	"osaka": "Asia/Tokyo", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "milan": "Europe/Rome", "munich": "Europe/Berlin", "san francisco": "America/Los_Angeles",
+}
+
+// zoneArguments finds the time zone of the place that a question names. The clock's own
+// default is for one that names none; a place without a zone is the tool's to refuse.
+func zoneArguments(m []string) any {
+	named, _, _ := strings.Cut(m[1]+m[2], " and ")
+	words := strings.Fields(named)
+	if len(words) == 0 {
+		return args{}
+	}
+	for n := min(3, len(words)); n > 0; n-- {
+		name := strings.Join(words[:n], " ")
+		if zone := otherPlaces[strings.ToLower(name)]; zone != "" {
+			return args{"time_zone": zone}
+		}
+		city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(name), " ", "_"), strings.ToUpper)
+		for _, zone := range []string{name, "Europe/" + city, "America/" + city, "Asia/" + city, "Africa/" + city, "Australia/" + city, "Pacific/" + city} {
+			if _, err := time.LoadLocation(zone); err == nil {
+				return args{"time_zone": zone}
+			}
+		}
+	}
+	return args{"time_zone": clip(named, 64)}
+}
+
+// plan returns the calls that a question asks for, in its order and each once.
+func plan(question string, offered []string) []call {
+	question = clip(question, 4000)
+	at := make(map[call]int) // where the question asks for it
+	for _, r := range rules {
+		places := r.pattern.FindAllStringIndex(question, 8)
+		for i, m := range r.pattern.FindAllStringSubmatch(question, 8) {
+			tool := r.tool
+			if tool == "" {
+				tool = m[1]
+			}
+			// Tools of a server with a prefix are known without it.
+			known := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
+			if given := r.arguments(m); given != nil && known >= 0 {
+				at[call{tool: offered[known], arguments: encode(given)}] = places[i][0]
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(at), func(a, b call) int {
+		return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(a.tool, b.tool), cmp.Compare(a.arguments, b.arguments))
+	})
+}
+
+// help says what can be asked while these tools are offered.
+func help(offered []string) string {
+	if len(offered) == 0 {
+		return "I was given no tools, and I know nothing by myself."
+	}
+	text := "I have no rule for this question, and I know nothing by myself. What I can do here:"
+	for _, r := range rules {
+		if r.tool == "" || len(plan(r.example, offered)) > 0 {
+			text += "\n- " + r.example
+		}
+	}
+	return text + "\n\nThe tools are " + strings.Join(offered[:min(len(offered), 20)], ", ") + "."
+}

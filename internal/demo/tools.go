@@ -1,0 +1,448 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"io"
+	"math"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	_ "time/tzdata" // the container image has no zone files
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// summary is the part of every structured result that says it in one sentence, for hosts
+// that give the model nothing but the structured content.
+type summary struct {
+	Summary string `json:"summary" jsonschema:"the result in one sentence"`
+}
+
+func (s summary) text() string { return s.Summary }
+
+// newTool returns the definition of a tool that changes nothing and reaches nothing outside
+// this process. Its arguments are properties of a JSON Schema.
+func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
+	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encode(append([]string{}, required...)))
+	return &sdk.Tool{
+		Name: name, Title: title, Description: description, InputSchema: json.RawMessage(schema),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)},
+	}
+}
+
+// addTool adds a tool whose structured result T begins with its arguments: call gets these
+// and fills in the rest. The text of the result is the summary.
+func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func(context.Context, *sdk.CallToolRequest, *T) error) {
+	sdk.AddTool(s, t, func(ctx context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
+		err := call(ctx, req, &out)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, out, err
+	})
+}
+
+// addTools adds all tools but the calendar.
+func addTools(s *sdk.Server) {
+	addTool(s, newTool("current_time", "Current time",
+		"Tells the current date and time in a time zone. Use it for questions about what time, hour, day or date it is now or today, anywhere in the world.",
+		`"time_zone":{"type":"string","description":"IANA time zone, such as Europe/Rome, Asia/Tokyo or UTC. Not a city's name alone.","minLength":1,"maxLength":64,"default":"UTC"}`), readClock)
+	addTool(s, newTool("calculate", "Calculator",
+		"Computes an arithmetic expression exactly as written. Use it for any sum, difference, product or quotient of numbers.",
+		`"expression":{"type":"string","description":"Arithmetic expression of numbers, + - * / and brackets, such as (12.5 + 3) * 8","minLength":1,"maxLength":200}`, "expression"), calculate)
+	addTool(s, newTool("convert", "Units and currencies",
+		"Converts a value between units of length, mass or temperature, or between currencies. Currency rates are made-up samples from a built-in table, not live.",
+		`"value":{"type":"number","description":"The amount to convert","minimum":-1e15,"maximum":1e15},
+		"from":{"type":"string","description":"Unit or ISO 4217 currency of the value, such as mi, kg, °F or EUR","minLength":1,"maxLength":32},
+		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}`, "value", "from", "to"), convert)
+	addTool(s, newTool("search_docs", "Search answerd's documentation",
+		"Finds the entry that fits best in the documentation of answerd, this agent backend: events, streams, errors, MCP servers, tokens, approval, tracing, settings, limits, API formats, the demo.",
+		`"query":{"type":"string","description":"What to look for: a question or a few keywords","minLength":1,"maxLength":300}`, "query"), search)
+	addTool(s, newTool("slow_report", "Slow report",
+		"Writes a short made-up report about a topic, slowly and in steps. It reports progress after each step and stops when it is cancelled.",
+		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
+		"steps":{"type":"integer","description":"How many steps it takes","minimum":1,"maximum":10,"default":5},
+		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}`, "topic"), writeReport)
+	// Its failure is a result with isError, as a tool's own failures are in MCP.
+	addTool(s, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
+		func(context.Context, *sdk.CallToolRequest, *summary) error {
+			return errors.New("the flaky service failed, as it always does: this is a simulated outage, so trying again will not help")
+		})
+	addNotes(s)
+	addBooking(s)
+}
+
+// clockReading is the result of current_time.
+type clockReading struct {
+	TimeZone  string `json:"time_zone" jsonschema:"the IANA time zone"`
+	Time      string `json:"time" jsonschema:"date and time as RFC 3339 with the zone's offset"`
+	Date      string `json:"date" jsonschema:"the date, YYYY-MM-DD"`
+	Weekday   string `json:"weekday"`
+	UTCOffset string `json:"utc_offset" jsonschema:"hours and minutes ahead of UTC"`
+	summary
+}
+
+// readClock fills in what time it is. Go also knows "Local", which is the server's own business.
+func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error {
+	loc, err := time.LoadLocation(r.TimeZone)
+	if err != nil || r.TimeZone == "" || r.TimeZone == "Local" {
+		return fmt.Errorf("there is no time zone %q: use an IANA name such as Europe/Rome, America/New_York or UTC", r.TimeZone)
+	}
+	t := time.Now().In(loc)
+	r.Time, r.Date, r.Weekday, r.UTCOffset = t.Format(time.RFC3339), t.Format(time.DateOnly), t.Weekday().String(), t.Format("-07:00")
+	r.Summary = fmt.Sprintf("It is %s in %s (UTC%s).", t.Format("15:04:05 on Monday, 2 January 2006"), r.TimeZone, r.UTCOffset)
+	return nil
+}
+
+// report is the result of slow_report.
+type report struct {
+	Topic  string `json:"topic"`
+	Steps  int    `json:"steps"`
+	StepMS int    `json:"step_ms"`
+	summary
+}
+
+// stages are what the report claims to be doing, one for each step.
+var stages = []string{
+	"gathering sources", "reading them", "taking notes", "comparing figures", "looking for gaps",
+	"drafting", "checking the draft", "shortening it", "adding a title", "reading it once more",
+}
+
+// writeReport reports progress after each step, if the caller asked for progress.
+func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error {
+	p := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
+	for i := range r.Steps {
+		select {
+		case <-time.After(time.Duration(r.StepMS) * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the report was stopped after %d of %d steps: %w", i, r.Steps, context.Cause(ctx))
+		}
+		p.Progress, p.Message = float64(i+1), stages[i]
+		if p.ProgressToken != nil {
+			_ = req.Session.NotifyProgress(ctx, &p) // a caller who has gone ends ctx
+		}
+	}
+	r.Summary = fmt.Sprintf("Report about %s: after %d careful steps there is nothing to report, because this report is a demonstration of progress.", r.Topic, r.Steps)
+	return nil
+}
+
+// note is one note. Its id is not given again.
+type note struct {
+	ID    int    `json:"id"`
+	Title string `json:"title"`
+}
+
+// noteList is the result of list_notes.
+type noteList struct {
+	Notes []note `json:"notes"`
+	summary
+}
+
+// deletion is the result of delete_note: the note that was.
+type deletion struct {
+	note
+	summary
+}
+
+// addNotes adds list_notes and delete_note. All sessions share the notes; deleting them
+// harms nobody, because they are back after a restart.
+func addNotes(s *sdk.Server) {
+	var mu sync.Mutex // protects notes
+	notes := []note{
+		{1, "Buy oat milk"}, {2, "Call the plumber about the tap"}, {3, "Ideas for the team's autumn trip"},
+		{4, "Return the library books"}, {5, "Water the plants on Sunday"},
+	}
+	addTool(s, newTool("list_notes", "List notes", "Lists all notes with their ids.", ""),
+		func(_ context.Context, _ *sdk.CallToolRequest, l *noteList) error {
+			mu.Lock()
+			defer mu.Unlock()
+			l.Notes = append([]note{}, notes...) // null is not the array that the schema promises
+			l.Summary = fmt.Sprintf("There are %d notes.", len(notes))
+			for _, n := range notes {
+				l.Summary += fmt.Sprintf(" %d: %s.", n.ID, n.Title)
+			}
+			return nil
+		})
+	remove := newTool("delete_note", "Delete a note", "Deletes one note for good. Use it only when the user asks to delete or remove a note.",
+		`"id":{"type":"integer","description":"Id of the note, as list_notes gives it","minimum":1,"maximum":1000000}`, "id")
+	remove.Annotations = &sdk.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
+	addTool(s, remove, func(_ context.Context, _ *sdk.CallToolRequest, d *deletion) error {
+		mu.Lock()
+		defer mu.Unlock()
+		i := slices.IndexFunc(notes, func(n note) bool { return n.ID == d.ID })
+		if i < 0 {
+			return fmt.Errorf("there is no note %d: list_notes tells which there are", d.ID)
+		}
+		d.note = notes[i]
+		notes = slices.Delete(notes, i, i+1)
+		d.Summary = fmt.Sprintf("Note %d, %q, is deleted.", d.ID, d.Title)
+		return nil
+	})
+}
+
+// calculation is the result of calculate.
+type calculation struct {
+	Expression string  `json:"expression"`
+	Result     float64 `json:"result" jsonschema:"rounded to 12 significant digits"`
+	summary
+}
+
+func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
+	tree, err := parser.ParseExpr(c.Expression) // the grammar is Go's
+	value := compute(tree)
+	x, _ := constant.Float64Val(value) // 0 for an unknown one
+	if err != nil || value.Kind() == constant.Unknown || math.IsInf(x, 0) {
+		return errors.New("cannot compute the expression: it needs numbers, + - * / and brackets, and a divisor other than zero")
+	}
+	result, text := round(x)
+	c.Result, c.Summary = result, c.Expression+" = "+text
+	return nil
+}
+
+// round returns x with 12 significant digits, so that 0.1+0.2 is 0.3, as number and as text.
+func round(x float64) (float64, string) {
+	text := strconv.FormatFloat(x, 'g', 12, 64)
+	rounded, _ := strconv.ParseFloat(text, 64) // x is finite, so this is
+	return rounded, text
+}
+
+// compute returns the exact value of a tree, or an unknown one.
+func compute(tree ast.Expr) constant.Value {
+	switch e := tree.(type) {
+	case *ast.BasicLit:
+		return constant.ToFloat(constant.MakeFromLiteral(e.Value, e.Kind, 0))
+	case *ast.ParenExpr:
+		return compute(e.X)
+	case *ast.UnaryExpr:
+		if e.Op == token.ADD || e.Op == token.SUB {
+			return constant.UnaryOp(e.Op, compute(e.X), 0)
+		}
+	case *ast.BinaryExpr:
+		x, y := compute(e.X), compute(e.Y)
+		if e.Op == token.ADD || e.Op == token.SUB || e.Op == token.MUL || e.Op == token.QUO && constant.Sign(y) != 0 {
+			return constant.BinaryOp(x, e.Op, y)
+		}
+	}
+	return constant.MakeUnknown()
+}
+
+// unit is a unit of measure or a currency: x of it is x*factor+offset in the base unit of
+// its kind. The currencies' factors are samples, not quotations.
+type unit struct {
+	kind           string
+	factor, offset float64
+	names          []string // the symbol first
+}
+
+var units = []unit{
+	{"length", 1, 0, []string{"m", "metre", "metres", "meter", "meters"}},
+	{"length", 1000, 0, []string{"km", "kilometre", "kilometres", "kilometer", "kilometers"}},
+	{"length", 1609.344, 0, []string{"mi", "mile", "miles"}},
+	{"length", 0.3048, 0, []string{"ft", "foot", "feet"}},
+	{"mass", 1, 0, []string{"kg", "kilogram", "kilograms", "kilo", "kilos"}},
+	{"mass", 0.45359237, 0, []string{"lb", "lbs", "pound", "pounds"}},
+	{"temperature", 1, 0, []string{"°C", "C", "celsius"}},
+	{"temperature", 5.0 / 9, -160.0 / 9, []string{"°F", "F", "fahrenheit"}},
+	{"currency", 1, 0, []string{"EUR", "euro", "euros", "€"}},
+	{"currency", 0.86, 0, []string{"USD", "dollar", "dollars", "$"}},
+	{"currency", 1.14, 0, []string{"GBP", "pound", "pounds", "£"}},
+}
+
+// findUnits returns units of the same kind with these names. A pound is two units.
+func findUnits(from, to string) (unit, unit, error) {
+	called := func(u unit, name string) bool {
+		return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
+	}
+	for _, f := range units {
+		for _, t := range units {
+			if f.kind == t.kind && called(f, from) && called(t, to) {
+				return f, t, nil
+			}
+		}
+	}
+	return unit{}, unit{}, fmt.Errorf("there is no way from %q to %q among the units and currencies here", from, to)
+}
+
+// conversion is the result of convert.
+type conversion struct {
+	Value  float64 `json:"value"`
+	From   string  `json:"from" jsonschema:"symbol of the unit"`
+	To     string  `json:"to" jsonschema:"symbol of the unit"`
+	Kind   string  `json:"kind" jsonschema:"what the units measure"`
+	Result float64 `json:"result" jsonschema:"rounded to 12 significant digits; money to cents"`
+	summary
+}
+
+// convert fills in the result, and the units by their symbols.
+func convert(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
+	from, to, err := findUnits(c.From, c.To)
+	if err != nil {
+		return err
+	}
+	x, note := (c.Value*from.factor+from.offset-to.offset)/to.factor, ""
+	if from.kind == "currency" {
+		x, note = math.Round(x*100)/100, " (at sample rates, not live)"
+	}
+	result, text := round(x)
+	c.From, c.To, c.Kind, c.Result = from.names[0], to.names[0], from.kind, result
+	c.Summary = fmt.Sprintf("%v %s is %s %s%s.", c.Value, c.From, text, c.To, note)
+	return nil
+}
+
+// entries are the documentation that search_docs searches. They say what the contract says.
+var entries = []struct{ title, text string }{
+	{"What answerd is", "answerd is an agent backend in one binary. You ask a question over HTTP; it lets a language model answer with the tools of your MCP servers and tells you everything that happens on the way as typed events."},
+	{"Events", "A run is a sequence of typed events: start, step_start and step_end around each model call, text and reasoning deltas, tool_call_start, tool_call_args, tool_call, tool_progress, one tool_result or tool_error per call, and one terminal event: final_answer, run_error or cancelled. Every event carries type, run_id, seq without a gap, and ts in milliseconds."},
+	{"Resume", "A run does not belong to the connection that started it. After a disconnect send Last-Event-ID to the same stream, POST included, and it continues after that event; the question never runs twice. GET /runs/{run_id}/events replays from the start or after a position. A position no longer kept is 410, a caught-up reader of a finished run gets 204."},
+	{"Errors", "Errors are problem+json of RFC 9457 with a code such as invalid_request 400, unauthenticated 401, not_found 404, gone 410, too_large 413, rate_limited 429, model_error 502, overloaded 503 or model_timeout 504, and the trace_id. A bad body never starts a run. Causes, tokens and session ids stay in the log."},
+	{"MCP servers and mcp.json", "MCP_URL names one server, MCP_CONFIG_PATH a file in the shape people know: mcpServers with type, url and headers, or command and args, plus toolPrefix, timeout, auth, approval and others. Types are http, stdio and websocket. A server that is down keeps nothing else from working: it is reported, retried with backoff, and its tools are absent until it is back."},
+	{"Tokens, JWT and IAM", "With ENABLE_JWT_TOKEN answerd fetches a JWT from the IAM at IAM_BASE_URL by client credentials with IAM_CLIENT_ID, IAM_CLIENT_SECRET or SECRET_OCID, and SCOPE. The token is cached until shortly before it expires, refreshed by one request however many wait, sent as a bearer to MCP servers, and never logged."},
+	{"Approval by a person", "Tools can need approval: never, destructive or always, per server. The run then stops with approval_required and suspended; POST /runs/{run_id}/input with the interrupt's id and approved true or false continues it. MCP elicitation works the same way with action accept, decline or cancel."},
+	{"Tracing and metrics", "ENABLE_TRACING exports OpenTelemetry traces by OTLP, to OCI APM with OCI_APM_TRACES_URL and OCI_APM_DATA_KEY. Spans tool_calling_loop, llm_invoke and tool_call nest under the request, and every answer carries its trace_id. GET /metrics is for Prometheus."},
+	{"Using a real model", "LLM_BASE_URL, LLM_API_KEY and DEFAULT_MODEL_ID point answerd at any OpenAI-compatible endpoint; OPENAI_BASE_URL and OPENAI_API_KEY are read too. LLM_TOOL_CALLING=text is for models without native tool calling. In the demo, setting LLM_BASE_URL or OPENAI_API_KEY replaces the stand-in."},
+	{"Limits, budgets and timeouts", "MAX_TURNS (10) bounds the model calls of a run, MAX_HISTORY (16) the history, MAX_BODY_BYTES (1 MiB) a request, MAX_CONCURRENT_RUNS (512) the runs, MAX_CONCURRENT_CALLS (10) the tool calls at a time per server, TIMEOUT (60s) one tool call. A request may set lower ones with max_turns and budget, never higher."},
+	{"The demo and the stand-in model", "answerd demo starts a loopback IAM that issues real JWTs, an MCP server that verifies them, and an OpenAI-compatible endpoint with a stand-in. The stand-in is not a language model: rules choose tools by the words of the question."},
+}
+
+// found is the result of search_docs.
+type found struct {
+	Query string `json:"query"`
+	Title string `json:"title,omitempty"`
+	Text  string `json:"text,omitempty"`
+	summary
+}
+
+// Words of a query; the common ones are in questions of all kinds.
+var (
+	words       = regexp.MustCompile(`\pL[\pL_]+\pL`)
+	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
+)
+
+// search counts how often each entry has the query's words, in titles three times.
+func search(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
+	best := 0
+	r.Summary = "The documentation has nothing about that."
+	for _, e := range entries {
+		score := 0
+		for _, word := range words.FindAllString(strings.ToLower(r.Query), -1) {
+			if !slices.Contains(commonWords, word) {
+				word = strings.TrimSuffix(word, "s") // singular and plural
+				score += 3*strings.Count(strings.ToLower(e.title), word) + strings.Count(strings.ToLower(e.text), word)
+			}
+		}
+		if score > best {
+			best, r.Title, r.Text, r.Summary = score, e.title, e.text, e.title+": "+e.text
+		}
+	}
+	return nil
+}
+
+// addAskingTool adds a tool without arguments that asks the user a question first; call
+// makes the result of their answer. To a client of an older protocol the SDK sends the
+// question as a request while the call is open.
+func addAskingTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, question *sdk.ElicitParams, call func(*sdk.ElicitResult, *T) error) {
+	sdk.AddTool(s, t, func(_ context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
+		answer, answered := req.Params.InputResponses[t.Name].(*sdk.ElicitResult)
+		if !answered {
+			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{t.Name: question}}, out, nil
+		}
+		err := call(answer, &out)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: out.text()}}}, out, err
+	})
+}
+
+// bookingForm has each kind of field that MCP allows in a form (2025-11-25, client/elicitation).
+const bookingForm = `{"type":"object","properties":{
+	"name":{"type":"string","title":"Name","description":"On whose name","minLength":1,"maxLength":60},
+	"people":{"type":"integer","title":"People","minimum":1,"maximum":12,"default":2},
+	"day":{"type":"string","title":"Day","format":"date"},
+	"area":{"type":"string","title":"Where","enum":["inside","terrace"],"enumNames":["Inside","On the terrace"],"default":"inside"},
+	"email":{"type":"string","title":"E-mail","format":"email","description":"For the confirmation"},
+	"quiet":{"type":"boolean","title":"A quiet table, please","default":false}
+},"required":["name","people"]}`
+
+// booking is the result of book_table.
+type booking struct {
+	Name   string `json:"name"`
+	People int    `json:"people"`
+	summary
+}
+
+// addBooking adds book_table, which asks the user for what it needs: form elicitation.
+func addBooking(s *sdk.Server) {
+	addAskingTool(s, newTool("book_table", "Book a table",
+		"Books a table at the demo's restaurant. It asks the user itself for the name, the number of people and the day.", ""),
+		&sdk.ElicitParams{Mode: "form", Message: "The restaurant needs a few details for your table.", RequestedSchema: json.RawMessage(bookingForm)},
+		func(given *sdk.ElicitResult, b *booking) error {
+			if given.Action != "accept" {
+				return fmt.Errorf("no table was booked: the user gave no details (%s)", given.Action)
+			}
+			if err := json.Unmarshal([]byte(encode(given.Content)), b); err != nil || b.Name == "" || b.People < 1 {
+				return errors.New("no table was booked: the details cannot be used")
+			}
+			b.Summary = fmt.Sprintf("A table for %d is booked in the name of %s.", b.People, b.Name)
+			return nil
+		})
+}
+
+// calendarPath is the page on which a person allows the use of the calendar.
+const calendarPath = "/calendar"
+
+// calendarPage needs no script; %s is one of the texts after it.
+const calendarPage = `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>Demo calendar</title>
+<main><h1>Demo calendar</h1>
+%s</main></html>
+`
+
+// What the page says before and after the use of the calendar is allowed.
+const calendarForm = `<p>answerd's demo asks to use your calendar. There is none, so nothing can happen.</p>
+<form method="post"><button>Allow it</button></form>`
+const calendarAllowed = `<p role="status">It is allowed. You can close this page and go back.</p>`
+
+// consent is the result of connect_calendar.
+type consent struct {
+	Connected bool `json:"connected"`
+	summary
+}
+
+// addCalendar adds connect_calendar and its page, which browsers reach below url. The user
+// allows it there and not by an answer to the agent, as with a sign-in: URL elicitation.
+// There is one calendar for all sessions, and each consent is used once.
+func addCalendar(s *sdk.Server, mux *http.ServeMux, url string) {
+	var allowed atomic.Bool
+	show := func(w http.ResponseWriter, text string) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // an error is a client that went away
+	}
+	mux.HandleFunc("GET "+calendarPath, func(w http.ResponseWriter, _ *http.Request) { show(w, calendarForm) })
+	mux.HandleFunc("POST "+calendarPath, func(w http.ResponseWriter, _ *http.Request) {
+		allowed.Store(true)
+		show(w, calendarAllowed)
+	})
+	addAskingTool(s, newTool("connect_calendar", "Connect the calendar",
+		"Connects the user's calendar. It sends the user to a page of its own to allow that.", ""),
+		&sdk.ElicitParams{Mode: "url", Message: "Allow the use of your calendar on its own page, and come back.", URL: url + calendarPath, ElicitationID: "calendar"},
+		func(given *sdk.ElicitResult, c *consent) error {
+			switch {
+			case given.Action != "accept":
+				return errors.New("the calendar is not connected: the user did not want to")
+			case !allowed.Swap(false):
+				return errors.New("the calendar is not connected: nobody allowed it on its page")
+			}
+			c.Connected, c.Summary = true, "The calendar is connected."
+			return nil
+		})
+}
