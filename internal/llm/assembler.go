@@ -26,7 +26,6 @@ type assembler struct {
 	reason string     // finish_reason, "" until it comes
 	bytes  int        // towards maxAnswer
 	spoken bool       // a part was handed out
-	frame  frame      // of the chunks, as far as they are alike
 	quick  quickChunk // the latest; on the stack it was a tenth of what a run has until its first call
 }
 
@@ -110,14 +109,6 @@ func (a *assembler) answer(said *answer) error {
 		}
 	}
 	return a.callDeltas(said.ToolCalls)
-}
-
-// say takes a piece of text.
-func (a *assembler) say(words string) error {
-	if err := a.grow(len(words)); err != nil || words == "" {
-		return err
-	}
-	return a.send(Text{Delta: words})
 }
 
 // callDeltas takes the pieces of calls in one chunk.

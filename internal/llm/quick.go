@@ -211,12 +211,8 @@ func digits(raw []byte) (n int64, ok bool) {
 
 // addQuick takes a quick chunk, and reports whether it is one.
 func (a *assembler) addQuick(data []byte) (bool, error) {
-	if said, ok := a.frame.text(data); ok {
-		return true, a.say(string(said))
-	}
 	q := &a.quick
 	if !q.read(data) || string(q.reason) == `"error"` {
-		a.frame.head = 0 // it may name another model
 		return false, nil
 	}
 	if len(q.model) > 2 && a.model != string(q.model[1:len(q.model)-1]) {
@@ -225,11 +221,6 @@ func (a *assembler) addQuick(data []byte) (bool, error) {
 	if q.usage != nil {
 		u := q.usage.part()
 		a.usage = &u
-	}
-	if q.reason == nil && q.usage == nil && q.answer.ToolCalls == nil && absent(q.answer.ReasoningContent) && absent(q.answer.Reasoning) {
-		a.frame.learn(data, q.answer.Content)
-	} else {
-		a.frame.head = 0
 	}
 	if err := a.answer(&q.answer); err != nil {
 		return true, err
