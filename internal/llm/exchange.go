@@ -174,7 +174,7 @@ func (m *OpenAI) readWhole(a *assembler, r io.Reader) error {
 	if len(body) > maxAnswer {
 		return failed(ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
 	}
-	if err := m.chunk(a, body, false); err != nil {
+	if err := a.take(body, false); err != nil {
 		return err
 	}
 	return a.end(errNoMoreData)
@@ -199,8 +199,8 @@ func (m *OpenAI) readStream(a *assembler, w *watch, r io.Reader) error {
 		if len(data) == 0 {
 			continue
 		}
-		if err := m.chunk(a, data, f.Event == "error"); err != nil {
-			return m.truncation(frames, a, data, err)
+		if err := a.take(data, f.Event == "error"); err != nil {
+			return truncation(frames, a, err)
 		}
 		if a.finished() {
 			w.shorten(afterFinish)
@@ -220,8 +220,8 @@ func drain(frames *sse.Reader, w *watch) {
 
 // truncation tells a last chunk that was cut short from one that never was a chunk: the
 // former stands at the stream's end.
-func (m *OpenAI) truncation(frames *sse.Reader, a *assembler, data []byte, err error) error {
-	if !cutOff(data, err) {
+func truncation(frames *sse.Reader, a *assembler, err error) error {
+	if !errors.Is(err, errCut) {
 		return err
 	}
 	_, next := frames.Next()
@@ -244,27 +244,6 @@ func readFailure(a *assembler, err error) error {
 		return failed(ModelError, publicTooLarge, err)
 	}
 	return fmt.Errorf("read the answer: %w", err)
-}
-
-// chunk takes one chunk. isError says that its event's name was "error".
-func (m *OpenAI) chunk(a *assembler, data []byte, isError bool) error {
-	if !isError {
-		if taken, err := a.addQuick(data); taken {
-			return err
-		}
-	}
-	c, err := decodeChunk(data)
-	if err != nil && !isError {
-		return failed(ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, reported(data)))
-	}
-	if err != nil || isError || !absent(c.Error) {
-		object := data
-		if c != nil && !absent(c.Error) {
-			object = c.Error
-		}
-		return streamFailure(object)
-	}
-	return a.add(c)
 }
 
 // streamFailure is the failure that an endpoint reports inside a stream.
