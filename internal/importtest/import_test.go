@@ -25,7 +25,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/console":     {},
 	"answerd/internal/auth":        {outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65"}},
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
-	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3", "github.com/go-json-experiment/json/jsontext")},
+	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(otelAPI, "github.com/openai/openai-go/v3", "github.com/go-json-experiment/json/jsontext")},
 	"answerd/internal/llm/llmtest": {},
 	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "mcp/oauth", "mcp/schema"}, outside: []string{"github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket"}},
 	"answerd/internal/mcp/schema":  {ours: []string{"jsontext"}, outside: []string{"github.com/google/jsonschema-go"}},
