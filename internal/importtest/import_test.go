@@ -26,7 +26,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/lru":         {},
 	"answerd/internal/auth":        {ours: []string{"lru"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
-	"answerd/internal/llm":         {ours: []string{"jsontext", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
 	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/schema":  {outside: jsonv2},

@@ -1,6 +1,10 @@
 package llm
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+)
 
 // Bounds of one answer. They keep an endpoint that never ends from filling memory.
 const (
@@ -21,13 +25,12 @@ type emitter func(Part) bool
 type assembler struct {
 	emit   emitter
 	calls  callSet
-	usage  *Usage     // the last that came: some endpoints send it with every chunk, growing
-	model  string     // the model that answered, which need not be the one asked for
-	reason string     // finish_reason, "" until it comes
-	bytes  int        // towards maxAnswer
-	spoken bool       // a part was handed out
-	frame  frame      // of the chunks, as far as they are alike
-	quick  quickChunk // the latest; on the stack it was a tenth of what a run has until its first call
+	usage  *Usage // the last that came: some endpoints send it with every chunk, growing
+	model  string // the model that answered, which need not be the one asked for
+	reason string // finish_reason, "" until it comes
+	bytes  int    // towards maxAnswer
+	spoken bool   // a part was handed out
+	chunk  chunk  // the latest
 }
 
 // send hands out one part.
@@ -39,20 +42,29 @@ func (a *assembler) send(p Part) error {
 	return nil
 }
 
-// add takes one chunk.
-func (a *assembler) add(c *chunk) error {
-	if c.Model != "" {
-		a.model = c.Model
+// take decodes one chunk and takes it. isError says that its event's name was "error".
+func (a *assembler) take(data []byte, isError bool) error {
+	c := &a.chunk
+	err := c.decode(data)
+	switch {
+	case err != nil && !isError:
+		return failed(ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, reported(data)))
+	case err == nil && c.error != nil:
+		return streamFailure(c.error)
+	case isError:
+		return streamFailure(data)
 	}
-	if c.Usage != nil {
-		u := c.Usage.part()
-		a.usage = &u
+	if name := c.model; len(name) > 2 && string(name[1:len(name)-1]) != a.model {
+		a.model = c.scan.unquote(name)
 	}
-	for i := range c.Choices {
-		if c.Choices[i].Index != 0 {
+	if c.usage != nil {
+		a.usage = c.usage
+	}
+	for i := range c.choices {
+		if c.choices[i].index != 0 {
 			continue // we ask for one answer
 		}
-		if err := a.choice(&c.Choices[i]); err != nil {
+		if err := a.choice(&c.choices[i]); err != nil {
 			return err
 		}
 	}
@@ -60,24 +72,21 @@ func (a *assembler) add(c *chunk) error {
 }
 
 // choice takes the first, and only, choice of a chunk. Its finish_reason is noted after
-// its text, as both may come in one chunk; "" and null, which some endpoints send until
-// the end, are none.
+// its text, as both may come in one chunk.
 func (a *assembler) choice(c *choice) error {
-	said := c.Delta
-	if said == nil && !a.spoken {
+	said := &c.delta
+	if !said.sent && !a.spoken {
 		// Where deltas came before, a message is the whole answer once more.
-		said = c.Message
+		said = &c.message
 	}
-	if said != nil {
-		if err := a.answer(said); err != nil {
-			return err
-		}
+	if err := a.answer(said); err != nil {
+		return err
 	}
-	if c.FinishReason == "error" {
+	if c.reason == "error" {
 		return failed(ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
-	if c.FinishReason != "" {
-		a.reason = c.FinishReason
+	if c.reason != "" {
+		a.reason = c.reason
 	}
 	return nil
 }
@@ -85,17 +94,9 @@ func (a *assembler) choice(c *choice) error {
 // answer takes a delta, or a message that stands for all of them. Reasoning goes out
 // before text: where one chunk holds both, the model thought first.
 func (a *assembler) answer(said *answer) error {
-	words, thought := content(said.Content)
-	if words == "" {
-		words = text(said.Refusal)
-	}
+	words := cmp.Or(said.content, said.refusal)
 	// Gateways that rename reasoning send it under both names, so one of them counts.
-	if thought == "" {
-		thought = text(said.ReasoningContent)
-	}
-	if thought == "" {
-		thought = text(said.Reasoning)
-	}
+	thought := cmp.Or(said.thinking, said.reasoningContent, said.reasoning)
 	if err := a.grow(len(words) + len(thought)); err != nil {
 		return err
 	}
@@ -109,33 +110,24 @@ func (a *assembler) answer(said *answer) error {
 			return err
 		}
 	}
-	return a.callDeltas(said.ToolCalls)
+	return a.pieces(said.calls)
 }
 
-// say takes a piece of text.
-func (a *assembler) say(words string) error {
-	if err := a.grow(len(words)); err != nil || words == "" {
-		return err
-	}
-	return a.send(Text{Delta: words})
-}
-
-// callDeltas takes the pieces of calls in one chunk.
-func (a *assembler) callDeltas(deltas []callDelta) error {
-	for i := range deltas {
-		d := newPiece(&deltas[i])
-		if d.empty() {
+// pieces takes the pieces of calls in one chunk.
+func (a *assembler) pieces(pieces []piece) error {
+	for i, p := range pieces {
+		if p.empty() {
 			continue
 		}
-		if err := a.grow(len(d.arguments) + len(d.name) + len(d.id)); err != nil {
+		if err := a.grow(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
 			return err
 		}
 		// Of one chunk, two pieces without an index are two calls.
-		call, err := a.calls.target(d, i > 0)
+		call, err := a.calls.target(p, i > 0)
 		if err != nil {
 			return err
 		}
-		if err := a.callPiece(call, d); err != nil {
+		if err := a.callPiece(call, p); err != nil {
 			return err
 		}
 	}

@@ -13,15 +13,27 @@ import (
 const tokenChunk = `{"id":"chatcmpl-BxQ2mS0m3l","object":"chat.completion.chunk","created":1764000000,"model":"m-1","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"aB3"}`
 
 func BenchmarkChunk(b *testing.B) {
-	m := NewOpenAI(OpenAIConfig{})
-	a := &assembler{emit: func(Part) bool { return true }}
-	data := []byte(tokenChunk)
-	b.ReportAllocs()
-	for b.Loop() {
-		a.bytes = 0
-		if err := m.chunk(a, data, false); err != nil {
-			b.Fatal(err)
-		}
+	callChunk := delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"city\":"}}]}`)
+	a := &assembler{emit: func(Part) bool { return true }, calls: callSet{list: []*call{{numbered: true, name: "f"}}}}
+	for name, chunk := range map[string]string{
+		"token":   tokenChunk,
+		"escaped": delta(`{"content":"a \"quoted\" word\n\u00e9"}`),
+		"call":    callChunk,
+		"usage":   usage,
+	} {
+		b.Run(name, func(b *testing.B) {
+			data := []byte(chunk)
+			b.ReportAllocs()
+			for b.Loop() {
+				a.bytes = 0
+				if chunk == callChunk {
+					a.calls.list[0].arguments = nil
+				}
+				if err := a.take(data, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

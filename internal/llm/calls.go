@@ -7,24 +7,19 @@ import (
 	"strings"
 )
 
-// piece is what one delta says about one call.
+// piece is what one delta says about one call. An index of 0 and none at all are different
+// things here.
 type piece struct {
-	index         int // the endpoint's, where numbered
-	numbered      bool
-	id            string
-	name          string
-	arguments     string
-	opensAnObject bool // the arguments begin like those of a new call
+	index     int64 // the endpoint's, where numbered
+	numbered  bool
+	id        string
+	name      string
+	arguments string
 }
 
-// newPiece reads a delta. An index of 0 and none at all are different things here.
-func newPiece(d *callDelta) piece {
-	p := piece{id: d.ID, name: d.Function.Name, arguments: arguments(d.Function.Arguments)}
-	if d.Index != nil {
-		p.index, p.numbered = *d.Index, true
-	}
-	p.opensAnObject = strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
-	return p
+// opensAnObject reports whether the arguments begin like those of a new call.
+func (p *piece) opensAnObject() bool {
+	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
 }
 
 // empty reports whether p says nothing: some endpoints send such pieces as padding.
@@ -32,8 +27,8 @@ func (p *piece) empty() bool { return p.id == "" && p.name == "" && p.arguments 
 
 // call is a call that is being written.
 type call struct {
-	index      int // ours: the place in order of appearance
-	upstream   int // the endpoint's index, where numbered
+	index      int   // ours: the place in order of appearance
+	upstream   int64 // the endpoint's index, where numbered
 	numbered   bool
 	upstreamID string
 	id         string // what our parts carry, set when the call is announced
@@ -62,7 +57,7 @@ func (c *call) isOver(p piece) bool {
 	}
 	// A complete object followed by another with a name in front is two calls. Without the
 	// look at brackets, a name that is repeated with every piece would be one each time.
-	if c.scan.closed() && p.opensAnObject {
+	if c.scan.closed() && p.opensAnObject() {
 		return true
 	}
 	return len(c.arguments) > 0 && p.name != c.name && p.arguments != ""

@@ -1,161 +1,214 @@
 package llm
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-// chunk is what of a streamed chunk, or of a whole completion, is looked at. The
-// SDK's own type costs 10 to 25 µs a token to decode, this one about 2
-// (facts/performance.md).
+// chunk is what is used of a streamed chunk, or of a whole completion. To decode into the
+// same one again keeps its memory.
 type chunk struct {
-	Model   string          `json:"model"`
-	Choices []choice        `json:"choices"`
-	Usage   *wireUsage      `json:"usage"`
-	Error   json.RawMessage `json:"error"`
+	model   []byte // in quotes, within the data: it is mostly the one that is known
+	choices []choice
+	usage   *Usage
+	error   []byte // within the data; nil for null, too
+	scan    scanner
 }
 
 // choice is one of the answers that were asked for, which is one.
 type choice struct {
-	Index        int     `json:"index"`
-	Delta        *answer `json:"delta"`
-	Message      *answer `json:"message"` // of a completion that was not streamed
-	FinishReason string  `json:"finish_reason"`
+	index   int64
+	delta   answer
+	message answer // of a completion that was not streamed
+	reason  string // finish_reason: "" and null, which some endpoints send until the end, are none
 }
 
-// answer is a delta or a message. Its texts are raw since endpoints send text, null
-// and arrays of parts in the same place.
+// answer is a delta or a message.
 type answer struct {
-	Content          json.RawMessage `json:"content"`
-	Refusal          json.RawMessage `json:"refusal"`
-	ReasoningContent json.RawMessage `json:"reasoning_content"`
-	Reasoning        json.RawMessage `json:"reasoning"`
-	ToolCalls        []callDelta     `json:"tool_calls"`
+	sent             bool // it is in the chunk
+	content          string
+	thinking         string // parts of content
+	refusal          string
+	reasoningContent string
+	reasoning        string
+	calls            []piece
 }
 
-// callDelta is a piece of a call, or a whole one. Index may be missing or null, ID and
-// Name come once or with every piece, and Arguments is text or, at some, the object.
-type callDelta struct {
-	Index    *int   `json:"index"`
-	ID       string `json:"id"`
-	Function struct {
-		Name      string          `json:"name"`
-		Arguments json.RawMessage `json:"arguments"`
-	} `json:"function"`
-}
-
-// wireUsage is what an answer cost, in tokens.
-type wireUsage struct {
-	Prompt     int64 `json:"prompt_tokens"`
-	Completion int64 `json:"completion_tokens"`
-	Total      int64 `json:"total_tokens"`
-}
-
-// part returns the usage as reported, its total made up where it is missing.
-func (u wireUsage) part() Usage {
-	total := u.Total
-	if total == 0 {
-		total = u.Prompt + u.Completion
+// decode decodes one chunk. A usage of an unexpected shape is passed over: what an answer
+// cost is not worth losing it. Any other member of a wrong type is an error, since text or
+// calls might be lost with it. Of members that come twice the last counts, and names are
+// told apart by case.
+func (c *chunk) decode(data []byte) error {
+	*c = chunk{choices: c.choices[:0], scan: scanner{data: data, scratch: c.scan.scratch}}
+	s := &c.scan
+	for more := s.begin('{', "the chunk"); more; more = s.next('}') {
+		switch string(s.name()) {
+		case "model":
+			c.model = s.str("model")
+		case "choices":
+			c.choices = c.choices[:0]
+			for more := s.begin('[', "choices"); more; more = s.next(']') {
+				c.choices = append(c.choices, choice{})
+				s.choice(&c.choices[len(c.choices)-1])
+			}
+		case "usage":
+			c.usage = s.usage()
+		case "error":
+			if c.error = s.raw(); string(c.error) == "null" {
+				c.error = nil
+			}
+		default:
+			s.skip()
+		}
 	}
-	return Usage{Input: u.Prompt, Output: u.Completion, Total: total}
+	if s.kind(); s.pos < len(s.data) {
+		s.fail()
+	}
+	return cmp.Or(s.err, s.wrong)
 }
 
-// decodeChunk decodes one chunk. A usage of an unexpected shape is passed over: what
-// an answer cost is not worth losing it. Any other field of a wrong type is an error,
-// since text or calls might be lost with it.
-func decodeChunk(data []byte) (*chunk, error) {
-	c := new(chunk)
-	err := json.Unmarshal(data, c)
-	var wrongType *json.UnmarshalTypeError
-	if errors.As(err, &wrongType) && strings.HasPrefix(wrongType.Field, "usage") {
-		c.Usage, err = nil, nil
+// usage reads what an answer cost, in tokens, its total made up where it is missing.
+func (s *scanner) usage() *Usage {
+	if s.kind() == 'n' {
+		s.skip()
+		return nil
 	}
-	if err != nil {
-		return nil, err
+	wrong := s.wrong
+	var u Usage
+	for more := s.begin('{', "usage"); more; more = s.next('}') {
+		switch string(s.name()) {
+		case "prompt_tokens":
+			u.Input, _ = s.integer("prompt_tokens")
+		case "completion_tokens":
+			u.Output, _ = s.integer("completion_tokens")
+		case "total_tokens":
+			u.Total, _ = s.integer("total_tokens")
+		default:
+			s.skip()
+		}
 	}
-	return c, nil
+	if s.wrong != wrong {
+		s.wrong = wrong
+		return nil
+	}
+	u.Total = cmp.Or(u.Total, u.Input+u.Output)
+	return &u
 }
 
-// cutOff reports whether decoding failed only because the data end too early.
-func cutOff(data []byte, err error) bool {
-	var syntax *json.SyntaxError
-	return errors.As(err, &syntax) && syntax.Offset >= int64(len(data))
+func (s *scanner) choice(c *choice) {
+	for more := s.begin('{', "a choice"); more; more = s.next('}') {
+		switch string(s.name()) {
+		case "index":
+			c.index, _ = s.integer("index")
+		case "delta":
+			s.answer(&c.delta, "delta")
+		case "message":
+			s.answer(&c.message, "message")
+		case "finish_reason":
+			c.reason = s.text("finish_reason")
+		default:
+			s.skip()
+		}
+	}
 }
 
-// absent reports whether a raw field was not sent or is null.
-func absent(raw json.RawMessage) bool {
-	return len(raw) == 0 || bytes.Equal(raw, []byte("null"))
+func (s *scanner) answer(a *answer, member string) {
+	*a = answer{sent: s.kind() == '{'}
+	for more := s.begin('{', member); more; more = s.next('}') {
+		switch string(s.name()) {
+		case "content":
+			a.content, a.thinking = s.content()
+		case "refusal":
+			a.refusal = s.anyText()
+		case "reasoning_content":
+			a.reasoningContent = s.anyText()
+		case "reasoning":
+			a.reasoning = s.anyText()
+		case "tool_calls":
+			a.calls = nil
+			for more := s.begin('[', "tool_calls"); more; more = s.next(']') {
+				a.calls = append(a.calls, s.piece())
+			}
+		default:
+			s.skip()
+		}
+	}
 }
 
-// text returns a raw field as text: a string's content, and "" for all else.
-func text(raw json.RawMessage) string {
-	if len(raw) < 2 || raw[0] != '"' {
-		return ""
+// content reads content, which is a string or an array of parts, and returns its text and
+// its reasoning. Parts that are neither, such as images, are passed over.
+func (s *scanner) content() (said, thought string) {
+	if s.kind() != '[' {
+		return s.anyText(), ""
 	}
-	if bare := raw[1 : len(raw)-1]; bytes.IndexByte(bare, '\\') < 0 && utf8.Valid(bare) {
-		return string(bare)
-	}
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
-	return s
-}
-
-// contentPart is one element of content that comes as an array.
-type contentPart struct {
-	Type     string          `json:"type"`
-	Text     json.RawMessage `json:"text"`
-	Thinking json.RawMessage `json:"thinking"` // Mistral: text parts again
-}
-
-// content returns the text and the reasoning of a content field, which is a string or
-// an array of parts. Parts that are neither, such as images, are passed over.
-func content(raw json.RawMessage) (said, thought string) {
-	if len(raw) == 0 || raw[0] != '[' {
-		return text(raw), ""
-	}
-	for _, p := range contentParts(raw) {
-		if p.Type != "thinking" {
-			said += text(p.Text)
+	for more := s.begin('[', ""); more; more = s.next(']') {
+		if s.kind() != '{' {
+			s.skip()
 			continue
 		}
-		thought += text(p.Thinking)
-		for _, inner := range contentParts(p.Thinking) {
-			thought += text(inner.Text)
+		var kind, text, thinking string
+		for more := s.begin('{', ""); more; more = s.next('}') {
+			switch string(s.name()) {
+			case "type":
+				kind = s.anyText()
+			case "text":
+				text = s.anyText()
+			case "thinking":
+				thinking, _ = s.content() // Mistral: text parts again
+			default:
+				s.skip()
+			}
+		}
+		if kind == "thinking" {
+			thought += thinking
+		} else {
+			said += text
 		}
 	}
 	return said, thought
 }
 
-// contentParts returns the elements of an array of parts, none if it is anything else.
-func contentParts(raw json.RawMessage) []contentPart {
-	var parts []contentPart
-	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &parts) != nil {
-		return nil
+// piece reads a piece of a call, or a whole one. Its index may be missing or null, its id
+// and name come once or with every piece, and its arguments are text or, at some endpoints,
+// the object itself.
+func (s *scanner) piece() (p piece) {
+	for more := s.begin('{', "a call"); more; more = s.next('}') {
+		switch string(s.name()) {
+		case "index":
+			p.index, p.numbered = s.integer("index")
+		case "id":
+			p.id = s.text("id")
+		case "function":
+			for more := s.begin('{', "function"); more; more = s.next('}') {
+				switch string(s.name()) {
+				case "name":
+					p.name = s.text("name")
+				case "arguments":
+					p.arguments = s.arguments()
+				default:
+					s.skip()
+				}
+			}
+		default:
+			s.skip()
+		}
 	}
-	return parts
+	return p
 }
 
-// arguments returns a call's arguments as the text they are: most endpoints send a
-// string, some the object itself.
-func arguments(raw json.RawMessage) string {
-	if absent(raw) {
-		return ""
+func (s *scanner) arguments() string {
+	switch s.kind() {
+	case '"', 'n':
+		return s.anyText()
 	}
-	if raw[0] == '"' {
-		return text(raw)
-	}
-	return string(raw)
+	return string(s.raw())
 }
 
 // errorStatus finds an HTTP status in an error object that came inside a stream,
 // where the reply's own status had already been 200; 0 if there is none.
-func errorStatus(raw json.RawMessage) int {
+func errorStatus(raw []byte) int {
 	var object struct {
 		Code   json.RawMessage `json:"code"`
 		Status json.RawMessage `json:"status"`

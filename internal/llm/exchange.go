@@ -8,8 +8,12 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 
 	"answerd/internal/sse"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 )
 
 // Bounds of one reply, beside those of the answer that it holds.
@@ -38,13 +42,15 @@ func (m *OpenAI) try(ctx context.Context, body []byte, emit emitter) error {
 
 	a := &assembler{emit: emit}
 	res, err := m.post(reqCtx, w, body)
-	if err != nil {
-		return m.settle(ctx, context.Cause(reqCtx), w, a, connectFailure(err))
+	if res != nil {
+		defer res.Body.Close()
 	}
-	defer res.Body.Close()
-	// A status that came before a cut still says more than the cut.
-	if ctx.Err() == nil && context.Cause(reqCtx) == nil && (res.StatusCode < 200 || res.StatusCode > 299) {
+	switch {
+	// A status that came before a cut says more than the cut.
+	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
 		return replyFailure(res)
+	case err != nil:
+		return m.settle(ctx, context.Cause(reqCtx), w, a, connectFailure(err))
 	}
 	err = m.read(a, w, res)
 	if err == nil || errors.Is(err, errStopped) {
@@ -79,27 +85,37 @@ func (m *OpenAI) settle(ctx context.Context, cause error, w *watch, a *assembler
 	return a.end(err)
 }
 
-// connectFailure is the failure of a request that got no reply.
+// connectFailure returns the failure of a request that got no reply.
 func connectFailure(err error) error {
-	f := &failure{err: failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err)), again: true}
-	f.err.Retryable = true
+	f := &failure{}
+	// An error of the HTTP client's. Its text begins with the address, which may hold a key.
+	// Others are the SDK's, over a request that cannot be made at all, and come again with
+	// every try.
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		f.again, err = true, sent.Err
+	}
+	f.err = failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
+	f.err.Retryable = f.again
 	return f
 }
 
-// post sends body. The reply's own body is bounded and under w.
+// post sends body. The reply's own body is bounded and under w. A reply can come along with
+// an error, where its status is 4xx or 5xx.
 func (m *OpenAI) post(ctx context.Context, w *watch, body []byte) (*http.Response, error) {
-	req := m.request.WithContext(ctx) // which shares its header: no RoundTripper may write to it
-	// As net/http knows this kind of reader, it sends header and body in one write.
-	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	// The transport itself: an http.Client would copy the header, so that it can follow
-	// redirects, which would carry the key and the prompt to another host.
-	res, err := m.transport.RoundTrip(req)
-	if err != nil {
-		return nil, err
+	var res *http.Response
+	_, err := m.chat.New(ctx, openai.ChatCompletionNewParams{},
+		// As bytes: the SDK's parameters would marshal the tools again with each request.
+		option.WithRequestBody("application/json", body),
+		option.WithResponseBodyInto(&res)) // the reply as it is, for us to decode
+	// Of an error reply whose "error" is not an object, as Ollama's, and of one that breaks
+	// off, the SDK returns another error. Then res is the reply all the same.
+	if refused, ok := errors.AsType[*openai.Error](err); ok {
+		res = refused.Response
 	}
-	res.Body = &watchedBody{ReadCloser: res.Body, watch: w, left: maxStream}
-	return res, nil
+	if err == nil {
+		res.Body = &watchedBody{ReadCloser: res.Body, watch: w, left: maxStream}
+	}
+	return res, err
 }
 
 // read hands out the parts of a reply with a good status.
@@ -158,7 +174,7 @@ func (m *OpenAI) readWhole(a *assembler, r io.Reader) error {
 	if len(body) > maxAnswer {
 		return failed(ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
 	}
-	if err := m.chunk(a, body, false); err != nil {
+	if err := a.take(body, false); err != nil {
 		return err
 	}
 	return a.end(errNoMoreData)
@@ -183,8 +199,8 @@ func (m *OpenAI) readStream(a *assembler, w *watch, r io.Reader) error {
 		if len(data) == 0 {
 			continue
 		}
-		if err := m.chunk(a, data, f.Event == "error"); err != nil {
-			return m.truncation(frames, a, data, err)
+		if err := a.take(data, f.Event == "error"); err != nil {
+			return truncation(frames, a, err)
 		}
 		if a.finished() {
 			w.shorten(afterFinish)
@@ -204,8 +220,8 @@ func drain(frames *sse.Reader, w *watch) {
 
 // truncation tells a last chunk that was cut short from one that never was a chunk: the
 // former stands at the stream's end.
-func (m *OpenAI) truncation(frames *sse.Reader, a *assembler, data []byte, err error) error {
-	if !cutOff(data, err) {
+func truncation(frames *sse.Reader, a *assembler, err error) error {
+	if !errors.Is(err, errCut) {
 		return err
 	}
 	_, next := frames.Next()
@@ -228,27 +244,6 @@ func readFailure(a *assembler, err error) error {
 		return failed(ModelError, publicTooLarge, err)
 	}
 	return fmt.Errorf("read the answer: %w", err)
-}
-
-// chunk takes one chunk. isError says that its event's name was "error".
-func (m *OpenAI) chunk(a *assembler, data []byte, isError bool) error {
-	if !isError {
-		if taken, err := a.addQuick(data); taken {
-			return err
-		}
-	}
-	c, err := decodeChunk(data)
-	if err != nil && !isError {
-		return failed(ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, reported(data)))
-	}
-	if err != nil || isError || !absent(c.Error) {
-		object := data
-		if c != nil && !absent(c.Error) {
-			object = c.Error
-		}
-		return streamFailure(object)
-	}
-	return a.add(c)
 }
 
 // streamFailure is the failure that an endpoint reports inside a stream.

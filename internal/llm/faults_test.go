@@ -285,6 +285,24 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 	}
 }
 
+// Endpoints differ in what stands in an error reply; its status says what it is.
+func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
+	cut := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		status(429, `{"error":`)(w, r)
+	}
+	for name, step := range map[string]http.HandlerFunc{
+		"empty": status(429, ""), "text": status(429, "slow down"), "error as text": status(429, `{"error":"slow down"}`),
+		"error as list": status(429, `{"error":[{"code":1}]}`), "no error": status(429, `{"detail":"slow down"}`), "breaks off": cut,
+	} {
+		_, m := play(t, OpenAIConfig{}, step)
+		_, err := ask(t.Context(), m, question)
+		if e := wantError(t, err, ModelError); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
+			t.Errorf("%s: got %+v, want status 429 and %q", name, e, publicLimited)
+		}
+	}
+}
+
 // F19: a redirect would carry the key and the prompt to another host.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	other, _ := play(t, OpenAIConfig{}, sends(hello))

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // keywords is a JSON object in the order in which it was written, which is the order in
@@ -15,23 +17,27 @@ type keyword struct {
 	value json.RawMessage
 }
 
+func (k keyword) kind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
+
 // decodeKeywords reads the object raw; false where it is none.
 func decodeKeywords(raw json.RawMessage) (keywords, bool) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+	dec := jsontext.NewDecoder(bytes.NewReader(raw), asWritten...)
+	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
 		return nil, false
 	}
 	out := keywords{}
-	for dec.More() {
-		name, err := dec.Token()
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadToken()
 		if err != nil {
 			return nil, false
 		}
-		m := keyword{name: name.(string)} // of an object, it is always one
-		if dec.Decode(&m.value) != nil {
+		k := keyword{name: name.String()}
+		value, err := dec.ReadValue()
+		if err != nil {
 			return nil, false
 		}
-		out = append(out, m)
+		k.value = json.RawMessage(value.Clone())
+		out = append(out, k)
 	}
 	return out, true
 }
@@ -43,7 +49,7 @@ func (m keywords) encode() json.RawMessage {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, encodeJSON(k.name)...), ':'), k.value...)
+		out = append(append(appendQuoted(out, k.name), ':'), k.value...)
 	}
 	return append(out, '}')
 }
@@ -88,20 +94,4 @@ func list(all ...json.RawMessage) json.RawMessage {
 		out = append(out, one...)
 	}
 	return append(out, ']')
-}
-
-func firstByte(raw json.RawMessage) byte {
-	if len(raw) == 0 {
-		return 0
-	}
-	return raw[0]
-}
-
-// encodeJSON is v as a model reads it best: without HTML's escapes.
-func encodeJSON(v any) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // strings, and lists of them
-	return bytes.TrimSpace(b.Bytes())
 }

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -47,10 +48,8 @@ const (
 // OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
 // any number of streams at once.
 type OpenAI struct {
-	transport http.RoundTripper
-	conns     *http.Transport // below transport
-	request   *http.Request   // what all have in common
-	unable    error           // why there is none
+	chat      openai.ChatCompletionService
+	conns     *http.Transport // below chat
 	firstByte time.Duration
 	idle      time.Duration
 	retries   int
@@ -66,13 +65,22 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
 	own.WriteBufferSize = writeBuffer
 	own.DisableCompression = true // compressed streams are held back by whoever compresses
-	var transport http.RoundTripper = own
+	var transport http.RoundTripper = endpointTransport{own}
 	if cfg.Transport != nil {
-		transport = cfg.Transport(own)
+		transport = cfg.Transport(transport)
 	}
 	base := cmp.Or(cfg.BaseURL, defaultBaseURL)
-	m := &OpenAI{
-		transport: transport,
+	return &OpenAI{
+		// The service and not openai.NewClient, which reads OPENAI_* from the environment:
+		// a key meant for OpenAI would go to whatever endpoint is configured here.
+		chat: openai.NewChatCompletionService(
+			option.WithBaseURL(base),
+			option.WithAPIKey(cfg.APIKey),
+			option.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: refuseRedirect}),
+			// Retries are made by stream and not by the SDK: whether a request may be sent
+			// again depends on whether a part of its answer was handed out.
+			option.WithMaxRetries(0),
+		),
 		conns:     own,
 		firstByte: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idle:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
@@ -80,9 +88,11 @@ func NewOpenAI(cfg OpenAIConfig) *OpenAI {
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry: newTelemetry(cfg, base),
 	}
-	m.request, m.unable = prototype(base, cfg.APIKey)
-	return m
 }
+
+// refuseRedirect keeps a redirect as the reply that it is: following it would carry the key
+// and the prompt to another host.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close closes the connections that wait for another request. Streams under way are
 // not touched, and the model stays usable.
@@ -108,9 +118,6 @@ func (m *OpenAI) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 
 // stream makes one answer out of as many tries as it may take.
 func (m *OpenAI) stream(ctx context.Context, r *Request, emit emitter) error {
-	if m.unable != nil {
-		return failed(ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", m.unable))
-	}
 	body, err := requestBody(r, &m.tools)
 	if err != nil {
 		return failed(ModelError, publicRefused, err)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Endpoints that speak Chat Completions take less of JSON Schema than MCP servers
@@ -137,7 +139,11 @@ func (root keywords) absorb(parts []keywords, all bool) keywords {
 		root = root.set("properties", properties.encode())
 	}
 	if len(required) > 0 {
-		root = root.set("required", encodeJSON(required))
+		quoted := make([]json.RawMessage, len(required))
+		for i, name := range required {
+			quoted[i] = appendQuoted(nil, name)
+		}
+		root = root.set("required", list(quoted...))
 	}
 	return root
 }
@@ -149,7 +155,7 @@ func (m keywords) describe(sentence string) keywords {
 	if description != "" {
 		description += "\n"
 	}
-	return m.set("description", encodeJSON(description+sentence))
+	return m.set("description", appendQuoted(nil, description+sentence))
 }
 
 // Where the schemas are in a keyword's value. Those of additionalProperties and the like
@@ -169,11 +175,11 @@ func (m keywords) adapted() keywords {
 	out := slices.Clone(m)
 	for i, k := range out {
 		switch {
-		case k.name == "items" && firstByte(k.value) == '[':
+		case k.name == "items" && k.kind() == '[':
 			out[i] = keyword{"prefixItems", eachOf(k.value)} // draft-07's way of writing it
-		case slices.Contains(holdSchema, k.name) && firstByte(k.value) == '{', k.name == "items", k.name == "not":
+		case slices.Contains(holdSchema, k.name) && k.kind() == '{', k.name == "items", k.name == "not":
 			out[i].value = adaptSchema(k.value)
-		case slices.Contains(holdList, k.name) && firstByte(k.value) == '[':
+		case slices.Contains(holdList, k.name) && k.kind() == '[':
 			out[i].value = eachOf(k.value)
 		case slices.Contains(holdSchemas, k.name):
 			within, _ := decodeKeywords(k.value)
@@ -185,7 +191,7 @@ func (m keywords) adapted() keywords {
 			}
 		}
 	}
-	if f := out.get("format"); firstByte(f) == '"' && !slices.Contains(knownFormats, string(f)) {
+	if f := out.get("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.without("format").describe("Format: " + strings.Trim(string(f), `"`))
 	}
 	// "array schema missing items"

@@ -6,10 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 
-	"answerd/internal/jsontext"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The body is written here, and not from the SDK's parameter types: they cost 15 ms
@@ -166,14 +165,10 @@ func wireArguments(raw string) string {
 	if raw == "" {
 		return "{}"
 	}
-	if strings.HasPrefix(strings.TrimLeft(raw, " \t\r\n"), "{") && jsontext.Valid([]byte(raw)) {
+	if v := jsontext.Value(raw); v.Kind() == '{' && v.IsValid(asWritten...) {
 		return raw
 	}
-	wrapped, err := json.Marshal(map[string]string{"invalid_arguments": raw})
-	if err != nil {
-		return "{}" // cannot happen: a map of strings always marshals
-	}
-	return string(wrapped)
+	return string(append(appendQuoted([]byte(`{"invalid_arguments":`), raw), '}'))
 }
 
 // toolCache keeps the tool blocks that were rendered last. Almost every request offers
@@ -200,18 +195,6 @@ func (c *toolCache) find(tools []Tool) *toolBlock {
 type toolBlock struct {
 	tools []Tool
 	json  []byte
-}
-
-// wireTool is a tool as Chat Completions has it.
-type wireTool struct {
-	Type     string       `json:"type"`
-	Function wireToolSpec `json:"function"`
-}
-
-type wireToolSpec struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Parameters  json.RawMessage `json:"parameters"`
 }
 
 // noParameters is the schema of a tool that has none; a missing one is refused.

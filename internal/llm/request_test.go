@@ -32,7 +32,7 @@ func sent(t *testing.T, r Request) map[string]json.RawMessage {
 func TestARequestWithoutToolsNamesNone(t *testing.T) {
 	body := sent(t, Request{Model: "m", ToolChoice: Required, Messages: []Message{{Role: System, Text: "S"}, {Role: User, Text: "<Hi & \u2028>"}}})
 	want := map[string]string{"model": `"m"`, "stream": `true`, "stream_options": `{"include_usage":true}`,
-		"messages": `[{"role":"system","content":"S"},{"role":"user","content":"<Hi & \u2028>"}]`}
+		"messages": `[{"role":"system","content":"S"},{"role":"user","content":"<Hi & ` + "\u2028" + `>"}]`}
 	if len(body) != len(want) {
 		t.Errorf("members %v", body)
 	}

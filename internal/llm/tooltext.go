@@ -1,12 +1,11 @@
 package llm
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"sync"
 
-	"answerd/internal/jsontext"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxToolTexts bounds the bytes of rendered tools that are kept.
@@ -32,20 +31,19 @@ func (c *toolTexts) of(t Tool) (json.RawMessage, error) {
 	if ok {
 		return text, nil
 	}
-	w := wireTool{Type: "function", Function: wireToolSpec{Name: t.Name, Description: t.Description, Parameters: noParameters}}
+	schema := noParameters
 	if len(t.Schema) > 0 {
-		if !jsontext.Valid(t.Schema) {
-			return nil, fmt.Errorf("encode the tool %.64q: its schema is no JSON", t.Name)
+		compact := jsontext.Value(t.Schema).Clone()
+		if err := compact.Compact(asWritten...); err != nil {
+			return nil, fmt.Errorf("encode the tool %.64q: its schema is not JSON", t.Name)
 		}
-		w.Function.Parameters = parameters(t.Schema)
+		schema = parameters(json.RawMessage(compact))
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(w); err != nil {
-		return nil, fmt.Errorf("encode the tool %.64q: %w", t.Name, err)
+	b := appendQuoted([]byte(`{"type":"function","function":{"name":`), t.Name)
+	if t.Description != "" {
+		b = appendQuoted(append(b, `,"description":`...), t.Description)
 	}
-	text = bytes.TrimSpace(b.Bytes())
+	text = append(append(append(b, `,"parameters":`...), schema...), "}}"...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A server may invent tools for ever. Nearly all of those that are kept are still
