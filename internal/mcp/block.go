@@ -41,7 +41,7 @@ func (r *Result) parsed() []block {
 // large; all other blocks are read the plain way.
 func parseBlock(raw json.RawMessage) block {
 	var kind, text, mimeType, data json.RawMessage
-	for name, value := range members(raw) {
+	err := members(raw, func(name string, value json.RawMessage) {
 		switch name {
 		case "type":
 			kind = value
@@ -52,9 +52,10 @@ func parseBlock(raw json.RawMessage) block {
 		case "data":
 			data = value
 		}
-	}
+	})
 	b := block{raw: raw}
 	name, read := textOf(kind)
+	read = read && err == nil
 	switch name {
 	case "text":
 		b.textJSON = text

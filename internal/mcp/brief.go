@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"unicode/utf8"
-
-	"answerd/internal/jsontext"
 )
 
 // BriefOptions bound a Brief.
@@ -151,32 +149,17 @@ func fits(text string, limit int) int {
 	if len(text) <= limit/6 {
 		return len(text)
 	}
-	for i := 0; i < len(text); {
-		if n := jsontext.PlainASCII(text[i:]); n > 0 {
-			if n > limit {
-				return i + limit
-			}
-			i, limit = i+n, limit-n
-			continue
-		}
-		n, cost := 1, 1
-		switch c := text[i]; {
-		case c >= utf8.RuneSelf:
-			var r rune
-			r, n = utf8.DecodeRuneInString(text[i:])
-			cost = n
-			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError && n == 1 {
-				cost = len(`\u2028`)
-			}
-		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
+	for i, r := range text {
+		cost := utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
+		switch {
+		case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t' || r == '\b' || r == '\f':
 			cost = 2
-		case c < ' ':
+		case r < ' ':
 			cost = len(`\u0000`)
 		}
 		if limit -= cost; limit < 0 {
 			return i
 		}
-		i += n
 	}
 	return len(text)
 }

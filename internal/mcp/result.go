@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"answerd/internal/jsontext"
 )
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
@@ -31,12 +29,8 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	raw = bytes.TrimSpace(raw)
-	if !jsontext.Valid(raw) || raw[0] != '{' {
-		return nil, badReply("its result is no JSON object", nil)
-	}
 	var w struct{ content, structured, isError, resultType json.RawMessage }
-	for name, value := range members(raw) {
+	if err := members(raw, func(name string, value json.RawMessage) {
 		switch name {
 		case "content":
 			w.content = value
@@ -47,6 +41,8 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 		case "resultType":
 			w.resultType = value
 		}
+	}); err != nil {
+		return nil, badReply("its result is no JSON object", err)
 	}
 	resultType, ok := textOf(w.resultType)
 	if !ok {
@@ -73,10 +69,10 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 
 // decodeContent is the blocks of a list of content.
 func decodeContent(raw json.RawMessage) ([]json.RawMessage, *failure) {
-	if raw[0] != '[' {
-		return nil, badReply("its content is no list", nil)
+	blocks, err := elements(raw)
+	if err != nil {
+		return nil, badReply("its content is no list", err)
 	}
-	blocks := elements(raw)
 	for _, b := range blocks {
 		if b[0] != '{' {
 			return nil, badReply("a content block is not an object", nil)
@@ -132,15 +128,6 @@ func (r *Result) onlyText() (string, bool) {
 		texts[i] = b.Text
 	}
 	return strings.Join(texts, "\n"), true
-}
-
-// quote is text as a JSON string. HTML is no concern of its readers.
-func quote(text string) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // strings always encode
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // array is a JSON array of values, as they are.

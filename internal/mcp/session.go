@@ -29,6 +29,8 @@ type session struct {
 	begun   time.Time                // when the handshake was over
 	lost    atomic.Bool              // the server forgot it: its id is never sent again
 	asked   asked                    // by the server, within exchanges of ours
+	// receive is how the SDK answers a request of the server. The handshake sets it.
+	receive sdk.MethodHandler
 	// told is called with the method of each notification that is not about one request
 	// of ours. It must not wait: it runs where messages are read.
 	told  func(method string)
@@ -184,8 +186,12 @@ func (p *pool) handshake(s *session) {
 	defer recovered(p.log, func(f *failure) { p.unmade(s, x, f) })
 	cs, err := p.dial(x.ctx)
 	if err != nil {
-		_, f := x.outcome(x.ctx, err)
-		if f == nil {
+		f, ok := errors.AsType[*failure](err)
+		switch {
+		case ok:
+		case x.ctx.Err() != nil:
+			f = x.ended()
+		default:
 			f = badReply("the handshake failed", err)
 		}
 		// There was no session to lose yet: what ended the connection is the reason.
