@@ -50,7 +50,7 @@ func (r *Result) Brief(o BriefOptions) Brief {
 		text, _ = CutText(text, share, o.Where)
 		b.Payload = quote(text)
 	default:
-		b.Payload = array(b.Content)
+		b.Payload = join(b.Content)
 	}
 	return b
 }
@@ -58,7 +58,7 @@ func (r *Result) Brief(o BriefOptions) Brief {
 // briefContent is the content blocks in at most limit bytes, but for notes.
 func (r *Result) briefContent(o BriefOptions, limit int) (out []json.RawMessage, cut bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
-	for i, b := range r.parsed() {
+	for i, b := range r.parse() {
 		raw := b.raw
 		if kind, mimeType, data := b.binary(); len(data) > o.Binary {
 			raw, cut = b.standIn(kind, mimeType, base64Size(data), o.Where), true

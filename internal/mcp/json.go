@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,50 +16,72 @@ var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.Al
 // validJSON reports whether raw is one JSON value.
 func validJSON(raw []byte) bool { return jsontext.Value(raw).IsValid(lenient...) }
 
-// members calls f with the name and the value of each member of a JSON object; the values
-// share raw. The error says that raw is not one object.
-func members(raw []byte, f func(name string, value json.RawMessage)) error {
-	name := ""
-	return parts(raw, '{', func(dec *jsontext.Decoder) error {
-		token, err := dec.ReadToken()
-		if err == nil {
-			name = token.String()
-		}
-		return err
-	}, func(value json.RawMessage) { f(name, value) })
+// newDecoder returns a decoder of raw, which readRaw returns parts of.
+func newDecoder(raw []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewBuffer(raw), lenient...)
 }
 
-// elements returns the values of a JSON array, which share raw. The error says that raw is
-// not one array.
-func elements(raw []byte) (out []json.RawMessage, _ error) {
-	return out, parts(raw, '[', func(*jsontext.Decoder) error { return nil }, func(value json.RawMessage) { out = append(out, value) })
-}
-
-// parts calls before, which reads what stands before a value, and f for each value within
-// the object or array that raw is.
-func parts(raw []byte, kind jsontext.Kind, before func(*jsontext.Decoder) error, f func(json.RawMessage)) error {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), lenient...)
-	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != kind {
-		return errors.Join(fmt.Errorf("it does not begin with %c", kind), err)
+// object reads an object and calls f with the name of each member. f reads the value.
+func object(dec *jsontext.Decoder, f func(name string) error) error {
+	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
+		return errors.Join(errors.New("not an object"), err)
 	}
-	for end := kind + 2; dec.PeekKind() != end; { // "{" and "}", and "[" and "]", are two apart
-		if err := before(dec); err != nil {
-			return err
-		}
-		value, err := dec.ReadValue()
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadToken()
 		if err != nil {
 			return err
 		}
-		end := int(dec.InputOffset())
-		f(raw[end-len(value) : end : end])
+		if err := f(name.String()); err != nil {
+			return err
+		}
 	}
-	if _, err := dec.ReadToken(); err != nil {
+	_, err := dec.ReadToken()
+	return err
+}
+
+// array reads an array and calls f for each element, which f reads.
+func array(dec *jsontext.Decoder, f func() error) error {
+	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '[' {
+		return errors.Join(errors.New("not an array"), err)
+	}
+	for dec.PeekKind() != ']' {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// readRaw reads a value out of raw, and returns that part of it.
+func readRaw(dec *jsontext.Decoder, raw []byte) (json.RawMessage, error) {
+	v, err := dec.ReadValue()
+	end := int(dec.InputOffset())
+	return raw[end-len(v) : end : end], err
+}
+
+// atEnd returns err, or an error if dec has not come to the end.
+func atEnd(dec *jsontext.Decoder, err error) error {
+	if err != nil {
 		return err
 	}
 	if _, err := dec.ReadToken(); err != io.EOF {
 		return errors.Join(errors.New("something follows it"), err)
 	}
 	return nil
+}
+
+// members calls f with the name and the value of each member of the object that raw is. The
+// values share raw.
+func members(raw []byte, f func(name string, value json.RawMessage)) error {
+	dec := newDecoder(raw)
+	return atEnd(dec, object(dec, func(name string) error {
+		v, err := readRaw(dec, raw)
+		if err == nil {
+			f(name, v)
+		}
+		return err
+	}))
 }
 
 // textOf returns what a JSON string says, and "" for null and for no value at all; ok is
