@@ -319,9 +319,6 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	}
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
-	if used.protocol() >= statelessVersion {
-		maps.Copy(params.Meta, used.self)
-	}
 	s.listen(x, call, params)
 	x.talk = newTalk(x, call, on.asking)
 	raw, f := s.carryOut(x, b, params)

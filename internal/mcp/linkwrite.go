@@ -54,9 +54,6 @@ func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 	q := &question{id: m.ID, x: x, method: m.Method}
 	if x != nil {
 		x.begin()
-		if m.Method == discover {
-			l.of.introduce(m.Params)
-		}
 		if len(x.query) > 0 {
 			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
 		}

@@ -57,9 +57,6 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) {
 	if mayAsk(m.Method) && c.of.standing.Load() {
 		c.of.company.join(x)
 	}
-	if m.Method == discover {
-		c.of.introduce(m.Params)
-	}
 	r, err := c.request(x.traced(ctx), http.MethodPost, m)
 	if err != nil {
 		x.fail(noReply(err, false))

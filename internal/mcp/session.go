@@ -47,27 +47,6 @@ type session struct {
 	forgotten func()
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
 	tokens sender
-	// self is what each request says of us in _meta from 2026-07-28 on, as the SDK wrote it
-	// in the handshake; nil before.
-	self map[string]any
-}
-
-// introduce notes what the SDK says of us. It would make that anew for each call, out of
-// types so deep that a run's stack has to grow for encoding/json: a twentieth of an answer
-// with one call.
-func (s *session) introduce(params json.RawMessage) {
-	var p struct {
-		Meta map[string]json.RawMessage `json:"_meta"`
-	}
-	if json.Unmarshal(params, &p) != nil {
-		return // the SDK says it itself
-	}
-	s.self = map[string]any{}
-	for _, name := range []string{sdk.MetaKeyClientInfo, sdk.MetaKeyClientCapabilities} {
-		if value := p.Meta[name]; value != nil {
-			s.self[name] = value
-		}
-	}
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
