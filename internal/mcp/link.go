@@ -31,7 +31,7 @@ type frames interface {
 
 // link is for a connection of frames what streamable is for HTTP: it stands
 // between the SDK and the server, and sees every message both ways. It notes for each
-// exchange whether its request was sent and the bytes of its answer, hands progress to
+// exchange whether its request was sent, hands progress to
 // the exchange that asked for it, and log messages and the server's own requests to the
 // one call that they can be about, bounds what the server may ask, and keeps from the
 // SDK what would end the session that all runs share (F16): what it dislikes is one

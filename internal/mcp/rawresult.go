@@ -15,6 +15,7 @@ import (
 // to give out a result as it was received. Its own types turn integers beyond 2^53 into
 // floats, refuse content types that they don't know and all tools of a page for one that is
 // bad, and it keeps lists for their ttlMs. The connection takes the prefix off (standardName).
+// That the SDK decodes a result into this one costs some 0.5 ms of CPU per 100 kB.
 const rawPrefix = "answerd/"
 
 // rawMethods are the methods that have a result of ours.
