@@ -15,12 +15,9 @@ import (
 // rooms is the table of the house. ours are the rooms that a room may import,
 // outside the modules, by prefix; std is always allowed.
 var rooms = map[string]struct{ ours, outside []string }{
-	"answerd/api":   {},
-	"answerd/bench": {},
-	// How text is written into JSON, and whether it is any: the log, a model's request, a tool's
-	// result and the native answer are hot for the same reason, and had a copy each.
-	"answerd/internal/jsontext":    {},
-	"answerd/internal/event":       {outside: []string{"github.com/go-json-experiment/json"}},
+	"answerd/api":                  {},
+	"answerd/bench":                {},
+	"answerd/internal/event":       {outside: jsonv2},
 	"answerd/internal/sse":         {},
 	"answerd/internal/console":     {},
 	"answerd/internal/lru":         {},
@@ -28,7 +25,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "jsontext", "lru", "mcp/oauth", "mcp/schema"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/oauth", "mcp/schema", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.

@@ -16,11 +16,15 @@ import (
 const (
 	methodElicit = "elicitation/create"
 	methodSample = "sampling/createMessage"
+	methodRoots  = "roots/list"
 	methodCall   = "tools/call"
+	methodPrompt = "prompts/get"
 	methodRead   = "resources/read"
 
-	// tagKey is the _meta member that tells a server's request's call, from the edge to
-	// our handler. What a server writes there itself is overwritten.
+	// tagKey is the _meta member that tells a server's request's call, from the connection to
+	// our handler: the SDK hands a handler the params and the context of the handshake, and
+	// nothing else that the connection could mark. What a server writes there itself is
+	// overwritten.
 	tagKey = "answerd/request"
 
 	maxOpenRequests  = 8  // of a server, within one call, at a time
@@ -123,10 +127,6 @@ func requestOf(ctx context.Context, meta sdk.Meta) request {
 	x := exchangeOf(ctx)
 	if x == nil {
 		return request{}
-	}
-	if !x.handshake {
-		// 2026-07-28: out of an input_required result, in the call's own context.
-		return request{x: x}
 	}
 	tag, _ := meta[tagKey].(string)
 	return x.session.asked.take(tag)

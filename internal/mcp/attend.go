@@ -2,7 +2,9 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -12,24 +14,7 @@ import (
 const (
 	methodListen       = "subscriptions/listen"
 	methodAcknowledged = "notifications/subscriptions/acknowledged"
-	// customListen stands for methodListen towards the SDK, which has no way to
-	// subscribe to several resources at once under a context of ours.
-	customListen = "answerd/listen"
 )
-
-// enableListen makes customListen known to the SDK.
-func enableListen(c *sdk.Client) {
-	// The error is for names of MCP's own.
-	_ = sdk.AddSendingCustomMethod[*sdk.SubscriptionsListenParams, *sdk.SubscriptionsListenResult](c, customListen)
-	c.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-			if method == customListen {
-				method = methodListen
-			}
-			return next(ctx, method, req)
-		}
-	})
-}
 
 // attend makes the server tell us in a session what it offers to tell: that its tools
 // have changed, and the resources that we offer. It returns when that session is the
@@ -57,8 +42,11 @@ func (s *server) subscribe(ctx context.Context, used *session) {
 	for n := 0; ; {
 		for _, uri := range used.shelf.wants(n) {
 			n++
-			_, f := s.request(ctx, used, nil, time.Now().Add(sideTime), func(ctx context.Context, cs *sdk.ClientSession) error {
-				return cs.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+			_, f := s.request(ctx, used, nil, time.Now().Add(sideTime), func(x *exchange) (json.RawMessage, *failure) {
+				if err := used.cs.Subscribe(x.ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
+					return nil, x.failure(err)
+				}
+				return nil, nil
 			})
 			switch {
 			case ctx.Err() != nil, f != nil && f.lost, noSuchMethod(f):
@@ -134,23 +122,25 @@ func (s *server) listenOnce(ctx context.Context, used *session, want sdk.Notific
 	// The bound is so that a stream which is only half dead ends some time.
 	x := newExchange(ctx, s.life, time.Now().Add(maxTimeout))
 	defer x.finish()
-	x.session, x.ended = used, make(chan struct{}, 1)
-	_, err := sdk.CallCustomMethod[*sdk.SubscriptionsListenParams, *sdk.SubscriptionsListenResult](
-		x.ctx, used.cs, customListen, &sdk.SubscriptionsListenParams{Notifications: &want})
-	if err != nil {
-		_, f := x.outcome(ctx, err)
-		return false, f
+	x.session = used
+	over := make(chan struct{})
+	var woken sync.WaitGroup
+	woken.Go(func() {
+		select {
+		case <-wake: // nil, and so never, where there is nothing to wait for
+			more = true
+			x.cancel(nil)
+		case <-over:
+		}
+	})
+	// The answer is the end of the stream.
+	_, f := ask(x, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
+	close(over)
+	woken.Wait()
+	if more {
+		f = nil
 	}
-	// The SDK has not waited for the answer, which is the end of the stream.
-	select {
-	case <-x.ended:
-		_, f := x.outcome(ctx, nil)
-		return false, f
-	case <-wake:
-		return true, nil
-	case <-x.ctx.Done():
-		return false, nil
-	}
+	return more, f
 }
 
 // noSuchMethod reports whether the server doesn't know what it was asked for.

@@ -1,9 +1,12 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // block is what we need of a content block. Type is "" where it cannot be read.
@@ -22,58 +25,69 @@ type block struct {
 		Blob string  `json:"blob"`
 	} `json:"resource"`
 
-	raw      json.RawMessage
-	textJSON json.RawMessage // Text as it was written
+	// The parts as they were written. Texts, pictures and sounds may be large.
+	raw, kind, textJSON, mimeJSON, dataJSON json.RawMessage
 }
 
-// parsed is Content, looked into once.
-func (r *Result) parsed() []block {
-	if len(r.blocks) != len(r.Content) {
+// parse returns Content, looked into once.
+func (r *Result) parse() []block {
+	if len(r.blocks) != len(r.Content) { // not from decodeResult
 		r.blocks = make([]block, len(r.Content))
 		for i, raw := range r.Content {
-			r.blocks[i] = parseBlock(raw)
+			r.blocks[i], _ = readBlock(newDecoder(raw), raw)
 		}
 	}
+	for i := range r.blocks {
+		if !r.parsed {
+			r.blocks[i].parse()
+		}
+	}
+	r.parsed = true
 	return r.blocks
 }
 
-// parseBlock reads a block that is a valid object. Texts, pictures and sounds may be
-// large; all other blocks are read the plain way.
-func parseBlock(raw json.RawMessage) block {
-	var kind, text, mimeType, data json.RawMessage
-	for name, value := range members(raw) {
+// readBlock reads a content block out of raw.
+func readBlock(dec *jsontext.Decoder, raw []byte) (b block, err error) {
+	before := int(dec.InputOffset())
+	err = object(dec, func(name string) (err error) {
 		switch name {
 		case "type":
-			kind = value
+			b.kind, err = readRaw(dec, raw)
 		case "text":
-			text = value
+			b.textJSON, err = readRaw(dec, raw)
 		case "mimeType":
-			mimeType = value
+			b.mimeJSON, err = readRaw(dec, raw)
 		case "data":
-			data = value
+			b.dataJSON, err = readRaw(dec, raw)
+		default:
+			err = dec.SkipValue()
 		}
-	}
-	b := block{raw: raw}
-	name, read := textOf(kind)
+		return err
+	})
+	b.raw = bytes.TrimLeft(raw[before:dec.InputOffset():dec.InputOffset()], ", \t\r\n")
+	return b, err
+}
+
+// parse looks into the parts of the block.
+func (b *block) parse() {
+	name, read := textOf(b.kind)
 	switch name {
 	case "text":
-		b.textJSON = text
-		if b.Text, read = textOf(text); b.Text == "" {
+		if b.Text, read = textOf(b.textJSON); b.Text == "" {
 			b.textJSON = json.RawMessage(`""`)
 		}
 	case "image", "audio":
 		var ok bool
-		b.MIME, ok = textOf(mimeType)
-		b.Data, read = textOf(data)
+		b.MIME, ok = textOf(b.mimeJSON)
+		b.Data, read = textOf(b.dataJSON)
 		read = read && ok
 	default:
-		read = read && json.Unmarshal(raw, &b) == nil
+		read = read && json.Unmarshal(b.raw, b) == nil
 	}
 	b.Type = name // not what encoding/json takes for it, such as "TYPE"
 	if !read {
-		return block{raw: raw}
+		*b = block{raw: b.raw}
 	}
-	return b
 }
 
 // render is the block for a reader of text.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"unicode/utf8"
-
-	"answerd/internal/jsontext"
 )
 
 // BriefOptions bound a Brief.
@@ -52,7 +50,7 @@ func (r *Result) Brief(o BriefOptions) Brief {
 		text, _ = CutText(text, share, o.Where)
 		b.Payload = quote(text)
 	default:
-		b.Payload = array(b.Content)
+		b.Payload = join(b.Content)
 	}
 	return b
 }
@@ -60,7 +58,7 @@ func (r *Result) Brief(o BriefOptions) Brief {
 // briefContent is the content blocks in at most limit bytes, but for notes.
 func (r *Result) briefContent(o BriefOptions, limit int) (out []json.RawMessage, cut bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
-	for i, b := range r.parsed() {
+	for i, b := range r.parse() {
 		raw := b.raw
 		if kind, mimeType, data := b.binary(); len(data) > o.Binary {
 			raw, cut = b.standIn(kind, mimeType, base64Size(data), o.Where), true
@@ -151,32 +149,17 @@ func fits(text string, limit int) int {
 	if len(text) <= limit/6 {
 		return len(text)
 	}
-	for i := 0; i < len(text); {
-		if n := jsontext.PlainASCII(text[i:]); n > 0 {
-			if n > limit {
-				return i + limit
-			}
-			i, limit = i+n, limit-n
-			continue
-		}
-		n, cost := 1, 1
-		switch c := text[i]; {
-		case c >= utf8.RuneSelf:
-			var r rune
-			r, n = utf8.DecodeRuneInString(text[i:])
-			cost = n
-			if r == '\u2028' || r == '\u2029' || r == utf8.RuneError && n == 1 {
-				cost = len(`\u2028`)
-			}
-		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
+	for i, r := range text {
+		cost := utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
+		switch {
+		case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t' || r == '\b' || r == '\f':
 			cost = 2
-		case c < ' ':
+		case r < ' ':
 			cost = len(`\u0000`)
 		}
 		if limit -= cost; limit < 0 {
 			return i
 		}
-		i += n
 	}
 	return len(text)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"answerd/internal/auth"
-	"answerd/internal/jsontext"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -129,7 +128,7 @@ func check(call *Call) *failure {
 	switch {
 	case len(call.Args) > maxArgs:
 		return &failure{kind: TooLarge, public: "the arguments are too large", notRun: true}
-	case !jsontext.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
+	case !validJSON(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
 		return &failure{kind: InvalidArguments, public: "the arguments are not a JSON object", notRun: true}
 	case len(call.Context) > maxEntries || size > maxContext:
 		return &failure{kind: InvalidArguments, public: "the context is too large", notRun: true}
@@ -303,7 +302,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	if f != nil {
 		if x.ctx.Err() != nil {
 			waited := f
-			if _, f = x.outcome(ctx, f); errors.Is(waited, errCredentials) {
+			if f = x.ended(); errors.Is(waited, errCredentials) {
 				f.err = waited
 			}
 		} else if s.callers == nil && s.down(f) {
@@ -320,12 +319,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	}
 	// Fresh params for each call: the SDK writes to them.
 	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
-	if used.protocol() >= statelessVersion {
-		maps.Copy(params.Meta, used.self)
-	}
 	s.listen(x, call, params)
 	x.talk = newTalk(x, call, on.asking)
-	raw, f := s.carryOut(ctx, x, b, params)
+	raw, f := s.carryOut(x, b, params)
 	x.talk.close()
 	if x.notes != nil {
 		x.notes.close(f == nil)
@@ -356,15 +352,18 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 }
 
 // carryOut sends what the tool stands for and waits for the answer.
-func (s *server) carryOut(ctx context.Context, x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *failure) {
+func (s *server) carryOut(x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *failure) {
 	if !b.reads {
-		return x.outcome(ctx, x.callTool(x.session.cs, params))
+		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+			params.InputResponses, params.RequestState = in, state
+			return ask(x, methodCall, params)
+		})
 	}
 	uri, f := s.readArgs(params.Arguments.(json.RawMessage))
 	if f != nil {
 		return nil, f
 	}
-	return x.read(ctx, newBookKey(uri, x.query), params.Meta)
+	return x.read(newBookKey(uri, x.query), params.Meta)
 }
 
 // listen makes the exchange hand on what the server says besides the answer, and asks

@@ -30,30 +30,26 @@ const (
 // A call that is read within readTime, and t after it was cancelled, is so cancelled at
 // most t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
 // nothing can overtake.
-func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
-	if x.handshake || !x.sent.Load() {
-		// initialize must not be cancelled (2025-11-25 basic/lifecycle), and telling a
-		// server that doesn't answer holds the handshake up by 5 s. Else there is nothing
+func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Request) {
+	if x.handshake || !x.sent.Load() || x.failed.Load() {
+		// initialize must not be cancelled (2025-11-25 basic/lifecycle). Else there is nothing
 		// to cancel.
-		return nil
+		return
 	}
 	// The SDK gave it 5 s, which are over if the machine stood still that long.
 	ctx = context.WithoutCancel(ctx)
-	certain, err := c.recall(ctx, x, m)
-	if !certain && x.life.Err() == nil && c.of.protocol() < statelessVersion {
+	if !c.recall(ctx, x, m) && x.life.Err() == nil && c.of.protocol() < statelessVersion {
 		// The SDK's session does not wait for these.
 		c.rests.Go(func() { c.repeat(ctx, x, m) })
 	}
-	return err
 }
 
 // recall sends m, which cancels the request of x, and reports whether it came through after
 // the server must have read that request. A refusal came through, too.
-func (c *streamable) recall(ctx context.Context, x *exchange, m *jsonrpc.Request) (certain bool, _ error) {
+func (c *streamable) recall(ctx context.Context, x *exchange, m *jsonrpc.Request) (certain bool) {
 	read := time.Since(time.Unix(0, x.sentAt.Load())) >= readTime
-	err := c.aside(ctx, x, sideTime, http.MethodPost, m)
-	f, _ := errors.AsType[*failure](err)
-	return read && (f == nil || f.kind != UnknownOutcome), err
+	f, _ := errors.AsType[*failure](c.aside(ctx, sideTime, http.MethodPost, m))
+	return read && (f == nil || f.kind != UnknownOutcome)
 }
 
 // repeat sends m, which cancels the request of x, again and again until that is certain.
@@ -66,8 +62,7 @@ func (c *streamable) repeat(ctx context.Context, x *exchange, m *jsonrpc.Request
 		if closing {
 			pause(ctx, repeatAfter)
 		}
-		certain, _ := c.recall(ctx, x, m) // nobody waits for why it failed
-		if certain || closing {
+		if c.recall(ctx, x, m) || closing {
 			return
 		}
 	}

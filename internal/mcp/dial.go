@@ -79,11 +79,3 @@ func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, err
 
 // noRedirect makes a redirect the reply: where it leads to was not configured (F19).
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// sdkClient is the SDK's side of a server, whatever the transport. It may make many
-// sessions.
-func sdkClient(cfg ServerConfig, o Options) *sdk.Client {
-	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg, o.Logger))
-	enableListen(c)
-	return c
-}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"strings"
 	"unicode"
 
@@ -78,27 +77,11 @@ func elicit(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error
 // schema is the requested schema of r as it was received: a form is filled in in the
 // order of its fields, which the SDK's reading of it has lost.
 func (r request) schema(read any) json.RawMessage {
-	type params struct {
+	var p struct {
 		Schema json.RawMessage `json:"requestedSchema"`
 	}
-	all := []params{{}}
-	if r.params != nil {
-		_ = json.Unmarshal(r.params, &all[0])
-	} else if r.x != nil {
-		// One of those in the input_required result; the SDK doesn't say which.
-		var w struct {
-			Requests map[string]struct{ Params params } `json:"inputRequests"`
-		}
-		_ = json.Unmarshal(r.x.received(), &w)
-		for _, one := range w.Requests {
-			all = append(all, one.Params)
-		}
-	}
-	for _, p := range all {
-		var same any
-		if p.Schema != nil && json.Unmarshal(p.Schema, &same) == nil && reflect.DeepEqual(same, read) {
-			return p.Schema
-		}
+	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
+		return p.Schema
 	}
 	raw, _ := json.Marshal(read) // it was decoded from JSON
 	return raw

@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http/httptrace"
 	"strings"
@@ -28,12 +27,13 @@ var errTimeout = errors.New("no answer in time")
 
 type exchangeKey struct{}
 
-// exchange is one request of ours and what came back, as the transport's edge sees
-// it. It travels in the request's context, which the SDK hands down to the
-// connection, and knows two things that the SDK doesn't tell: whether the request
-// was sent, and the bytes of the answer as they were received.
+// exchange is what the transport needs to know about one request of ours, and learns about
+// it: how long it has, what goes out with it, who hears what the server says meanwhile, and
+// whether it was sent. It travels in the request's context, which the SDK hands down to the
+// connection. The answer is not in it: that comes from the SDK.
 type exchange struct {
 	ctx       context.Context
+	caller    context.Context // that it was made under
 	life      context.Context // of the server
 	cancel    context.CancelCauseFunc
 	release   func() // frees what ctx holds
@@ -55,24 +55,20 @@ type exchange struct {
 	tagged  atomic.Bool  // the server asked something
 	// fetching says that a token is being waited for, or did not come.
 	fetching atomic.Bool
+	// answered says that the server is done with the request: it has answered or refused it.
+	answered atomic.Bool
+	// failed says that the transport has ended it and the server need not hear of that.
+	failed atomic.Bool
 
-	// ended, of capacity 1, is told that the answer has come, or that none will; nil
-	// where the SDK waits for it.
-	ended chan struct{}
-
-	mu      sync.Mutex // protects what follows
-	id      jsonrpc.ID // of the latest request
-	method  string     // of it; not changed while it is under way
-	result  json.RawMessage
-	failure *failure
-	bodies  int  // streams that are not closed yet
-	over    bool // finish was called
-	timer   *time.Timer
+	mu     sync.Mutex // protects what follows
+	bodies int        // streams that are not closed yet
+	over   bool       // finish was called
+	timer  *time.Timer
 }
 
 // newExchange is an exchange under ctx that ends at deadline, or when life does.
 func newExchange(ctx, life context.Context, deadline time.Time) *exchange {
-	x := &exchange{life: life}
+	x := &exchange{caller: ctx, life: life}
 	cctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	x.limit.start(deadline, func() { cancel(errTimeout) })
@@ -110,83 +106,32 @@ func (x *exchange) traced(ctx context.Context) context.Context {
 	})
 }
 
-// begin starts the request id, and forgets what an earlier one of the same exchange
-// brought: a call with input_required results takes several (SEP-2322).
-func (x *exchange) begin(id jsonrpc.ID, method string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.id, x.method, x.result, x.failure = id, method, nil, nil
+// begin starts a request. A call with input_required results takes several (SEP-2322).
+func (x *exchange) begin() {
+	x.answered.Store(false)
 	x.limit.touch()
 }
 
-// asked is the request that the exchange waits for.
-func (x *exchange) asked() jsonrpc.ID {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.id
-}
-
-// asking is that request's method. A stream of the request before it may still be read.
-func (x *exchange) asking() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.method
-}
-
-// fail notes f as the outcome, and returns it.
-func (x *exchange) fail(f *failure) *failure {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.failure = f
-	x.tellEnd()
-	return f
-}
-
-// tellEnd tells who waits on ended.
-func (x *exchange) tellEnd() {
-	select {
-	case x.ended <- struct{}{}: // nil, and so never, where nobody waits
-	default:
+// fail ends the exchange because of f, unless it is over already. The end of its context is
+// how one request fails and the session goes on: a connection has no exported error for
+// that. The SDK then sends notifications/cancelled, which failed keeps from the server.
+func (x *exchange) fail(f *failure) {
+	if x.cancel(f); context.Cause(x.ctx) == error(f) {
+		x.failed.Store(true)
+		x.answered.Store(f.kind != UnknownOutcome)
 	}
 }
 
-// failAside notes that a request failed which only a handshake depends on
-// (notifications/initialized), and returns f.
-func (x *exchange) failAside(f *failure) *failure {
-	if !x.handshake {
-		return f
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.result, x.failure = nil, f
-	return f
-}
+// abort is fail where the server may go on with the request, and is told that nobody waits.
+func (x *exchange) abort(f *failure) { x.cancel(f) }
 
-// abort ends the exchange with f. The end of its context makes the SDK tell the server,
-// which may go on with it.
-func (x *exchange) abort(f *failure) *failure {
-	x.fail(f)
-	x.cancel(f)
-	return f
-}
-
-// answer notes the server's answer.
-func (x *exchange) answer(r *jsonrpc.Response) {
-	rpc, isErr := errors.AsType[*jsonrpc.Error](r.Error)
-	switch {
-	case isErr && x.session.id() != "" && meansLost(rpc):
-		x.session.lost.Store(true)
-		x.fail(lostSession(rpc))
-	case isErr:
-		x.fail(rpcFailure(rpc))
-	case len(r.Result) == 0 || string(r.Result) == "null":
-		x.fail(badReply("it has no result", nil))
-	default:
-		x.mu.Lock()
-		x.result = r.Result
-		x.tellEnd()
-		x.mu.Unlock()
+// answer notes that the server has answered. An answer without a result is a failure.
+func (x *exchange) answer(r *jsonrpc.Response) *failure {
+	if r.Error == nil && (len(r.Result) == 0 || string(r.Result) == "null") {
+		return badReply("it has no result", nil)
 	}
+	x.answered.Store(true)
+	return nil
 }
 
 // meansLost reports whether a JSON-RPC error says that the session is gone. The
@@ -204,43 +149,43 @@ func meansLost(e *jsonrpc.Error) bool {
 	return false
 }
 
-// received is the answer's result as received; nil where there is none.
-func (x *exchange) received() json.RawMessage {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.result
+// failure returns why a request of the exchange came to nothing. err is what the SDK says.
+func (x *exchange) failure(err error) *failure {
+	if x.ctx.Err() != nil {
+		return x.ended()
+	}
+	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
+	_, fromServer := errors.AsType[*serverError](err)
+	switch {
+	case isErr && fromServer && x.session.id() != "" && meansLost(rpc):
+		x.session.lost.Store(true)
+		return lostSession(rpc)
+	case isErr && fromServer:
+		return rpcFailure(rpc)
+	case !x.sent.Load():
+		// The SDK refused to send: its session ended.
+		return lostSession(err)
+	case x.answered.Load():
+		return badReply("it does not decode", err)
+	}
+	return &failure{kind: UnknownOutcome, public: "the session ended before its answer", err: err}
 }
 
-// outcome is the answer's result as received, or why there is none. err is what the
-// SDK made of it.
-func (x *exchange) outcome(caller context.Context, err error) (json.RawMessage, *failure) {
-	x.mu.Lock()
-	result, f := x.result, x.failure
-	x.mu.Unlock()
-	switch {
-	case result != nil:
-		return result, nil
-	case x.ctx.Err() == nil && f != nil:
-		return nil, f
-	case x.ctx.Err() == nil && !x.sent.Load():
-		// The SDK refused to send: its session ended.
-		return nil, lostSession(err)
-	case x.ctx.Err() == nil:
-		return nil, &failure{kind: UnknownOutcome, public: "the session ended before its answer", err: err}
-	}
+// ended returns why the exchange is over.
+func (x *exchange) ended() *failure {
 	cause := context.Cause(x.ctx)
 	if f, ok := errors.AsType[*failure](cause); ok {
-		return nil, f
+		return f
 	}
 	switch {
 	case errors.Is(cause, errClosed):
-		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", err: cause}
+		return &failure{kind: Cancelled, public: "answerd is shutting down", err: cause}
 	case errors.Is(cause, errTimeout) && x.fetching.Load():
-		return nil, &failure{kind: Timeout, public: "no token for it in time", notRun: true, err: ofCredentials(cause)}
-	case errors.Is(cause, errTimeout), errors.Is(caller.Err(), context.DeadlineExceeded):
-		return nil, &failure{kind: Timeout, public: "no answer in time", err: cause}
+		return &failure{kind: Timeout, public: "no token for it in time", notRun: true, err: ofCredentials(cause)}
+	case errors.Is(cause, errTimeout), errors.Is(x.caller.Err(), context.DeadlineExceeded):
+		return &failure{kind: Timeout, public: "no answer in time", err: cause}
 	}
-	return nil, &failure{kind: Cancelled, public: "cancelled", err: cause}
+	return &failure{kind: Cancelled, public: "cancelled", err: cause}
 }
 
 // opened and closed count the exchange's streams.
@@ -271,10 +216,9 @@ func (x *exchange) finish() {
 		x.session.asked.forget(x)
 	}
 	if x.session != nil && x.session.standing.Load() {
-		open := x.failure == nil || x.failure.kind == UnknownOutcome
-		x.session.company.leave(x, x.sent.Load() && x.result == nil && open)
+		x.session.company.leave(x, x.sent.Load() && !x.answered.Load())
 	}
-	if x.bodies > 0 && x.result != nil && x.ctx.Err() == nil {
+	if x.bodies > 0 && x.answered.Load() && x.ctx.Err() == nil {
 		x.timer = time.AfterFunc(linger, x.release)
 		return
 	}

@@ -38,7 +38,7 @@ func body(contentType, body string) func(http.ResponseWriter, *http.Request, mes
 	}
 }
 
-const sse, js = "text/event-stream", "application/json"
+const eventStream, js = "text/event-stream", "application/json"
 
 // badReplies are what one call may get, and what becomes of it.
 var badReplies = map[string]struct {
@@ -66,12 +66,12 @@ var badReplies = map[string]struct {
 	"500":                 {plain(http.StatusInternalServerError, "oops"), UnknownOutcome},
 	"502":                 {plain(http.StatusBadGateway, "oops"), UnknownOutcome},
 	"503":                 {plain(http.StatusServiceUnavailable, "later"), Unavailable},
-	"garbage event":       {body(sse, "data: {\"jsonrpc\n\n"), Protocol},
-	"line without colon":  {body(sse, "nonsense\n\n"), UnknownOutcome},
-	"event with wrong id": {body(sse, "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n"), Protocol},
-	"end of stream":       {body(sse, ": nothing\n\n"), UnknownOutcome}, // F15
-	"unknown requests":    {body(sse, strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)), Protocol},
-	"unsolicited":         {body(sse, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n"), UnknownOutcome},
+	"garbage event":       {body(eventStream, "data: {\"jsonrpc\n\n"), Protocol},
+	"line without colon":  {body(eventStream, "nonsense\n\n"), UnknownOutcome},
+	"event with wrong id": {body(eventStream, "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n"), Protocol},
+	"end of stream":       {body(eventStream, ": nothing\n\n"), UnknownOutcome}, // F15
+	"unknown requests":    {body(eventStream, strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)), Protocol},
+	"unsolicited":         {body(eventStream, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n"), UnknownOutcome},
 	"other session id": {func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set(sessionHeader, "another")
 		reply(w, m.ID, `{"content":[],"isError":1}`)
@@ -324,16 +324,16 @@ func TestEndlessAnswersAreCut(t *testing.T) {
 			}
 		}, TooLarge},
 		"one event": {func(w http.ResponseWriter, _ *http.Request, _ message) {
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			_, _ = io.WriteString(w, "data: ")
 			flood(w, chunk, huge)
 		}, TooLarge},
 		"comments": {func(w http.ResponseWriter, _ *http.Request, _ message) {
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			flood(w, ": "+chunk+"\n", huge)
 		}, TooLarge},
 		"empty events": {func(w http.ResponseWriter, _ *http.Request, _ message) {
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			flood(w, strings.Repeat(": "+chunk[:200]+"\n\n", 100), huge)
 		}, TooLarge},
 		"error body": {func(w http.ResponseWriter, _ *http.Request, _ message) {
@@ -412,7 +412,7 @@ func (s ticking) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}()
 	resp := emptyReply(r, http.StatusOK)
-	resp.Header.Set("Content-Type", sse)
+	resp.Header.Set("Content-Type", eventStream)
 	resp.Body = out
 	return resp, nil
 }

@@ -67,12 +67,8 @@ func (p *speech) learn(version string) {
 // answeredNo reports whether a handshake failed for what the server said to it: one that
 // is not there, or busy, has said nothing about the version.
 func answeredNo(ctx context.Context, err error) bool {
-	x := exchangeOf(ctx)
-	if x.ctx.Err() != nil {
-		return false
-	}
-	_, f := x.outcome(x.ctx, err)
-	return f == nil || f.kind == Protocol || f.kind == InvalidArguments || f.kind == Execution
+	f, ok := errors.AsType[*failure](err)
+	return ctx.Err() == nil && (!ok || f.kind == Protocol || f.kind == InvalidArguments || f.kind == Execution)
 }
 
 // negotiated is the version that a session speaks.

@@ -31,7 +31,7 @@ type frames interface {
 
 // link is for a connection of frames what streamable is for HTTP: it stands
 // between the SDK and the server, and sees every message both ways. It notes for each
-// exchange whether its request was sent and the bytes of its answer, hands progress to
+// exchange whether its request was sent, hands progress to
 // the exchange that asked for it, and log messages and the server's own requests to the
 // one call that they can be about, bounds what the server may ask, and keeps from the
 // SDK what would end the session that all runs share (F16): what it dislikes is one
@@ -77,9 +77,8 @@ type question struct {
 	id      jsonrpc.ID
 	x       *exchange // nil where the SDK asks on its own behalf
 	method  string
-	sent    bool          // or is being sent
-	writing bool          // the writer has it
-	done    chan struct{} // closed when it is no longer open
+	sent    bool // or is being sent
+	writing bool // the writer has it
 }
 
 // maxDropLog is how many dropped messages of one connection reach the log.
@@ -100,15 +99,11 @@ func newLink(open func(context.Context) (frames, error), log *slog.Logger, once 
 
 // Connect opens the connection. It implements sdk.Transport.
 func (l *link) Connect(ctx context.Context) (sdk.Connection, error) {
-	x := exchangeOf(ctx) // of the handshake
 	conn, err := l.open(ctx)
 	if err != nil {
-		if f, ok := errors.AsType[*failure](err); ok {
-			x.fail(f)
-		}
 		return nil, err
 	}
-	l.of, l.conn = x.session, conn
+	l.of, l.conn = exchangeOf(ctx).session, conn // of the handshake
 	go l.write()
 	return l, nil
 }
@@ -178,7 +173,6 @@ func (l *link) takeLocked(id jsonrpc.ID) *question {
 	if q.x != nil {
 		delete(l.tokens, q.x.token)
 	}
-	close(q.done)
 	return q
 }
 
@@ -204,7 +198,6 @@ func (l *link) end(err error) {
 		if !q.writing {
 			l.tellLocked(q, alone)
 		}
-		close(q.done)
 	}
 	clear(l.tokens)
 	close(l.ended)
@@ -252,6 +245,9 @@ func (l *link) because(err error) error {
 	defer l.mu.Unlock()
 	if l.err == nil || errors.Is(err, l.err) {
 		return err
+	}
+	if f, ok := errors.AsType[*failure](err); ok && f.lost {
+		return lostSession(l.err)
 	}
 	return fmt.Errorf("%w: %w", err, l.err)
 }

@@ -87,7 +87,7 @@ func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
 			held <- answerTo(m, text("held"))
 		case "version":
 			say(`{"jsonrpc":"1.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
-		case "deep": // F21: refused by the SDK's reader, but an answer
+		case "deep": // F21: deeper than the SDK reads
 			say(answerTo(m, `{"content":[],"structuredContent":`+strings.Repeat("[", 2000)+strings.Repeat("]", 2000)+`}`))
 		default:
 			say(answerTo(m, "null"))
@@ -110,8 +110,10 @@ func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
 	if _, err := do("version"); kind(t, err).Kind != Protocol {
 		t.Error(err)
 	}
-	if res, err := do("deep"); err != nil || len(res.Structured) != 4000 {
-		t.Error(err)
+	res, err := do("deep")
+	want := strings.Repeat("[", maxNesting-1) + `"[nested too deep]"` + strings.Repeat("]", maxNesting-1)
+	if got := string(must(t, res, err).Structured); got != want {
+		t.Errorf("got %d bytes, want %d: %.40q", len(got), len(want), got[maxNesting-2:])
 	}
 	if _, err := do("null"); kind(t, err).Kind != Protocol {
 		t.Error(err)

@@ -14,7 +14,7 @@ const maxLeft = 1000
 // mayAsk reports whether the server may ask something back while it works on a request
 // of that method (2026-07-28 basic/utilities/mrtr).
 func mayAsk(method string) bool {
-	return method == methodCall || method == methodRead || method == "prompts/get"
+	return method == methodCall || method == methodRead || method == methodPrompt
 }
 
 // alone is the exchange of the one call that the server can be working on. Where there

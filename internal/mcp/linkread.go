@@ -11,9 +11,11 @@ import (
 // receive looks at one message, and returns what of it the SDK is to have: nil for
 // what the link deals with itself.
 func (l *link) receive(data json.RawMessage) jsonrpc.Message {
-	msg, err := l.decode(data)
+	msg, err := decodeMessage(data)
 	if err != nil {
-		return l.undecodable(data, err)
+		answer, _ := msg.(*jsonrpc.Response)
+		l.undecodable(answer, err)
+		return nil
 	}
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
@@ -27,19 +29,6 @@ func (l *link) receive(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// decode is exchange.decode, where the message says itself whose answer it is.
-func (l *link) decode(data json.RawMessage) (jsonrpc.Message, error) {
-	if m := plainAnswer(data); m != nil {
-		l.mu.Lock()
-		q := l.asked[m.ID]
-		l.mu.Unlock()
-		if q == nil || hollow[q.method] != nil {
-			return m, nil
-		}
-	}
-	return jsonrpc.DecodeMessage(data)
-}
-
 // answered notes an answer for the exchange that waits for it. One that nobody waits
 // for is dropped: a duplicate, or late because its caller gave up.
 func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
@@ -51,38 +40,26 @@ func (l *link) answered(m *jsonrpc.Response) jsonrpc.Message {
 		return nil
 	}
 	if q.x != nil {
-		q.x.answer(m)
-	}
-	if empty, ok := hollowed(q.method, m); ok && q.x != nil {
-		m = &jsonrpc.Response{ID: m.ID, Result: empty}
+		if f := q.x.answer(m); f != nil {
+			q.x.fail(f)
+			return nil
+		}
 	}
 	return m
 }
 
-// undecodable is a message that the SDK cannot read, which may be for its depth: then
-// the exchange gets the bytes (see exchange.salvage). If it is nobody's answer, such as
-// a log line in JSON, it is dropped.
-func (l *link) undecodable(data json.RawMessage, err error) jsonrpc.Message {
-	var w struct {
-		Version json.RawMessage `json:"jsonrpc"`
-		ID      any             `json:"id"`
-		Method  json.RawMessage `json:"method"`
+// undecodable is a message that cannot be read. If it is nobody's answer, such as a log line
+// in JSON, it is dropped.
+func (l *link) undecodable(answer *jsonrpc.Response, err error) {
+	var q *question
+	if answer != nil {
+		q = l.take(answer.ID)
 	}
-	id := jsonrpc.ID{}
-	if json.Unmarshal(data, &w) == nil && w.Version != nil && w.Method == nil {
-		id, _ = jsonrpc.MakeID(w.ID)
-	}
-	q := l.take(id)
 	if q == nil {
 		l.drop("it is not JSON-RPC")
-		return nil
+	} else if q.x != nil {
+		q.x.fail(badReply("it does not decode", err))
 	}
-	f := badReply("it does not decode", err)
-	if q.x != nil {
-		q.x.salvage(id, data)
-		q.x.fail(f) // outcome prefers a result
-	}
-	return &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: f.public}}
 }
 
 // requested lets a request of the server pass. The SDK queues them without bound, and

@@ -6,16 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 const discover = "server/discover"
-
-// errRejected is what the SDK takes for a request that could not be sent, without
-// giving up the session: it compares JSON-RPC codes, and doesn't export its own.
-var errRejected = &jsonrpc.Error{Code: -32005, Message: "rejected by transport"}
 
 // outFrame is a message on its way to the writer.
 type outFrame struct {
@@ -26,7 +21,8 @@ type outFrame struct {
 }
 
 // Write sends msg. It returns when the message is written or ctx has ended; a message
-// that the writer has by then is still written whole.
+// that the writer has by then is still written whole. Other errors are the end of the
+// connection.
 func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	defer recovered(l.log, func(f *failure) { // see streamable.Write
 		l.end(f)
@@ -39,7 +35,7 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		id = m.ID
 	case *jsonrpc.Request:
 		if m.IsCall() {
-			return l.ask(ctx, x, m)
+			return l.ask(ctx, x, standardName(m))
 		}
 		if m.Method == cancelled {
 			if !l.cancel(m.Params) || x != nil && x.handshake {
@@ -50,21 +46,14 @@ func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 			return l.recall(ctx, m)
 		}
 	}
-	err = l.send(ctx, id, false, msg)
-	if err != nil && x != nil {
-		x.failAside(noReply(err, true))
-	}
-	return err
+	return l.send(ctx, id, false, msg)
 }
 
 // ask sends a request that has an answer.
 func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
-	q := &question{id: m.ID, x: x, method: m.Method, done: make(chan struct{})}
+	q := &question{id: m.ID, x: x, method: m.Method}
 	if x != nil {
-		x.begin(m.ID, m.Method)
-		if m.Method == discover {
-			l.of.introduce(m.Params)
-		}
+		x.begin()
 		if len(x.query) > 0 {
 			l.once.Do(func() { l.log.Warn("query parameters go to this MCP server in _meta only") }) // S0.1
 		}
@@ -86,34 +75,14 @@ func (l *link) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
 		}
 		return err
 	}
-	if m.Method == discover {
-		return l.patience(ctx, x, m.ID, q)
-	}
 	return nil
-}
-
-// patience waits for the answer to server/discover: a server of before 2026-07-28 may
-// not answer what it doesn't know. What is left of the handshake's time is for
-// initialize, which the SDK tries when told that discover could not be sent.
-func (l *link) patience(ctx context.Context, x *exchange, id jsonrpc.ID, q *question) error {
-	enough := time.NewTimer(x.patience)
-	defer enough.Stop()
-	select {
-	case <-q.done:
-		return nil
-	case <-enough.C:
-		l.take(id)
-		return fmt.Errorf("%w: no answer to %s", errRejected, discover)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // send hands msg to the writer and waits until it is written, under ctx.
 func (l *link) send(ctx context.Context, id jsonrpc.ID, ours bool, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRejected, err)
+		return fmt.Errorf("encode a message: %w", err)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -140,7 +109,7 @@ func (l *link) send(ctx context.Context, id jsonrpc.ID, ours bool, msg jsonrpc.M
 func (l *link) recall(ctx context.Context, m *jsonrpc.Request) error {
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRejected, err)
+		return fmt.Errorf("encode a message: %w", err)
 	}
 	f := &outFrame{data: data, done: make(chan error, 1)}
 	l.mu.Lock()

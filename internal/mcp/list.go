@@ -110,9 +110,7 @@ func (s *server) page(used *session, cursor string, deadline time.Time) (toolPag
 	x := newExchange(context.Background(), s.life, deadline)
 	defer x.finish()
 	x.session = used
-	// Fresh params each time: the SDK writes to them.
-	_, err := used.cs.ListTools(x.ctx, &sdk.ListToolsParams{Cursor: cursor})
-	raw, f := x.outcome(s.life, err)
+	raw, f := ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	if f != nil {
 		if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
 			return toolPage{}, nil // a server without tools

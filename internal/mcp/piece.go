@@ -25,7 +25,7 @@ type Piece struct {
 func (r *Result) Pieces() []Piece {
 	pieces := make([]Piece, 0, len(r.Content)+1)
 	said := r.Structured == nil
-	for _, b := range r.parsed() {
+	for _, b := range r.parse() {
 		pieces = append(pieces, Piece{Text: b.render(), Media: b.media()})
 		said = said || b.Type == "text" && sameValue(b.Text, r.Structured)
 	}

@@ -18,65 +18,58 @@ const (
 	methodInitialized = "notifications/initialized"
 )
 
-// errTaken is an answer that the SDK does not get to see: to it the request looks refused,
-// which ends that request and nothing else, and outcome finds the result in the exchange. To
-// read even a hollow one would cost the SDK a decoder of 32 KiB.
-var errTaken = fmt.Errorf("the answer was taken from the wire: %w", errRejected)
-
-// rejected is err as the SDK is to have it, so that it ends one message and not the session.
-func rejected(err error) error { return fmt.Errorf("%w: %w", errRejected, err) }
-
-// Write sends msg. For a request it returns when the answer has come, all but
-// subscriptions/listen, whose stream goes on.
+// Write sends msg. For a request it returns when the answer has come. An error would end the
+// session, so there is one only in the handshake.
 func (c *streamable) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	x := exchangeOf(ctx)
 	if x == nil {
-		return rejected(errors.New("a message without an exchange"))
+		return errors.New("a message without an exchange")
 	}
 	// Here, and not only where the call began: a panic that goes through the SDK leaves
 	// it waiting for the end of the request, and its session can never be closed.
-	defer recovered(c.log, func(f *failure) { err = rejected(x.fail(f)) })
+	defer recovered(c.log, x.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
-		return c.aside(ctx, x, answerTime, http.MethodPost, msg)
+		_ = c.aside(ctx, answerTime, http.MethodPost, msg)
 	case m.IsCall():
-		return c.ask(ctx, x, m)
+		c.ask(ctx, x, standardName(m))
 	case m.Method == cancelled:
-		return c.takeBack(ctx, x, m)
-	case m.Method == methodInitialized && c.stands(x.received()):
-		c.stand()
+		c.takeBack(ctx, x, m)
+	case m.Method == methodInitialized:
+		if c.stands() {
+			c.stand()
+		}
+		return c.aside(ctx, sideTime, http.MethodPost, m)
+	default:
+		_ = c.aside(ctx, sideTime, http.MethodPost, m)
 	}
-	return c.aside(ctx, x, sideTime, http.MethodPost, m)
+	return nil
 }
 
 // ask sends a request that has an answer, and deals with the reply.
-func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) error {
-	x.begin(m.ID, m.Method)
+func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) {
+	x.begin()
 	if c.stale() {
-		return rejected(x.fail(lostSession(nil)))
+		x.fail(lostSession(nil))
+		return
 	}
 	if mayAsk(m.Method) && c.of.standing.Load() {
 		c.of.company.join(x)
 	}
-	if m.Method == discover {
-		c.of.introduce(m.Params)
-		// A server of before 2026-07-28 may not answer what it doesn't know; what is
-		// left of the handshake's time is for initialize.
-		dctx, cancel := context.WithCancel(ctx)
-		defer time.AfterFunc(x.patience, cancel).Stop()
-		ctx = dctx
-	}
 	r, err := c.request(x.traced(ctx), http.MethodPost, m)
 	if err != nil {
-		return rejected(x.fail(noReply(err, false)))
+		x.fail(noReply(err, false))
+		return
 	}
 	resp, err := c.way.RoundTrip(r)
 	if err != nil {
-		return rejected(x.fail(noReply(err, x.sent.Load())))
+		x.fail(noReply(err, x.sent.Load()))
+		return
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return c.refused(ctx, x, m, resp)
+		c.refused(ctx, x, m, resp)
+		return
 	}
 	if m.Method == methodInitialize {
 		c.mu.Lock()
@@ -86,72 +79,78 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) e
 	switch mediaType(resp) {
 	case "text/event-stream":
 		x.opened()
-		if m.Method == methodListen {
-			c.work.Go(func() { c.attend(ctx, x, m, resp) })
-			return nil
-		}
-		return c.follow(ctx, x, m, resp)
+		c.follow(ctx, x, m, resp)
 	case "application/json":
 		body, f := readJSON(resp)
 		var answer *jsonrpc.Response
 		if f == nil {
-			answer, f = x.accept(m.ID, body)
+			answer, f = acceptAnswer(m.ID, body)
 		}
 		if f != nil {
-			return rejected(x.fail(f))
+			x.fail(f)
+			return
 		}
-		return c.hand(ctx, m, answer)
+		c.hand(ctx, x, m, answer)
+	default:
+		// 202 and 204 come here too: a request that is accepted but never answered would
+		// keep its caller waiting until the time-out.
+		drain(resp, maxError)
+		x.fail(badReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
-	// 202 and 204 come here too: a request that is accepted but never answered would
-	// keep its caller waiting until the time-out.
-	drain(resp, maxError)
-	return rejected(x.fail(badReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)))
 }
 
-// hand gives the SDK the answer to m, unless it can do without.
-func (c *streamable) hand(ctx context.Context, m *jsonrpc.Request, answer *jsonrpc.Response) error {
-	if _, ok := hollowed(m.Method, answer); ok {
-		return errTaken
+// hand gives the SDK the answer to m.
+func (c *streamable) hand(ctx context.Context, x *exchange, m *jsonrpc.Request, answer *jsonrpc.Response) {
+	if f := x.answer(answer); f != nil {
+		x.fail(f)
+		return
 	}
 	if m.Method == methodInitialize {
 		c.settle(answer.Result)
 	}
-	return c.deliver(ctx, answer)
+	_ = c.deliver(ctx, answer) // its error is that nobody waits any more
 }
 
-// settle notes the version that initialize has settled on. One that the SDK doesn't know
-// ends the handshake.
+// settle notes what initialize has settled on. A version that the SDK doesn't know ends the
+// handshake.
 func (c *streamable) settle(initialized json.RawMessage) {
 	var w struct {
-		Version string `json:"protocolVersion"`
+		Version      string `json:"protocolVersion"`
+		Capabilities struct {
+			Resources struct {
+				Subscribe bool `json:"subscribe"`
+			} `json:"resources"`
+		} `json:"capabilities"`
 	}
 	if json.Unmarshal(initialized, &w) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), w.Version) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.version = w.Version
+	c.version, c.updates = w.Version, w.Capabilities.Resources.Subscribe
 }
 
-// refused turns a status outside 2xx into an error of this request.
-func (c *streamable) refused(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) error {
+// refused deals with a status outside 2xx.
+func (c *streamable) refused(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) {
 	body := drain(resp, maxError)
 	if c.SessionID() != "" && forgets(resp.StatusCode, body) {
 		c.of.lost.Store(true)
-		return rejected(x.fail(lostSession(badStatus(resp.StatusCode))))
+		x.fail(lostSession(badStatus(resp.StatusCode)))
+		return
 	}
 	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		// A JSON-RPC error with a status of its own; the SDK reads it for the
 		// versions that server/discover may be tried with.
-		if answer, f := x.accept(m.ID, body); f == nil {
-			return c.hand(ctx, m, answer)
+		if answer, f := acceptAnswer(m.ID, body); f == nil {
+			c.hand(ctx, x, m, answer)
+			return
 		}
 	}
-	return rejected(x.fail(refusal(resp)))
+	x.fail(refusal(resp))
 }
 
 // aside sends what nobody waits for, within bound.
-func (c *streamable) aside(ctx context.Context, x *exchange, bound time.Duration, method string, m jsonrpc.Message) error {
+func (c *streamable) aside(ctx context.Context, bound time.Duration, method string, m jsonrpc.Message) error {
 	if c.stale() {
 		return nil
 	}
@@ -159,15 +158,15 @@ func (c *streamable) aside(ctx context.Context, x *exchange, bound time.Duration
 	defer stop()
 	r, err := c.request(ctx, method, m)
 	if err != nil {
-		return rejected(err)
+		return err
 	}
 	resp, err := c.way.RoundTrip(r)
 	if err != nil {
-		return rejected(x.failAside(noReply(err, true)))
+		return noReply(err, true)
 	}
 	drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return rejected(x.failAside(refusal(resp)))
+		return refusal(resp)
 	}
 	return nil
 }

@@ -97,17 +97,17 @@ func describe(h http.Header, m *jsonrpc.Request, x *exchange) {
 func subject(m *jsonrpc.Request) string {
 	key := "name"
 	switch m.Method {
-	case methodCall, "prompts/get":
+	case methodCall, methodPrompt:
 	case methodRead:
 		key = "uri"
 	default:
 		return ""
 	}
-	for name, value := range members(m.Params) {
-		if name == key { // the SDK writes it before the arguments
-			text, _ := textOf(value)
-			return text
+	var text string
+	_ = members(m.Params, func(name string, value json.RawMessage) { // of the SDK's own writing
+		if name == key {
+			text, _ = textOf(value)
 		}
-	}
-	return ""
+	})
+	return text
 }

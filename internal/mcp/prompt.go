@@ -52,9 +52,8 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	list, f := paged("prompts", maxPrompts, func(cursor string) (json.RawMessage, *failure) {
-		return s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) error {
-			_, err := cs.ListPrompts(ctx, &sdk.ListPromptsParams{Cursor: cursor})
-			return err
+		return s.query(ctx, who, func(x *exchange) (json.RawMessage, *failure) {
+			return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
 		})
 	})
 	if f != nil {
@@ -98,9 +97,10 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.query(ctx, who, func(ctx context.Context, cs *sdk.ClientSession) error {
-		_, err := cs.GetPrompt(ctx, &sdk.GetPromptParams{Name: name, Arguments: args})
-		return err
+	raw, f := s.query(ctx, who, func(x *exchange) (json.RawMessage, *failure) {
+		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
+		})
 	})
 	var out []PromptMessage
 	if f == nil {

@@ -95,7 +95,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 func announcing(s *shifty) *atomic.Int64 {
 	lists := new(atomic.Int64)
 	sse := func(w http.ResponseWriter, m message, result string) {
-		w.Header().Set("Content-Type", sse)
+		w.Header().Set("Content-Type", eventStream)
 		fmt.Fprint(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
 		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, result)
 	}

@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -26,33 +24,17 @@ func readJSON(resp *http.Response) ([]byte, *failure) {
 	return body.Bytes(), nil
 }
 
-// accept checks that data is the answer to the request id, and notes it.
-func (x *exchange) accept(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *failure) {
-	msg, err := x.decode(data)
+// acceptAnswer returns the answer to the request id that data is.
+func acceptAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *failure) {
+	msg, err := decodeMessage(data)
 	if err != nil {
-		x.salvage(id, data)
 		return nil, badReply("it does not decode", err)
 	}
 	answer, ok := msg.(*jsonrpc.Response)
 	if !ok || answer.ID != id {
 		return nil, badReply("it answers another request", nil)
 	}
-	x.answer(answer)
 	return answer, nil
-}
-
-// salvage notes the result of an answer that the SDK refuses to decode, which may be
-// for its depth: one schema that is nested too deep would hide all other tools
-// (F21). The SDK is told that the request failed; outcome finds the result.
-func (x *exchange) salvage(id jsonrpc.ID, data []byte) {
-	var w struct {
-		Version string          `json:"jsonrpc"`
-		ID      json.RawMessage `json:"id"`
-		Result  json.RawMessage `json:"result"`
-	}
-	if json.Unmarshal(data, &w) == nil && w.Version == "2.0" && string(w.ID) == fmt.Sprint(id.Raw()) {
-		x.answer(&jsonrpc.Response{ID: id, Result: w.Result})
-	}
 }
 
 // forgets reports whether a refusal of a request with a session id says that the

@@ -9,19 +9,17 @@ import (
 	"answerd/internal/auth"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// inquiry is one request of ours that is no tool call, as the SDK sends it.
-type inquiry func(context.Context, *sdk.ClientSession) error
+// inquiry sends one request of ours that is no tool call.
+type inquiry func(*exchange) (json.RawMessage, *failure)
 
 // request asks the server on a session, and returns the result as received.
 func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.session, x.tokens = used, tokens
-	err := ask(x.ctx, used.cs)
-	return x.outcome(ctx, err)
+	return ask(x)
 }
 
 // query asks the server on its current session, on behalf of who, once more if that

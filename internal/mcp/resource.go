@@ -72,18 +72,16 @@ func (s *server) withResources(tools []Tool, used *session) ([]Tool, *failure) {
 func (s *server) resources(used *session) ([]resource, *failure) {
 	deadline := time.Now().Add(listTime)
 	listed, f := paged("resources", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) error {
-			_, err := cs.ListResources(ctx, &sdk.ListResourcesParams{Cursor: cursor})
-			return err
+		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *failure) {
+			return ask(x, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
 		})
 	})
 	if f != nil {
 		return nil, f
 	}
 	templates, f := paged("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(ctx context.Context, cs *sdk.ClientSession) error {
-			_, err := cs.ListResourceTemplates(ctx, &sdk.ListResourceTemplatesParams{Cursor: cursor})
-			return err
+		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *failure) {
+			return ask(x, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
 	})
 	if f != nil {
@@ -184,13 +182,14 @@ func (s *server) readArgs(args json.RawMessage) (string, *failure) {
 
 // read reads a resource, or takes it from what was read of it before, if that is known
 // to be fresh.
-func (x *exchange) read(caller context.Context, k bookKey, meta sdk.Meta) (json.RawMessage, *failure) {
+func (x *exchange) read(k bookKey, meta sdk.Meta) (json.RawMessage, *failure) {
 	kept, begun := x.session.shelf.take(k)
 	if kept != nil {
 		return kept, nil
 	}
-	_, err := x.session.cs.ReadResource(x.ctx, &sdk.ReadResourceParams{Meta: meta, URI: k.uri})
-	raw, f := x.outcome(caller, err)
+	raw, f := x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+		return ask(x, methodRead, &sdk.ReadResourceParams{Meta: meta, URI: k.uri, InputResponses: in, RequestState: state})
+	})
 	if f != nil {
 		return nil, f
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"answerd/internal/jsontext"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Result is a server's answer to a call. One goroutine uses it at a time.
@@ -20,7 +20,8 @@ type Result struct {
 	// and Text says so.
 	Violations []ContentField
 
-	blocks []block // Content once it was looked into
+	blocks []block // Content in parts
+	parsed bool    // and these have been looked into
 }
 
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
@@ -31,58 +32,54 @@ func decodeResult(raw json.RawMessage) (*Result, *failure) {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	raw = bytes.TrimSpace(raw)
-	if !jsontext.Valid(raw) || raw[0] != '{' {
-		return nil, badReply("its result is no JSON object", nil)
-	}
-	var w struct{ content, structured, isError, resultType json.RawMessage }
-	for name, value := range members(raw) {
+	r := &Result{}
+	var isError, resultType json.RawMessage
+	dec := newDecoder(raw)
+	if err := atEnd(dec, object(dec, func(name string) (err error) {
 		switch name {
 		case "content":
-			w.content = value
+			return r.readContent(dec, raw)
 		case "structuredContent":
-			w.structured = value
+			r.Structured, err = readRaw(dec, raw)
 		case "isError":
-			w.isError = value
+			isError, err = readRaw(dec, raw)
 		case "resultType":
-			w.resultType = value
+			resultType, err = readRaw(dec, raw)
+		default:
+			err = dec.SkipValue()
 		}
+		return err
+	})); err != nil {
+		return nil, badReply("its result does not decode", err)
 	}
-	resultType, ok := textOf(w.resultType)
+	kind, ok := textOf(resultType)
 	if !ok {
 		return nil, badReply("its resultType is no text", nil)
 	}
-	if f := checkType(resultType); f != nil {
+	if f := checkType(kind); f != nil {
 		return nil, f
 	}
-	r := &Result{}
-	if w.isError != nil && json.Unmarshal(w.isError, &r.IsError) != nil {
+	if isError != nil && json.Unmarshal(isError, &r.IsError) != nil {
 		return nil, badReply("its isError is neither true nor false", nil)
 	}
 	// null is how some servers write "none"; other falsy values are values (S2.7).
-	if string(w.structured) != "null" {
-		r.Structured = w.structured
+	if string(r.Structured) == "null" {
+		r.Structured = nil
 	}
-	if w.content == nil || string(w.content) == "null" {
-		return r, nil
-	}
-	var f *failure
-	r.Content, f = decodeContent(w.content)
-	return r, f
+	return r, nil
 }
 
-// decodeContent is the blocks of a list of content.
-func decodeContent(raw json.RawMessage) ([]json.RawMessage, *failure) {
-	if raw[0] != '[' {
-		return nil, badReply("its content is no list", nil)
+// readContent reads the list of content blocks out of raw; null is none.
+func (r *Result) readContent(dec *jsontext.Decoder, raw []byte) error {
+	r.Content, r.blocks = nil, nil
+	if dec.PeekKind() == 'n' {
+		return dec.SkipValue()
 	}
-	blocks := elements(raw)
-	for _, b := range blocks {
-		if b[0] != '{' {
-			return nil, badReply("a content block is not an object", nil)
-		}
-	}
-	return blocks, nil
+	return array(dec, func() error {
+		b, err := readBlock(dec, raw)
+		r.Content, r.blocks = append(r.Content, b.raw), append(r.blocks, b)
+		return err
+	})
 }
 
 // checkType refuses results that are none yet. The SDK hands some of them out as empty
@@ -109,7 +106,7 @@ func (r *Result) Payload() json.RawMessage {
 	case ok:
 		return quote(text)
 	}
-	return array(r.Content)
+	return join(r.Content)
 }
 
 // Size is the bytes of the content and of the structured content.
@@ -123,7 +120,7 @@ func (r *Result) IsText() bool {
 
 // onlyText is the text of a result that is nothing else.
 func (r *Result) onlyText() (string, bool) {
-	blocks := r.parsed()
+	blocks := r.parse()
 	texts := make([]string, len(blocks))
 	for i, b := range blocks {
 		if b.Type != "text" {
@@ -134,17 +131,8 @@ func (r *Result) onlyText() (string, bool) {
 	return strings.Join(texts, "\n"), true
 }
 
-// quote is text as a JSON string. HTML is no concern of its readers.
-func quote(text string) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // strings always encode
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-}
-
-// array is a JSON array of values, as they are.
-func array(values []json.RawMessage) json.RawMessage {
+// join returns a JSON array of values, as they are.
+func join(values []json.RawMessage) json.RawMessage {
 	size := 2
 	for _, v := range values {
 		size += len(v) + 1

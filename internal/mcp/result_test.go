@@ -112,8 +112,8 @@ func TestTextsAreCutAtWholeRunesByTheirSizeInJSON(t *testing.T) {
 		{"aéb", "aé", 3},
 		{"a\n\"\\b", "a\n\"\\", 7},
 		{"\x00\x01", "\x00", 11},
-		{"\u2028x", "", 5},
-		{"\u2028x", "\u2028", 6},
+		{"\u2028x", "", 2},
+		{"\u2028x", "\u2028", 3},
 		{"a\U0001F600", "a", 4},
 		{"", "", 0},
 	} {

@@ -12,18 +12,19 @@ import (
 // follow reads the stream of m, which the exchange must have counted as opened, to its
 // answer, and hands the SDK what concerns it. A stream that breaks is resumed if an event
 // had an id; else the answer is lost, and the tool may have run (F15).
-func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) error {
+func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) {
 	for {
 		s := newStream(x, m.ID, resp.Body, c.log)
 		answer, err := c.pass(ctx, s)
 		if err == nil {
 			// Not waited for: the call has its answer, and exchange.finish bounds the rest.
 			c.rests.Go(s.finish)
-			return c.hand(ctx, m, answer)
+			c.hand(ctx, x, m, answer)
+			return
 		}
 		s.close()
 		f, refused := errors.AsType[*failure](err)
-		if !refused && s.lastID != "" {
+		if !refused && s.lastID() != "" {
 			if resp, err = c.resume(ctx, s); err == nil {
 				x.opened()
 				continue
@@ -34,9 +35,11 @@ func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request
 			f = &failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err}
 		}
 		if refused { // the server may still be at it, and is told that nobody waits
-			return rejected(x.abort(f))
+			x.abort(f)
+		} else {
+			x.fail(f)
 		}
-		return rejected(x.fail(f))
+		return
 	}
 }
 
@@ -57,18 +60,11 @@ func (c *streamable) pass(ctx context.Context, s *stream) (*jsonrpc.Response, er
 	}
 }
 
-// attend follows the stream of subscriptions/listen, which nobody waits for. When it ends,
-// so does its exchange, which is what makes the SDK forget the request.
-func (c *streamable) attend(ctx context.Context, x *exchange, m *jsonrpc.Request, resp *http.Response) {
-	defer recovered(c.log, func(f *failure) { x.abort(f) })
-	_ = c.follow(ctx, x, m, resp) // the exchange knows
-}
-
 // resume is the reply to a GET that continues s after its last event with an id
 // (2025-11-25 basic/transports, "Resumability and Redelivery"). It is under the call's own
 // context, so a resumed call has no more time than another.
 func (c *streamable) resume(ctx context.Context, s *stream) (*http.Response, error) {
-	wait := s.retry // as the server asked for
+	wait := s.retry() // as the server asked for
 	for try := 1; try <= maxResumes; try++ {
 		if wait == 0 {
 			wait = backoff(try)
@@ -84,7 +80,7 @@ func (c *streamable) resume(ctx context.Context, s *stream) (*http.Response, err
 		if err != nil {
 			return nil, err
 		}
-		r.Header.Set("Last-Event-ID", s.lastID)
+		r.Header.Set("Last-Event-ID", s.lastID())
 		resp, err := c.way.RoundTrip(r)
 		switch {
 		case err != nil:

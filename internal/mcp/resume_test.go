@@ -27,7 +27,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 					return rest.RoundTrip(r)
 				}
 				resp := emptyReply(r, http.StatusOK)
-				resp.Header.Set("Content-Type", sse)
+				resp.Header.Set("Content-Type", eventStream)
 				resp.Body = io.NopCloser(strings.NewReader("id: 7\n\n"))
 				return resp, nil
 			})
@@ -55,7 +55,7 @@ func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 					return rest.RoundTrip(r)
 				}
 				resp := emptyReply(r, http.StatusOK)
-				resp.Header.Set("Content-Type", sse)
+				resp.Header.Set("Content-Type", eventStream)
 				resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf("id: %d\nretry: 0\n\n", gets.Add(1))))
 				return resp, nil
 			})

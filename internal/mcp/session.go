@@ -29,6 +29,8 @@ type session struct {
 	begun   time.Time                // when the handshake was over
 	lost    atomic.Bool              // the server forgot it: its id is never sent again
 	asked   asked                    // by the server, within exchanges of ours
+	// receive is how the SDK answers a request of the server. The handshake sets it.
+	receive sdk.MethodHandler
 	// told is called with the method of each notification that is not about one request
 	// of ours. It must not wait: it runs where messages are read.
 	told  func(method string)
@@ -45,27 +47,6 @@ type session struct {
 	forgotten func()
 	// tokens are the pool's, for what belongs to no call: the handshake, lists, the end.
 	tokens sender
-	// self is what each request says of us in _meta from 2026-07-28 on, as the SDK wrote it
-	// in the handshake; nil before.
-	self map[string]any
-}
-
-// introduce notes what the SDK says of us. It would make that anew for each call, out of
-// types so deep that a run's stack has to grow for encoding/json: a twentieth of an answer
-// with one call.
-func (s *session) introduce(params json.RawMessage) {
-	var p struct {
-		Meta map[string]json.RawMessage `json:"_meta"`
-	}
-	if json.Unmarshal(params, &p) != nil {
-		return // the SDK says it itself
-	}
-	s.self = map[string]any{}
-	for _, name := range []string{sdk.MetaKeyClientInfo, sdk.MetaKeyClientCapabilities} {
-		if value := p.Meta[name]; value != nil {
-			s.self[name] = value
-		}
-	}
 }
 
 // id is the server's id for the session; "" before there is one, and for servers
@@ -184,8 +165,12 @@ func (p *pool) handshake(s *session) {
 	defer recovered(p.log, func(f *failure) { p.unmade(s, x, f) })
 	cs, err := p.dial(x.ctx)
 	if err != nil {
-		_, f := x.outcome(x.ctx, err)
-		if f == nil {
+		f, ok := errors.AsType[*failure](err)
+		switch {
+		case ok:
+		case x.ctx.Err() != nil:
+			f = x.ended()
+		default:
 			f = badReply("the handshake failed", err)
 		}
 		// There was no session to lose yet: what ended the connection is the reason.

@@ -1,9 +1,8 @@
 package mcp
 
 import (
-	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -46,17 +45,11 @@ func (c *streamable) stand() {
 	c.work.Go(b.run)
 }
 
-// stands reports whether a session is to have a standing stream, by the result of its
-// initialize.
-func (s *site) stands(initialized json.RawMessage) bool {
-	var w struct {
-		Capabilities struct {
-			Resources struct {
-				Subscribe bool `json:"subscribe"`
-			} `json:"resources"`
-		} `json:"capabilities"`
-	}
-	return s.listen || s.watch && json.Unmarshal(initialized, &w) == nil && w.Capabilities.Resources.Subscribe
+// stands reports whether the session is to have a standing stream.
+func (c *streamable) stands() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listen || c.watch && c.updates
 }
 
 // run reads the streams until the session ends.
@@ -115,7 +108,7 @@ func (b *standing) open(patience time.Duration) {
 	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
 		b.c.of.hears(true)
 		b.resp, b.cut, b.opened, b.requests = resp, cut, time.Now(), 0
-		b.in = eventReader{in: bufio.NewReader(resp.Body)}
+		b.in = newEventReader(resp.Body)
 	default:
 		b.refused(resp)
 		cut()
@@ -152,30 +145,22 @@ func (b *standing) end() {
 	b.c.of.hears(false)
 }
 
-// step reads one event.
+// step reads one message.
 func (b *standing) step() {
-	e, err := b.in.event()
-	if err != nil {
-		b.end()
-		return
+	msg, err := b.in.next()
+	if id := b.in.lastID(); id != "" {
+		b.lastID = id
 	}
-	if e.id != "" {
-		b.lastID = e.id
+	if d := b.in.retry(); d > 0 {
+		b.pause = d
 	}
-	if e.retry > 0 {
-		b.pause = e.retry
-	}
-	if len(e.data) == 0 {
-		return
-	}
-	b.in.quiet = 0
-	msg, err := jsonrpc.DecodeMessage(e.data)
 	if err != nil {
 		b.end() // whatever comes next on it is no better
 		return
 	}
 	// A Response answers nothing that was asked here.
 	if m, ok := msg.(*jsonrpc.Request); ok {
+		m.Params = bytes.Clone(m.Params)
 		b.message(m)
 	}
 }

@@ -133,10 +133,10 @@ func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
 		case id == "session-1" && n > 1:
 			http.Error(w, "who?", http.StatusNotFound)
 		case id == "session-1":
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			fmt.Fprint(w, "retry: 1\n\n") // and the stream ends
 		default:
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}
@@ -158,11 +158,11 @@ func TestWithoutAStandingStreamCallsWork(t *testing.T) {
 		"500":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 		"hang": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"junk": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			fmt.Fprint(w, "data: {]\n\n")
 		},
 		"long": func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", sse)
+			w.Header().Set("Content-Type", eventStream)
 			for r.Context().Err() == nil {
 				if _, err := fmt.Fprint(w, strings.Repeat(":", 1<<20)); err != nil {
 					return

@@ -1,18 +1,20 @@
 package mcp
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
-	"sync"
 	"time"
 
-	"answerd/internal/jsontext"
+	"answerd/internal/sse"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
+
+// maxEventID bounds the ids of events, in bytes: they come back as a header.
+const maxEventID = 1 << 10
 
 // stream is a server's event stream, checked and bounded. Progress and log messages go to
 // the call's own queue as they are read, so what came before the answer is there before the
@@ -25,44 +27,96 @@ type stream struct {
 	body io.ReadCloser
 	log  *slog.Logger
 	eventReader
-	requests int           // the server's own requests so far
-	lastID   string        // of the last event with one, by which the stream can be resumed
-	retry    time.Duration // that the server wants to be left alone for before; 0: it didn't say
+	requests int // the server's own requests so far
 }
 
-// buffers are those of streams that have ended. Most streams bring one short answer, and
-// their buffer was half of what a call allocates.
-var buffers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
-
-// newStream is the stream in body, which the exchange must have counted as opened.
+// newStream returns the stream in body, which the exchange must have counted as opened.
 func newStream(x *exchange, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *stream {
-	in := buffers.Get().(*bufio.Reader)
-	in.Reset(body)
-	return &stream{x: x, id: id, body: body, log: log, eventReader: eventReader{in: in}}
+	return &stream{x: x, id: id, body: body, log: log, eventReader: newEventReader(body)}
 }
 
-// next is the next message that concerns the SDK, or the answer, which is the last. The
-// error is a *failure unless the stream broke.
-func (s *stream) next() (msg jsonrpc.Message, err error) {
-	defer recovered(s.log, func(f *failure) { msg, err = nil, f })
+// eventReader reads the messages of an event stream.
+type eventReader struct {
+	in    *sse.Reader
+	noise *noise
+}
+
+// noise counts what is read of a stream. Comments and events without a message are silence,
+// and bounded together like one message.
+type noise struct {
+	in io.Reader
+	n  int
+}
+
+// Read implements io.Reader.
+func (r *noise) Read(p []byte) (int, error) {
+	if r.n > maxBody {
+		return 0, tooLarge(maxBody)
+	}
+	n, err := r.in.Read(p)
+	r.n += n
+	return n, err
+}
+
+func newEventReader(body io.Reader) eventReader {
+	n := &noise{in: body}
+	return eventReader{sse.NewReader(n, maxBody), n}
+}
+
+// next returns the next message, which is valid until the following call.
+func (r *eventReader) next() (jsonrpc.Message, error) {
 	for {
-		e, err := s.event()
-		if errors.Is(err, io.EOF) && jsontext.Valid(e.data) {
-			err = nil // some servers leave out the last blank line
+		e, err := r.in.Next()
+		if errors.Is(err, sse.ErrTooLarge) {
+			err = tooLarge(maxBody)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if e.id != "" {
-			s.lastID = e.id
-		}
-		if e.retry > 0 {
-			s.retry = e.retry
-		}
-		if len(e.data) == 0 {
+		// MCP has no events but "message"; what others carry is not for us.
+		if len(e.Data) == 0 || e.Event != "" && e.Event != "message" {
 			continue
 		}
-		if msg, f := s.message(e.data); f != nil {
+		msg, err := decodeMessage(e.Data)
+		if err != nil && r.in.Cut() {
+			return nil, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, badReply("an event does not decode", err)
+		}
+		r.noise.n = 0
+		return msg, nil
+	}
+}
+
+// lastID returns the id of the last event, by which the stream can be resumed; "" where
+// there is none, or none that is fit for a header.
+func (r *eventReader) lastID() string {
+	if id := r.in.LastEventID(); len(id) <= maxEventID && !badHeaderValue(id) {
+		return id
+	}
+	return ""
+}
+
+// retry returns how long the server wants to be left alone before its stream is resumed; 0:
+// it didn't say.
+func (r *eventReader) retry() time.Duration {
+	if d := r.in.Retry(); d > 0 {
+		return min(max(d, minBackoff/10), maxRest)
+	}
+	return 0
+}
+
+// next returns the next message that concerns the SDK, or the answer, which is the last. The
+// error is a *failure unless the stream broke.
+func (s *stream) next() (msg jsonrpc.Message, err error) {
+	defer recovered(s.log, func(f *failure) { msg, err = nil, f })
+	for {
+		msg, err := s.eventReader.next()
+		if err != nil {
+			return nil, err
+		}
+		if msg, f := s.message(msg); f != nil {
 			return nil, f
 		} else if msg != nil {
 			return msg, nil
@@ -73,38 +127,30 @@ func (s *stream) next() (msg jsonrpc.Message, err error) {
 // finish reads a stream that was answered to its end, so that the connection is kept. See
 // exchange.finish for a server that holds it open.
 func (s *stream) finish() {
-	survived(s.log, func() { _, _ = io.CopyN(io.Discard, s.in, maxError) })
+	survived(s.log, func() { _, _ = io.CopyN(io.Discard, s.body, maxError) })
 	s.close()
 }
 
 // close closes the body and tells the exchange. It is the last thing that is done with s.
 func (s *stream) close() {
 	_ = s.body.Close() // whatever comes of it, nothing is lost
-	s.in.Reset(nil)
-	buffers.Put(s.in)
 	s.x.closed()
 }
 
 // message looks at one JSON-RPC message and returns it if it concerns the SDK, or is the
 // answer.
-func (s *stream) message(data []byte) (jsonrpc.Message, *failure) {
-	msg, err := s.x.decode(data)
-	if err != nil {
-		s.x.salvage(s.id, data)
-		return nil, badReply("an event does not decode", err)
-	}
+func (s *stream) message(msg jsonrpc.Message) (jsonrpc.Message, *failure) {
 	// A message is progress of a kind: only silence and noise are bounded by size.
 	// How long a call may take in all is bounded by its limit.
-	s.quiet = 0
 	s.x.limit.touch()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
 			return nil, badReply("it answers another request", nil)
 		}
-		s.x.answer(m)
-		return m, nil
+		return m, nil // nothing is read after it, so it keeps its memory
 	case *jsonrpc.Request:
+		m.Params = bytes.Clone(m.Params)
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
 			s.requests++

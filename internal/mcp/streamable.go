@@ -41,11 +41,10 @@ type site struct {
 // streamable is the connection of one session over Streamable HTTP: each message of ours
 // is a POST, whose reply has the answer (2025-11-25 and 2026-07-28 basic/transports). What
 // link is for a connection of frames it is for HTTP. It notes for each exchange whether its
-// request was sent and the bytes of its answer, hands what the server says in the answer's
-// stream to the exchange that it belongs to, and bounds what is read (F20). Whatever is
-// wrong with a reply is an error of that one request, which the SDK takes for a refused
-// write: the session that all runs share lives (F16). The id of a session that the server
-// forgot is never sent again.
+// request was sent, hands what the server says in the answer's stream to the exchange that it
+// belongs to, and bounds what is read (F20). Whatever is wrong with a reply ends the exchange
+// of that one request (exchange.fail): the session that all runs share lives (F16). The id of
+// a session that the server forgot is never sent again.
 //
 // It is the sdk.Transport and the sdk.Connection of one session:
 //
@@ -63,6 +62,7 @@ type streamable struct {
 	mu      sync.Mutex // protects what follows
 	id      string     // of the session; "" before initialize, and where there is none
 	version string     // that initialize settled on; "" before
+	updates bool       // the server's resources can be subscribed to, as initialize said
 }
 
 // newStreamable is the transport of one session with the server at at.
@@ -104,9 +104,9 @@ func (c *streamable) deliver(ctx context.Context, m jsonrpc.Message) error {
 	case c.in <- m:
 		return nil
 	case <-c.ctx.Done():
-		return rejected(errLinkClosed)
+		return errLinkClosed
 	case <-ctx.Done():
-		return rejected(ctx.Err())
+		return ctx.Err()
 	}
 }
 
@@ -119,7 +119,7 @@ func (c *streamable) Close() error {
 		defer c.end()
 		defer recovered(c.log, func(f *failure) { c.err = f })
 		if c.SessionID() != "" {
-			c.err = c.aside(c.ctx, exchangeOf(c.ctx), sideTime, http.MethodDelete, nil)
+			c.err = c.aside(c.ctx, sideTime, http.MethodDelete, nil)
 		}
 	})
 	return c.err

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // ErrTooLarge says that an event, or a comment, is longer than the reader's bound.
@@ -21,8 +23,7 @@ var byteOrderMark = []byte("\ufeff")
 
 // Reader takes events from a stream. It understands LF, CR and CRLF, a byte order
 // mark, comments, data over several lines and fields that it does not know, and
-// leaves retry and the persistence of ids to whoever reconnects. It is for one
-// goroutine.
+// keeps the last id and retry time for whoever reconnects. It is for one goroutine.
 type Reader struct {
 	src      io.Reader
 	maxEvent int
@@ -39,6 +40,10 @@ type Reader struct {
 	hasData  bool
 	lastName string // of the previous event: streams repeat it, so its string is kept
 	lastID   string
+
+	eventID string        // of the last event that had one
+	retry   time.Duration // 0: the stream has named none
+	cut     bool
 }
 
 // NewReader returns a Reader of r that takes at most maxEvent bytes for one event,
@@ -50,6 +55,16 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 	}
 	return &Reader{src: r, maxEvent: maxEvent}
 }
+
+// LastEventID returns the id of the last event that had one, with data or without.
+func (r *Reader) LastEventID() string { return r.eventID }
+
+// Retry returns the last reconnection time that the stream has named; 0 if none.
+func (r *Reader) Retry() time.Duration { return r.retry }
+
+// Cut reports whether the last event lacked its closing blank line: the stream may have
+// ended in the middle of it.
+func (r *Reader) Cut() bool { return r.cut }
 
 // Next returns the next event that has a data line. Its Data is the reader's own
 // and valid until the following call. The name of an event without one is "".
@@ -65,7 +80,8 @@ func (r *Reader) Next() (Frame, error) {
 		line, err := r.line()
 		if err != nil {
 			if err == io.EOF && r.hasData {
-				f.Data = r.data
+				r.cut = true
+				r.finish(&f)
 				return f, nil
 			}
 			return Frame{}, err
@@ -79,12 +95,21 @@ func (r *Reader) Next() (Frame, error) {
 		case len(line) > 0:
 			r.field(&f, line)
 		case r.hasData:
-			f.Data = r.data
+			r.finish(&f)
 			return f, nil
-		default: // a blank line after no data drops what came before it
+		default: // a blank line after no data drops what came before it, but for the id
+			r.finish(&f)
 			f, r.size = Frame{}, 0
 		}
 	}
+}
+
+// finish ends the event f.
+func (r *Reader) finish(f *Frame) {
+	if f.ID != "" {
+		r.eventID = f.ID
+	}
+	f.Data = r.data
 }
 
 // field takes one "name: value" line into f.
@@ -106,6 +131,10 @@ func (r *Reader) field(f *Frame, line []byte) {
 		// The standard ignores an id that holds NUL.
 		if bytes.IndexByte(value, 0) < 0 {
 			f.ID = keep(&r.lastID, value)
+		}
+	case "retry":
+		if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
+			r.retry = time.Duration(ms) * time.Millisecond
 		}
 	}
 }

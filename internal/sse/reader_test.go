@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // slowReader gives at most n bytes at a time, so that every boundary of a line is met.
@@ -189,4 +190,30 @@ func BenchmarkReader(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/event")
+}
+
+func TestReaderKeepsWhatAResumptionNeeds(t *testing.T) {
+	for in, want := range map[string]struct {
+		id    string
+		retry time.Duration
+		cut   bool
+	}{
+		"id: 1\nretry: 500\ndata: a\n\n":      {"1", 500 * time.Millisecond, false},
+		"id: 1\nretry: 500\n\n":               {"1", 500 * time.Millisecond, false},
+		"id: 1\rdata: a\r\rid: 2\r\r":         {"2", 0, false},
+		"id: 1\ndata: a\n\ndata: b\n\n":       {"1", 0, false},
+		"id: 1\ndata: a\n\nid: 2\ndata: b":    {"2", 0, true},
+		"id: 1\ndata: a\n\nid: 2":             {"1", 0, false},
+		"retry: x\nretry: 99999999999\n\n":    {},
+		"id: a\x00b\nretry: 7\ndata: a\n\n\n": {"", 7 * time.Millisecond, false},
+	} {
+		r := NewReader(strings.NewReader(in), 0)
+		var err error
+		for err == nil {
+			_, err = r.Next()
+		}
+		if r.LastEventID() != want.id || r.Retry() != want.retry || r.Cut() != want.cut {
+			t.Errorf("%q: got %q, %v, %t, want %+v", in, r.LastEventID(), r.Retry(), r.Cut(), want)
+		}
+	}
 }

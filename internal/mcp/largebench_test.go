@@ -1,0 +1,33 @@
+package mcp
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// BenchmarkLargeCall is a call with a large result, from the reply's bytes to the text for
+// the model, without a network.
+func BenchmarkLargeCall(b *testing.B) {
+	const line = "A line of a report that goes on for long.\n"
+	for _, size := range []int{100_000, 1_000_000} {
+		result := text(strings.Repeat(line, size/len(line)))
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return fake(func(*http.Request, message) (string, error) { return result, nil })
+		}
+		c := open(b, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c.Tools(b.Context())
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(result)))
+			for b.Loop() {
+				res, err := c.Call(b.Context(), Call{Tool: "t", Args: json.RawMessage(`{}`)})
+				if err != nil || len(res.Text()) < size/2 {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
