@@ -27,8 +27,8 @@ func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
 // isRecorded filters out requests that are not within a span that is recorded. For them otelhttp
 // would copy the request, gather the attributes of a metric that is off, and wrap the body in a
 // type that net/http doesn't know, which then writes the header alone and copies the body through a
-// buffer of its size. Without the filter an answer with one call takes 1.10 to 1.22 times the CPU
-// of one without tracing, however few are sampled; with it 1.03 to 1.10.
+// buffer of its size. Without the filter an answer with one call takes 1.03 to 1.20 times the CPU
+// (median of five runs: 1.10) and 24 kB more, with tracing off too.
 func isRecorded(r *http.Request) bool { return trace.SpanFromContext(r.Context()).IsRecording() }
 
 // transport forwards http.Client.CloseIdleConnections, which otelhttp's transport doesn't.
