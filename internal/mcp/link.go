@@ -31,13 +31,12 @@ type frames interface {
 
 // link is for a connection of frames what streamable is for HTTP: it stands
 // between the SDK and the server, and sees every message both ways. It notes for each
-// exchange whether its request was sent, hands progress to
-// the exchange that asked for it, and log messages and the server's own requests to the
-// one call that they can be about, bounds what the server may ask, and keeps from the
-// SDK what would end the session that all runs share (F16): what it dislikes is one
-// message that is dropped. When the connection ends every exchange under way is told
-// before the SDK is: a request that was sent may have run, one that wasn't is sent on
-// the next session.
+// exchange whether its request was sent, hands progress to the exchange that asked for it,
+// and log messages and the server's own requests to the one call that they can be about,
+// bounds what the server may ask, and keeps from the SDK what would end the session that all
+// runs share (F16): what it dislikes is one message that is dropped. When the connection
+// ends, so does every exchange under way, before the SDK learns of it: a request that was
+// sent may have run, one that wasn't is sent on the next session.
 //
 // It is the sdk.Transport and the sdk.Connection of one session:
 //

@@ -1,5 +1,7 @@
 package mcp
 
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling and roots (SEP-2577); servers go on asking for them.
+
 import (
 	"bytes"
 	"encoding/json"
