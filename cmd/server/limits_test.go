@@ -192,7 +192,7 @@ func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
 func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 	release := make(chan struct{})
 	w := newWorld(t, waits(release))
-	p := spawn(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=32MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
+	p := spawn(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=64MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
 	url, c := p.url(t), web(t)
 	question := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 220_000))
 	var streams []*http.Response
