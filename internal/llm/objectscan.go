@@ -1,8 +1,9 @@
 package llm
 
 // objectScan follows JSON text byte by byte to where its outermost object or array
-// closes. It knows brackets, strings and escapes and nothing else: text that is no
-// JSON may still close, and whether it is JSON is for whoever uses it to say. The
+// closes. It knows brackets, strings and escapes and nothing else: text that is not JSON,
+// such as {'a': 1}, closes too, so that the model can be told what was wrong with it.
+// Because of that, and since the text arrives in pieces, it is not done with jsontext. The
 // zero value stands before the first byte.
 type objectScan struct {
 	depth   int

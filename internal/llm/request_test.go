@@ -93,6 +93,29 @@ func TestCallsAndResultsGoBackAsTheEndpointWantsThem(t *testing.T) {
 	}
 }
 
+func TestRequestKeepsEveryText(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "a \"quote\" \\ / <b>&": "a \"quote\" \\ / <b>&", "\x00\x1f\x7f\b\f\n\r\t": "\x00\x1f\x7f\b\f\n\r\t",
+		"ě 日本語 😀 \u2028\u2029\ufffd": "ě 日本語 😀 \u2028\u2029\ufffd", "a\xffb\xc3(": "a\ufffdb\ufffd(",
+	} {
+		body := sent(t, Request{Model: "m", Messages: []Message{{Role: User, Text: text}}})
+		var got []struct{ Content string }
+		if err := json.Unmarshal(body["messages"], &got); err != nil || got[0].Content != want {
+			t.Errorf("%q: got %q %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+// Servers write names twice and blanks where they like; the tool is offered all the same.
+func TestRequestTakesSchemasThatAreLaxJSON(t *testing.T) {
+	schema := " {\n \"type\": \"object\", \"properties\": { \"a\": { \"const\": 1.0, \"const\": 1e3 , \"title\": \"\xff\" } } } "
+	body := sent(t, Request{Model: "m", Tools: []Tool{{Name: "x", Schema: json.RawMessage(schema)}}, Messages: question.Messages})
+	want := `{"type":"object","properties":{"a":{"const":1.0,"const":1e3,"title":"` + "\xff" + `"}}}`
+	if got := string(body["tools"]); !strings.Contains(got, want) {
+		t.Errorf("got %q, want %q in it", got, want)
+	}
+}
+
 // The SDK's client reads OPENAI_* itself: its key would go to any endpoint.
 func TestTheEnvironmentIsNotSentAnywhere(t *testing.T) {
 	for name, value := range map[string]string{"OPENAI_API_KEY": "sk-CANARY", "OPENAI_ORG_ID": "CANARY", "OPENAI_PROJECT_ID": "CANARY",
