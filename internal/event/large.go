@@ -14,7 +14,8 @@ import (
 // answer with such a result, which has both and repeats the metadata in its body, took 25 %
 // more CPU time with it.
 
-// appender is a body that writes its own JSON. A test compares it with encoding/json.
+// appender is a body that writes its own JSON: large ones, and deltas. A test compares it
+// with encoding/json.
 type appender interface {
 	Body
 	size() int                    // about how long the fields will be

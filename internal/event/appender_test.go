@@ -33,7 +33,7 @@ func encoded(t *testing.T, b Body) []byte {
 }
 
 // A field that is added to a body and forgotten by hand shows here.
-func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
+func TestBodiesWrittenByHandAreAsEncodingJSONWritesThem(t *testing.T) {
 	raw := []json.RawMessage{json.RawMessage(`{"a":[1,"<&>"]}`), json.RawMessage(`0`)}
 	call := Call{"c", "t<>\"", "s"}
 	full := []Body{
@@ -42,6 +42,7 @@ func TestLargeEventsAreWrittenAsEncodingJSONWould(t *testing.T) {
 	}
 	for _, b := range append(full,
 		ToolResult{}, ToolResult{Call: call, Content: []json.RawMessage{}, Truncated: &Truncated{}},
+		TextDelta{"p\"", "<\x01é\u2028\xff"}, ReasoningDelta{"p", "a\\"}, ToolCallArgs{call, "{\"a\""}, ToolCallArgs{},
 		FinalAnswer{}, FinalAnswer{Metadata: Metadata{ToolNames: []string{}, ToolParams: []json.RawMessage{}, ToolResults: []json.RawMessage{nil}}},
 		ToolResult{Payload: json.RawMessage("{\r\n \"a\" : [ ]\n}")},
 	) {
