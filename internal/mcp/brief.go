@@ -143,23 +143,28 @@ func CutValue(value json.RawMessage, limit int, where string) json.RawMessage {
 	return quote(text)
 }
 
-// fits is how many bytes of text, in whole runes, take at most limit bytes within a JSON
+// fits returns how many bytes of text, in whole runes, take at most limit bytes within a JSON
 // string. A text of control characters grows sixfold there.
 func fits(text string, limit int) int {
 	if len(text) <= limit/6 {
 		return len(text)
 	}
-	for i, r := range text {
-		cost := utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
-		switch {
-		case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t' || r == '\b' || r == '\f':
+	for i := 0; i < len(text); {
+		size, cost := 1, 1
+		switch c := text[i]; {
+		case c >= utf8.RuneSelf:
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			cost = utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
+		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
 			cost = 2
-		case r < ' ':
+		case c < ' ':
 			cost = len(`\u0000`)
 		}
 		if limit -= cost; limit < 0 {
 			return i
 		}
+		i += size
 	}
 	return len(text)
 }

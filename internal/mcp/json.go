@@ -90,12 +90,12 @@ func textOf(value json.RawMessage) (s string, ok bool) {
 	if len(value) == 0 || value[0] != '"' {
 		return "", len(value) == 0 || value[0] == 'n'
 	}
-	text, _ := jsontext.AppendUnquote(nil, value) // its error is about half a surrogate pair, which becomes U+FFFD
+	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(value)), value) // its error is about half a surrogate pair, which becomes U+FFFD
 	return string(text), true
 }
 
 // quote returns text as a JSON string.
 func quote(text string) json.RawMessage {
-	b, _ := jsontext.AppendQuote(nil, text) // its error is about bytes that are not UTF-8, which become U+FFFD
+	b, _ := jsontext.AppendQuote(make([]byte, 0, len(text)+len(text)/16+2), text) // its error is about bytes that are not UTF-8, which become U+FFFD
 	return b
 }
