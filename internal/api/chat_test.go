@@ -125,7 +125,7 @@ func TestACallOfTheCallersToolGoesOutAndItsResultComesBack(t *testing.T) {
 	}
 	page, err := s.Log.After(t.Context(), r.ID, 0)
 	if err != nil || page.Events[0].Body.(event.Start).Question != "The sky?" {
-		t.Errorf("%v: the run is about %s", err, page.Events[0].JSON)
+		t.Errorf("%v: the run is about %s", err, page.Events[0].AppendJSON(nil))
 	}
 }
 

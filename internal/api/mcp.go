@@ -73,7 +73,7 @@ func (h *Handler) answerTool(ctx context.Context, c *host.Call) host.Result {
 		if len(questions) == 0 {
 			return shown(mcptool.Waiting(h.status(run)))
 		}
-		return host.Result{Questions: questions, State: native.Frame(run.Last).ID}
+		return host.Result{Questions: questions, State: native.EventID(run.Last)}
 	}
 	return shown(t.failed(ctx, run, endProblem(run)))
 }

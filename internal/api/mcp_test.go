@@ -209,7 +209,7 @@ func TestAHostsPersonIsAsked(t *testing.T) {
 				}
 				var all strings.Builder
 				for _, e := range s.Events(t, out.RunID) {
-					all.Write(e.JSON)
+					all.Write(e.AppendJSON(nil))
 				}
 				if !strings.Contains(all.String(), c.want) {
 					t.Errorf("no %s in %s", c.want, all.String())

@@ -9,30 +9,35 @@ import (
 // Encode makes the event that a log appends; ms is milliseconds since the Unix epoch. run is
 // an id that we made and a type is a constant of ours, so neither needs escaping.
 func Encode(run string, seq, ms int64, b Body) (Event, error) {
-	a, byHand := b.(appender)
-	var fields []byte
-	size := 0
-	if byHand {
-		size = a.size()
-	} else {
-		var err error
-		if fields, err = marshal(b); err != nil {
-			return Event{}, fmt.Errorf("encode %s event: %w", b.Type(), err)
-		}
-		size = len(fields)
+	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
+	if a, ok := b.(appender); ok {
+		e.JSON = e.appendBody(make([]byte, 0, a.size()+envelopeSize), a)
+		return e, nil
 	}
-	line := make([]byte, 0, size+len(run)+len(b.Type())+64)
-	line = append(append(line, `{"type":"`...), b.Type()...)
-	line = append(append(line, `","run_id":"`...), run...)
-	line = strconv.AppendInt(append(line, `","seq":`...), seq, 10)
-	line = strconv.AppendInt(append(line, `,"ts":`...), ms, 10)
-	line = append(line, ',')
-	if byHand {
-		line = append(a.appendFields(line), '}')
-	} else {
-		line = append(line, fields[len("{"):]...)
+	fields, err := marshal(b)
+	if err != nil {
+		return Event{}, fmt.Errorf("encode %s event: %w", b.Type(), err)
 	}
-	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
+	line := e.appendEnvelope(make([]byte, 0, len(fields)+envelopeSize))
+	e.JSON = append(line, fields[len("{"):]...)
+	return e, nil
+}
+
+// envelopeSize is about how long the members are that all events have.
+const envelopeSize = 128
+
+// appendEnvelope appends the members that all events have, up to the comma behind them.
+func (e Event) appendEnvelope(line []byte) []byte {
+	line = append(append(line, `{"type":"`...), e.Body.Type()...)
+	line = append(append(line, `","run_id":"`...), e.RunID...)
+	line = strconv.AppendInt(append(line, `","seq":`...), e.Seq, 10)
+	line = strconv.AppendInt(append(line, `,"ts":`...), e.Time, 10)
+	return append(line, ',')
+}
+
+// appendBody appends the whole event, whose body is a.
+func (e Event) appendBody(line []byte, a appender) []byte {
+	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
 // Decode reads an event back from its JSON, which becomes part of it.

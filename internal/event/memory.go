@@ -17,10 +17,16 @@ const (
 )
 
 // eventOverhead is what an event costs besides its text, as an input, a note or a result does.
-const eventOverhead = 64
+const eventOverhead = 128
 
-// size returns about what e costs: its text is there twice, as JSON and in the body.
-func (e Event) size() int64 { return 2*int64(len(e.JSON)) + eventOverhead }
+// size returns about what e costs: the text of most is there twice, as JSON and in the body,
+// and that of a delta once.
+func (e Event) size() int64 {
+	if e.JSON == nil {
+		return int64(Size(e.Body)) + eventOverhead
+	}
+	return 2*int64(len(e.JSON)) + eventOverhead
+}
 
 // runOverhead is what a run costs besides its events.
 const runOverhead = 1 << 10
@@ -145,9 +151,11 @@ func (r *memoryRun) append(b Body) (seq, size int64, err error) {
 	// Counted from the beginning, time does not go back within a run, but a machine that was
 	// asleep goes unnoticed.
 	now := r.began.Add(time.Since(r.began))
-	e, err := Encode(r.run.ID, r.newestLocked().Seq+1, now.UnixMilli(), b)
-	if err != nil {
-		return 0, 0, err
+	e := Event{RunID: r.run.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
+	if Size(b) == 0 { // readers encode a delta
+		if e, err = Encode(e.RunID, e.Seq, e.Time, b); err != nil {
+			return 0, 0, err
+		}
 	}
 	r.events = append(r.events, e)
 	if e.Terminal() {

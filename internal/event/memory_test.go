@@ -122,7 +122,7 @@ func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
 					t.Fatalf("after %d: %+v, %v", pos, page, err)
 				}
 				for _, e := range page.Events {
-					if pos++; e.Seq != pos || e.Body == nil || !strings.Contains(string(e.JSON), fmt.Sprintf(`"seq":%d,`, pos)) {
+					if pos++; e.Seq != pos || e.Body == nil || !strings.Contains(string(e.AppendJSON(nil)), fmt.Sprintf(`"seq":%d,`, pos)) {
 						t.Fatalf("number %d: %+v", pos, e)
 					}
 				}

@@ -22,7 +22,7 @@ func FuzzPosition(f *testing.F) {
 			return
 		}
 		number := strings.TrimLeft(id[len(run)+1:], "0")
-		want := strings.TrimPrefix(native.Frame(event.Event{RunID: run, Seq: seq, Body: event.Cancelled{}}).ID, run+":")
+		want := strings.TrimPrefix(native.EventID(event.Event{RunID: run, Seq: seq}), run+":")
 		if seq < 0 || number != strings.TrimLeft(want, "0") && seq != 0 {
 			t.Errorf("%q is %q after %s", id, run, strconv.FormatInt(seq, 10))
 		}

@@ -3,7 +3,7 @@
 //
 //	req, err := native.Decode(body)       // *native.Invalid names every bad field
 //	call, err := native.DecodeToolCall(body)
-//	frame := native.Frame(e)
+//	buf = native.AppendFrame(buf, e)
 //	view := native.Status(run)
 //
 // Decoding is strict, because a typo that is ignored is a question answered with the
@@ -16,26 +16,22 @@ import (
 	"strings"
 
 	"answerd/internal/event"
-	"answerd/internal/sse"
 )
 
-// Frame is the event on the wire. Its id is the position right after it.
-func Frame(e event.Event) sse.Frame {
-	return sse.Frame{ID: e.RunID + ":" + strconv.FormatInt(e.Seq, 10), Event: string(e.Body.Type()), Data: e.JSON}
-}
+// EventID returns the SSE id of an event, which is the position right after it.
+func EventID(e event.Event) string { return e.RunID + ":" + strconv.FormatInt(e.Seq, 10) }
 
-// AppendFrame appends what Frame(e) is on the wire. An event is one line of JSON, and neither
-// an id nor a type has anything to drop, so nothing is looked for, and no string is made of the
-// id: each reader of each event comes by here, and a burst of 1,000 costs a seventh less.
+// AppendFrame appends the event as an SSE frame. An event is one line of JSON, and neither an
+// id nor a type has a character that a frame cannot hold.
 func AppendFrame(b []byte, e event.Event) []byte {
 	b = append(append(b, "id: "...), e.RunID...)
 	b = strconv.AppendInt(append(b, ':'), e.Seq, 10)
 	b = append(append(b, "\nevent: "...), e.Body.Type()...)
-	b = append(append(b, "\ndata: "...), e.JSON...)
+	b = e.AppendJSON(append(b, "\ndata: "...))
 	return append(b, "\n\n"...)
 }
 
-// ParsePosition reads what Frame wrote as an id. ok is false if it is no position.
+// ParsePosition reads what EventID returns. ok is false if it is no position.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)

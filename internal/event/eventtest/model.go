@@ -97,7 +97,7 @@ func (m *model) read(t *testing.T, id string, pos int64) {
 	}
 	for i, e := range page.Events {
 		if e.Seq != pos+int64(i)+1 || !reflect.DeepEqual(e.Body, want[pos+int64(i)]) {
-			t.Fatalf("%s after %d: event %d is %.200s", id, pos, i, e.JSON)
+			t.Fatalf("%s after %d: event %d is %.200s", id, pos, i, e.AppendJSON(nil))
 		}
 	}
 }

@@ -106,7 +106,7 @@ func aLongRunIsReadFromAnywhere(t *testing.T, log event.Log) {
 			}
 			for _, e := range page.Events {
 				if pos++; e.Seq != pos || e.Body != step(int(pos)) {
-					t.Fatalf("from %d: %s at %d", from, e.JSON, pos)
+					t.Fatalf("from %d: %s at %d", from, e.AppendJSON(nil), pos)
 				}
 			}
 			if len(page.Events) == 0 {

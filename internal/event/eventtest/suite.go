@@ -257,7 +257,7 @@ func theEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		CallID              string `json:"call_id"`
 		Seq, TS             int64
 	}
-	line := page.Events[0].JSON
+	line := page.Events[0].AppendJSON(nil)
 	if err := json.Unmarshal(line, &got); err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
