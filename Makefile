@@ -73,7 +73,7 @@ soak: ## load with faults for SOAK, two minutes unless set; the report goes to R
 	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench
-bench: ## CPU and memory beside the floor's, as docs/performance.md has them (BENCH=part of a row's name; QUICK=1 in a minute)
+bench: ## CPU and memory beside the floor's, as docs/internals/performance.md has them (BENCH=part of a row's name; QUICK=1 in a minute)
 	go run ./bench $(if $(QUICK),-quick) -row '$(BENCH)'
 
 .PHONY: bench-micro

@@ -12,7 +12,7 @@
 // slices: a busy machine disturbs both. Every answer is checked whole, and every request
 // to the model and the MCP server is counted; one too many, or too few, fails the run.
 //
-// docs/performance.md says how to read what it prints.
+// docs/internals/performance.md says how to read what it prints.
 package main
 
 import (
