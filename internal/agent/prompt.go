@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"text/template"
 	"time"
 
@@ -36,6 +37,14 @@ type Prompt struct {
 	template *template.Template
 	username string
 	location *time.Location
+	last     atomic.Pointer[systemPrompt]
+}
+
+// systemPrompt is what the template made of these.
+type systemPrompt struct {
+	second int64 // of Unix time; the template is told no smaller parts
+	tools  []mcp.Tool
+	text   string
 }
 
 // NewPrompt checks the template by executing it once.
@@ -73,8 +82,12 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// system is the prompt of a run that begins now.
+// system is the prompt of a run that begins now. Templates are slow, so those of one second
+// share what it makes of the same list of tools, which nobody writes to.
 func (p *Prompt) system(tools []mcp.Tool, now time.Time) (string, error) {
+	if l := p.last.Load(); l != nil && l.second == now.Unix() && len(l.tools) == len(tools) && (len(tools) == 0 || &l.tools[0] == &tools[0]) {
+		return l.text, nil
+	}
 	now = now.In(p.location)
 	var b strings.Builder
 	err := p.template.Execute(&b, map[string]any{
@@ -86,5 +99,6 @@ func (p *Prompt) system(tools []mcp.Tool, now time.Time) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("execute the system prompt: %w", err)
 	}
+	p.last.Store(&systemPrompt{now.Unix(), tools, b.String()})
 	return b.String(), nil
 }
