@@ -52,7 +52,7 @@ openapi-lint: ## lint api/openapi.yaml (needs Node)
 	npx --yes $(REDOCLY) lint api/openapi.yaml
 
 .PHONY: fuzz
-fuzz: ## every fuzz target for FUZZTIME
+fuzz: ## every fuzz target for FUZZTIME (10s, or a count such as 1000x)
 	@go list ./... | while read -r pkg; do \
 		go test -list '^Fuzz' $$pkg | grep '^Fuzz' | while read -r target; do \
 			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
