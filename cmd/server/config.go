@@ -153,7 +153,7 @@ type config struct {
 	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events and results that are kept in all; in memory an event counts twice, and each run 1 KiB besides. The runs that ended first go first.
+	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run. Runs that ended first are deleted first.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.

@@ -49,7 +49,7 @@ var nativeFormat = format{
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
-// encoder is a face's, with the state of one stream.
+// encoder writes the events of one stream in one API format, and keeps the state of that stream.
 type encoder interface {
 	Encode(event.Event) []sse.Frame
 	// TokenExpired tells that the stream ends here because the caller's token does.

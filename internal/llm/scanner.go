@@ -45,7 +45,7 @@ func (s *scanner) fail() bool {
 	return false
 }
 
-// mismatch skips a value of a type that its member should not have. null is no mismatch: it
+// mismatch skips a value of a type that its member should not have. null is not a mismatch: it
 // stands for a member that was not sent.
 func (s *scanner) mismatch(member string) {
 	if s.kind() != 'n' && s.wrong == nil {
@@ -163,7 +163,7 @@ func (s *scanner) integer(member string) (int64, bool) {
 	}
 	n, err := strconv.ParseInt(string(s.raw()), 10, 64)
 	if err != nil && s.wrong == nil && s.err == nil {
-		s.wrong = fmt.Errorf("%s is no integer", member)
+		s.wrong = fmt.Errorf("%s is not an integer", member)
 	}
 	return n, err == nil
 }

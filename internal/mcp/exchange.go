@@ -28,7 +28,7 @@ var errTimeout = errors.New("no answer in time")
 type exchangeKey struct{}
 
 // exchange is what the transport needs to know about one request of ours, and learns about
-// it: how long it has, what goes out with it, who hears what the server says meanwhile, and
+// it: how long it has, what goes out with it, who receives the server's notifications, and
 // whether it was sent. It travels in the request's context, which the SDK hands down to the
 // connection. The answer is not in it: that comes from the SDK.
 type exchange struct {
@@ -149,7 +149,7 @@ func meansLost(e *jsonrpc.Error) bool {
 	return false
 }
 
-// failure returns why a request of the exchange came to nothing. err is what the SDK says.
+// failure returns why a request of the exchange has no result. err is the SDK's error.
 func (x *exchange) failure(err error) *failure {
 	if x.ctx.Err() != nil {
 		return x.ended()

@@ -11,10 +11,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// rawPrefix stands before the names of MCP's methods towards the SDK, which has no other way
-// to give out a result as it was received. Its own types turn integers beyond 2^53 into
+// rawPrefix is put before the name of a method in calls of the SDK, because the SDK returns a
+// result as it was received only for methods that are not MCP's own. Its own types turn integers beyond 2^53 into
 // floats, refuse content types that they don't know and all tools of a page for one that is
-// bad, and it keeps lists for their ttlMs. The connection takes the prefix off (standardName).
+// bad, and it keeps lists for their ttlMs. The connection removes the prefix (standardName).
 // That the SDK decodes a result into this one costs some 0.5 ms of CPU per 100 kB.
 const rawPrefix = "answerd/"
 
@@ -76,7 +76,7 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 }
 
 // separateHandshake gives each request of a handshake an exchange of its own: a
-// server/discover that comes to nothing must not end the context of the initialize that the
+// server/discover that fails must not end the context of the initialize that the
 // SDK tries next. Why one failed is an error of the SDK's Connect. The session gets receive,
 // which answers requests of the server.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {

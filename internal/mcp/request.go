@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// inquiry sends one request of ours that is no tool call.
+// inquiry sends one request to a server that is not a tool call.
 type inquiry func(*exchange) (json.RawMessage, *failure)
 
 // request asks the server on a session, and returns the result as received.

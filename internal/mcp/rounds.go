@@ -19,8 +19,8 @@ const (
 	roundWait = 50 * time.Millisecond
 )
 
-// inputRequired is a result that is none yet: the server asks something, or only wants to be
-// asked again (2026-07-28 basic/utilities/mrtr).
+// inputRequired is a result that is not complete: the server asks something, or only wants
+// the request again (2026-07-28 basic/utilities/mrtr).
 type inputRequired struct {
 	ResultType string                  `json:"resultType"`
 	Requests   map[string]inputRequest `json:"inputRequests"`

@@ -32,7 +32,7 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
-// Invalid is a body that is no request, with everything that is wrong with it.
+// Invalid is the error for a body that is not a request. It lists everything that is wrong.
 type Invalid struct{ Errors []FieldError }
 
 func (e *Invalid) Error() string {

@@ -31,7 +31,7 @@ func AppendFrame(b []byte, e event.Event) []byte {
 	return append(b, "\n\n"...)
 }
 
-// ParsePosition reads what EventID returns. ok is false if it is no position.
+// ParsePosition reads what EventID returns. ok is false if id is not a position.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
