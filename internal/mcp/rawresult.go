@@ -91,8 +91,12 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 			// the handshake's time is for initialize.
 			deadline = time.Now().Add(whole.patience)
 		}
-		x := newExchange(ctx, whole.life, deadline)
+		// The end of the handshake must not cut an answered stream that is still read to its end,
+		// or its TCP connection is lost. So ctx ends x only until the answer is there.
+		x := newExchange(context.WithoutCancel(ctx), whole.life, deadline)
+		x.caller = ctx
 		defer x.finish()
+		defer context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })()
 		x.session, x.handshake = whole.session, true
 		x.renewed.Store(whole.renewed.Load()) // once in a handshake
 		x.session.shaking.Store(x)
