@@ -95,6 +95,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 	for _, code := range []int64{-32005, -32004, -32003, -32001, -32000, -32603, 7} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			for name, c := range clientsAnswered(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
+				c.Tools(t.Context()) // waits for the session
 				before := c.named("a").pool.current()
 				for range 2 {
 					_, err := c.Call(t.Context(), Call{Tool: "t"})
