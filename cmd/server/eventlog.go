@@ -86,7 +86,7 @@ func memoryShort(log event.Log) func() bool {
 	return func() bool {
 		short := memory.Short()
 		if short {
-			kept.Relieve()
+			kept.DropEndedRuns()
 		}
 		return short
 	}

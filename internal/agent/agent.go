@@ -223,7 +223,7 @@ func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (even
 	if r.IdempotencyKey == "" {
 		return event.Run{}, event.ErrNotFound
 	}
-	run, err := a.Log.Keyed(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, r.IdempotencyKey)
+	run, err := a.Log.RunByKey(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, r.IdempotencyKey)
 	if err == nil && run.Fingerprint != r.Fingerprint {
 		return event.Run{}, ErrKeyReused
 	}

@@ -46,8 +46,8 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 		}
 	}
 	for n, i := range asked {
-		switch err := a.Log.Give(ctx, run, i.ID, encodeInput(answers[n], by)); {
-		case errors.Is(err, event.ErrAnswered), errors.Is(err, event.ErrEnded):
+		switch err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], by)); {
+		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
 		case err != nil:
 			return fmt.Errorf("give an answer: %w", err)

@@ -44,7 +44,7 @@ func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 	default:
 		t.Error("readers are not told that it leaves")
 	}
-	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.Running {
+	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
 		t.Fatalf("%s, %v", r.Last.JSON, err)
 	}
 	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
@@ -178,7 +178,7 @@ func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range deaths - 1 { // the first one needs no note
-			if err := log.Note(t.Context(), run.ID, []byte("taken")); err != nil {
+			if err := log.AddNote(t.Context(), run.ID, []byte("taken")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -201,7 +201,7 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 		if err := log.Create(t.Context(), event.Run{ID: "run_a", Created: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		job, err := log.Hold(t.Context(), "run_a", []byte(request))
+		job, err := log.CreateJob(t.Context(), "run_a", []byte(request))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ func (r *run) hold(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
 	}
-	if r.job, err = r.agent.Log.Hold(ctx, r.ID, request); err != nil {
+	if r.job, err = r.agent.Log.CreateJob(ctx, r.ID, request); err != nil {
 		return fmt.Errorf("hold a run: %w", err)
 	}
 	r.inbox.listen()

@@ -153,8 +153,8 @@ func (i *interrupt) await(ctx context.Context, r *run) (verdict, error) {
 	if err := r.gone(); err != nil {
 		return verdict{}, err // and the question stays open
 	}
-	err := r.agent.Log.Give(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
-	if errors.Is(err, event.ErrAnswered) { // at the last moment
+	err := r.agent.Log.AddInput(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
+	if errors.Is(err, event.ErrDuplicateInput) { // at the last moment
 		select {
 		case v := <-i.answer:
 			return v, nil

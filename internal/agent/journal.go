@@ -27,7 +27,7 @@ func (r *run) note(ctx context.Context, words ...any) error {
 		return nil
 	}
 	text := strings.TrimSuffix(fmt.Sprintln(words...), "\n")
-	if err := r.agent.Log.Note(ctx, r.ID, []byte(text)); err != nil {
+	if err := r.agent.Log.AddNote(ctx, r.ID, []byte(text)); err != nil {
 		return fmt.Errorf("note %s: %w", words[0], err)
 	}
 	return nil

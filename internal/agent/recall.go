@@ -147,7 +147,7 @@ func (l *loop) withdraw(ctx context.Context, c *pastCall) error {
 	ctx = context.WithoutCancel(ctx)
 	for _, rec := range open {
 		// So that nobody is told that his answer was taken.
-		if err := l.agent.Log.Give(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrAnswered) {
+		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
 		if err := l.run.out.Append(ctx, newInterrupt(rec, nil).resolution(verdict{why: errWithdrawn})); err != nil {

@@ -89,7 +89,7 @@ func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool 
 		}
 		whole.WriteByte('}')
 		// Like its event, it outlives a turn that is given up.
-		err = a.Log.KeepResult(context.WithoutCancel(ctx), in.runID, in.CallID, whole.Bytes())
+		err = a.Log.SaveResult(context.WithoutCancel(ctx), in.runID, in.CallID, whole.Bytes())
 	}
 	if err != nil {
 		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", in.runID, "call_id", in.CallID, "bytes", res.Size(), "error", err)

@@ -317,4 +317,4 @@ func TestAFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
 // fullLog is a real log whose store of results fails.
 type fullLog struct{ event.Log }
 
-func (fullLog) KeepResult(context.Context, string, string, []byte) error { return event.ErrTooLarge }
+func (fullLog) SaveResult(context.Context, string, string, []byte) error { return event.ErrTooLarge }

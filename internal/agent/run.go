@@ -81,8 +81,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 		return nil
 	}
 	// Whoever executes the run from now on has to know.
-	err := a.Log.Give(ctx, id, event.CancelID, nil)
-	if errors.Is(err, event.ErrAnswered) || errors.Is(err, event.ErrEnded) {
+	err := a.Log.AddInput(ctx, id, event.CancelID, nil)
+	if errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) {
 		return nil
 	}
 	return err

@@ -53,11 +53,11 @@ func (c *chronicle) history() []act {
 	return slices.Clone(c.acts)
 }
 
-func (c *chronicle) Hold(ctx context.Context, run string, request []byte) (event.Job, error) {
+func (c *chronicle) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.request = request
-	return c.Memory.Hold(ctx, run, request)
+	return c.Memory.CreateJob(ctx, run, request)
 }
 
 func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
@@ -67,23 +67,23 @@ func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq i
 	return seq, err
 }
 
-func (c *chronicle) Note(ctx context.Context, run string, note []byte) error {
+func (c *chronicle) AddNote(ctx context.Context, run string, note []byte) error {
 	word, _, _ := strings.Cut(string(note), " ")
 	return c.did("note "+word,
-		func() error { return c.Memory.Note(ctx, run, note) },
-		func(ctx context.Context, log event.Log) error { return log.Note(ctx, run, note) })
+		func() error { return c.Memory.AddNote(ctx, run, note) },
+		func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run, note) })
 }
 
-func (c *chronicle) Give(ctx context.Context, run, id string, data []byte) error {
+func (c *chronicle) AddInput(ctx context.Context, run, id string, data []byte) error {
 	return c.did("give",
-		func() error { return c.Memory.Give(ctx, run, id, data) },
-		func(ctx context.Context, log event.Log) error { return log.Give(ctx, run, id, data) })
+		func() error { return c.Memory.AddInput(ctx, run, id, data) },
+		func(ctx context.Context, log event.Log) error { return log.AddInput(ctx, run, id, data) })
 }
 
-func (c *chronicle) KeepResult(ctx context.Context, run, call string, result []byte) error {
+func (c *chronicle) SaveResult(ctx context.Context, run, call string, result []byte) error {
 	return c.did("keep",
-		func() error { return c.Memory.KeepResult(ctx, run, call, result) },
-		func(ctx context.Context, log event.Log) error { return log.KeepResult(ctx, run, call, result) })
+		func() error { return c.Memory.SaveResult(ctx, run, call, result) },
+		func(ctx context.Context, log event.Log) error { return log.SaveResult(ctx, run, call, result) })
 }
 
 // diedAfter is the log of a process that died after so many acts.
@@ -93,7 +93,7 @@ func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	if err := log.Create(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	job, err := log.Hold(t.Context(), r.ID, c.request)
+	job, err := log.CreateJob(t.Context(), r.ID, c.request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestAYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 	if _, err := log.Append(t.Context(), run.ID, event.Start{Question: "?"}); err != nil {
 		t.Fatal(err)
 	}
-	job, err := log.Hold(t.Context(), run.ID, []byte(`{"request":{"question":"?"}}`))
+	job, err := log.CreateJob(t.Context(), run.ID, []byte(`{"request":{"question":"?"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func (a *Agent) abandon(r *run) {
 	a.runs.Add(1) // beside that of the run
 	a.mu.Unlock()
 	defer a.runs.Done()
-	read := a.Durable && a.Log.ReadElsewhere(r.ctx, r.ID)
+	read := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] != r || r.timer == nil {

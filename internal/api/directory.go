@@ -13,7 +13,7 @@ import (
 )
 
 // statuses are those that a list can be narrowed to.
-var statuses = []event.Status{event.Running, event.WaitsForUser, event.Completed, event.Failed, event.WasCancelled}
+var statuses = []event.Status{event.StatusRunning, event.StatusSuspended, event.StatusCompleted, event.StatusFailed, event.StatusCancelled}
 
 // list is GET /runs: the caller's runs, the newest first, a page at a time.
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
@@ -36,7 +36,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 		f.Limit = n
 	}
 	page, err := h.Log.Runs(r.Context(), f)
-	if errors.Is(err, event.ErrNoPosition) {
+	if errors.Is(err, event.ErrInvalidPosition) {
 		return newProblem("invalid_request", "The parameter before is not where a page ended.")
 	}
 	if err != nil {

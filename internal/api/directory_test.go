@@ -111,7 +111,7 @@ func TestReadersOfARunThatIsHandedOverAreCut(t *testing.T) {
 	if cut == nil {
 		t.Error("the stream ended as if that were all")
 	}
-	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Status() != event.Running {
+	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
 		t.Errorf("%s, %v", r.Last.JSON, err)
 	}
 }

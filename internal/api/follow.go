@@ -176,7 +176,7 @@ func (s *stream) pass(ctx context.Context) (page event.Page, there bool) {
 				written = true
 			}
 		}
-		if !page.Cut || written {
+		if !page.HasNext || written {
 			return page, len(s.buf) == 0 || s.flush()
 		}
 	}

@@ -162,7 +162,7 @@ func problemOf(err error) (p *problem, known bool) {
 		p = newProblem("gone", "This part of the run is no longer kept.")
 	case errors.Is(err, event.ErrUnavailable):
 		p = newProblem("overloaded", "The event log cannot be reached at the moment.").retryAfter()
-	case errors.Is(err, event.ErrNoPosition):
+	case errors.Is(err, event.ErrInvalidPosition):
 		p = newProblem("invalid_request", "This is not a position of the run.")
 	default:
 		return newProblem("internal", "Something went wrong inside the service."), false

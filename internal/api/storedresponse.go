@@ -74,7 +74,7 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 		return notThere(err, "response_id")
 	}
 	run := s.run
-	if run.Status() == event.WaitsForUser {
+	if run.Status() == event.StatusSuspended {
 		if run, err = h.stop(r, run.ID); err != nil && !errors.Is(err, errGone) {
 			return err
 		}

@@ -20,7 +20,7 @@ func owner(r *http.Request) event.Owner {
 // waiting finds the caller's run of a thread that waits for what asks tells, and what of
 // that it is. There is nothing of it if no run does.
 func (h *Handler) waiting(r *http.Request, thread string, asks func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Status: event.WaitsForUser, Limit: event.MaxPage})
+	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
 	if err != nil {
 		return event.Run{}, nil, err
 	}

@@ -51,5 +51,5 @@ func (t *told) missed(run event.Run, now time.Time) bool {
 	if whole, known := t.whole[run.ID]; known {
 		return !whole
 	}
-	return run.Status() != event.WasCancelled && now.Sub(time.UnixMilli(run.Last.Time)) < recently
+	return run.Status() != event.StatusCancelled && now.Sub(time.UnixMilli(run.Last.Time)) < recently
 }

@@ -130,7 +130,7 @@ func (h *Handler) uiStop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	for _, status := range []event.Status{event.Running, event.WaitsForUser} {
+	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Status: status, Limit: event.MaxPage})
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ func TestOnlyDeltasOfOnePartAreJoined(t *testing.T) {
 		{ToolCallArgs{call, "a"}, ToolCallArgs{call, "b"}, ToolCallArgs{call, "ab"}},
 		{ToolCallArgs{call, "a"}, ToolCallArgs{Call{CallID: "d"}, "b"}, nil},
 	} {
-		if got, ok := Join(c.a, c.b); got != c.want || ok != (c.want != nil) {
+		if got, ok := JoinDeltas(c.a, c.b); got != c.want || ok != (c.want != nil) {
 			t.Errorf("%v and %v: %v, %v", c.a, c.b, got, ok)
 		}
 	}

@@ -1,8 +1,8 @@
 package event
 
-// Join returns one delta that says what a and then b say, where both are deltas of the
+// JoinDeltas returns one delta that says what a and then b say, where both are deltas of the
 // same part or call. A nil a is b alone.
-func Join(a, b Body) (joined Body, ok bool) {
+func JoinDeltas(a, b Body) (joined Body, ok bool) {
 	switch b := b.(type) {
 	case TextDelta:
 		if a == nil {
@@ -29,8 +29,8 @@ func Join(a, b Body) (joined Body, ok bool) {
 	return nil, false
 }
 
-// Size returns about how long a delta's own fields are as JSON, in bytes; 0 for other bodies.
-func Size(b Body) int {
+// DeltaSize returns about how long a delta's own fields are as JSON, in bytes; 0 for other bodies.
+func DeltaSize(b Body) int {
 	switch b := b.(type) {
 	case TextDelta:
 		return b.size()

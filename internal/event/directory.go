@@ -7,26 +7,26 @@ type Status string
 
 // All there are.
 const (
-	Running      Status = "running"
-	WaitsForUser Status = "suspended"
-	Completed    Status = "completed"
-	Failed       Status = "failed"
-	WasCancelled Status = "cancelled"
+	StatusRunning   Status = "running"
+	StatusSuspended Status = "suspended"
+	StatusCompleted Status = "completed"
+	StatusFailed    Status = "failed"
+	StatusCancelled Status = "cancelled"
 )
 
 // Status is the run's, by its newest event.
 func (r Run) Status() Status {
 	switch r.Last.Body.(type) {
 	case Suspended:
-		return WaitsForUser
+		return StatusSuspended
 	case FinalAnswer:
-		return Completed
+		return StatusCompleted
 	case RunError:
-		return Failed
+		return StatusFailed
 	case Cancelled:
-		return WasCancelled
+		return StatusCancelled
 	}
-	return Running
+	return StatusRunning
 }
 
 // Filter chooses runs of one owner.
@@ -57,12 +57,12 @@ type RunPage struct {
 
 // Directory is the part of a log that knows runs by more than their id.
 type Directory interface {
-	// Runs lists an owner's runs that are kept. ErrNoPosition if Before is no page's
+	// Runs lists an owner's runs that are kept. ErrInvalidPosition if Before is no page's
 	// end.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
-	// Keyed returns the run that an owner's key stands for, with its Fingerprint, or
+	// RunByKey returns the run that an owner's key stands for, with its Fingerprint, or
 	// ErrNotFound.
-	Keyed(ctx context.Context, owner Owner, key string) (Run, error)
+	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete forgets a run: its events, results, inputs, job and key. From then on it
 	// is ErrGone, and so is appending to it.
 	Delete(ctx context.Context, run string) error

@@ -8,7 +8,7 @@ import (
 // Jobs is the part of a log that says which process executes a run. A run that is
 // never held has no job, and is executed by whoever created it.
 //
-//	job, err := log.Hold(ctx, run.ID, request) // after Create and the start event
+//	job, err := log.CreateJob(ctx, run.ID, request) // after Create and the start event
 //
 //	job, err := log.Claim(ctx) // what others gave up, or lost; and what was woken
 //	w, err := ResumeWriter(ctx, log, job.Run())
@@ -17,10 +17,10 @@ import (
 // its jobs are claimed elsewhere within seconds, where the log is shared. Stop claiming
 // before you Release for others: a claim under way would take the job right back.
 type Jobs interface {
-	// Hold makes the job of a run that this process created. request is whatever
+	// CreateJob makes the job of a run that this process created. request is whatever
 	// another process needs to go on; it means nothing to the log. ErrFenced if the
 	// run is written elsewhere, ErrTooLarge beyond MaxResult.
-	Hold(ctx context.Context, run string, request []byte) (Job, error)
+	CreateJob(ctx context.Context, run string, request []byte) (Job, error)
 	// Claim waits for a run that is to be executed and that nobody executes, and makes
 	// this process its one writer. It returns ctx's cause when ctx ends. Several claims at a
 	// time get different runs.
@@ -31,7 +31,7 @@ type Jobs interface {
 // writer. Exactly one of Done, Release and Park ends it.
 type Job interface {
 	Run() string
-	Request() []byte // what Hold was given; shared, not to be changed
+	Request() []byte // what CreateJob was given; shared, not to be changed
 	// Attempt counts the times that the run was taken up, from 1.
 	Attempt() int
 	// Lost is closed when another process has taken the run: no event of this one's is
@@ -65,17 +65,17 @@ type InputPage struct {
 // Inbox is the part of a log that takes answers and requests to a run's executor,
 // wherever both are.
 type Inbox interface {
-	// Give adds an input to a run, and wakes it if it is parked. The first of an id
-	// wins, on any process: the others are ErrAnswered. ErrEnded after the terminal
-	// event, ErrNotFound where id is not a Token, ErrTooLarge beyond MaxResult.
-	Give(ctx context.Context, run, id string, data []byte) error
+	// AddInput adds an input to a run, and wakes it if it is parked. The first of an id
+	// wins, on any process: the others are ErrDuplicateInput. ErrEnded after the terminal
+	// event, ErrNotFound where id is not a ValidID, ErrTooLarge beyond MaxResult.
+	AddInput(ctx context.Context, run, id string, data []byte) error
 	// Inputs returns the inputs of a run after a position, 0 being before the first.
 	Inputs(ctx context.Context, run string, after int64) (InputPage, error)
 }
 
-// Token reports whether s can be a name inside a log: 1 to 64 of A–Z, a–z, 0–9, _ and -.
+// ValidID reports whether s can be a name inside a log: 1 to 64 of A–Z, a–z, 0–9, _ and -.
 // The ids that answerd makes are tokens.
-func Token(s string) bool {
+func ValidID(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false
 	}

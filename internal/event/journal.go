@@ -14,10 +14,10 @@ type Note struct {
 
 // Journal is the part of a log that has what a run's executor did and no event says.
 type Journal interface {
-	// Note keeps a note behind the newest event of a run, before it returns. It fails
+	// AddNote keeps a note behind the newest event of a run, before it returns. It fails
 	// as Append does, so that a process which was replaced never notes what it is about
 	// to do; ErrTooLarge beyond MaxNote. The bytes are the log's own from now on.
-	Note(ctx context.Context, run string, note []byte) error
+	AddNote(ctx context.Context, run string, note []byte) error
 	// Notes returns the notes of a run in order, as far as they are kept.
 	Notes(ctx context.Context, run string) ([]Note, error)
 }

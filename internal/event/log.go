@@ -15,16 +15,16 @@ var (
 	ErrGone = errors.New("no longer kept")
 	// ErrLost: the run was one of a process that has ended, and of a log that ended with it.
 	ErrLost = errors.New("the run was lost with its process")
-	// ErrNoPosition: the run never reached that position.
-	ErrNoPosition = errors.New("not a position of this run")
+	// ErrInvalidPosition: the run never reached that position.
+	ErrInvalidPosition = errors.New("not a position of this run")
 	// ErrEnded: the run has its terminal event; nothing may follow it.
 	ErrEnded = errors.New("the run has ended")
 	// ErrExists: a run with this id was created before.
 	ErrExists = errors.New("the run exists already")
 	// ErrFenced: another process is the run's writer.
 	ErrFenced = errors.New("the run is written elsewhere")
-	// ErrAnswered: an input of this id was given before.
-	ErrAnswered = errors.New("this input was given before")
+	// ErrDuplicateInput: an input of this id was given before.
+	ErrDuplicateInput = errors.New("this input was given before")
 	// ErrUnavailable: the log cannot be reached, or did not acknowledge in time.
 	ErrUnavailable = errors.New("the log is not available")
 	// ErrTooLarge: a result is longer than MaxResult.
@@ -64,9 +64,9 @@ type Run struct {
 
 // Page is what comes after a position.
 type Page struct {
-	Events []Event // in order, the first one right after the position; shared, not to be changed
-	Ended  bool    // the last event of Events, or the position itself, is the terminal one
-	Cut    bool    // the log has the event after these already, where it can tell at no cost
+	Events  []Event // in order, the first one right after the position; shared, not to be changed
+	Ended   bool    // the last event of Events, or the position itself, is the terminal one
+	HasNext bool    // the log has the event after these already, where it can tell at no cost
 	// More is closed when there is more to read, or when it is time to ask again. It
 	// is nil when Ended is set or Events is not empty: then there is more to do first.
 	More <-chan struct{}
@@ -85,9 +85,9 @@ func (e *KeyError) Error() string { return "the key stands for another run" }
 // One Writer appends to a run; reading goes on at the same time, from any number of
 // goroutines. No method waits for a reader. A log in this process answers at once; one
 // beyond a network takes its ctx, and some seconds at most, 30 for Append, before it
-// says ErrUnavailable. A run's id that is not a Token is ErrNotFound everywhere.
+// says ErrUnavailable. A run's id that is not a ValidID is ErrNotFound everywhere.
 type Log interface {
-	// NewID makes an id for a run: a Token that nobody can guess. By it, a log that does not
+	// NewID makes an id for a run: a ValidID that nobody can guess. By it, a log that does not
 	// outlive its process knows the runs of others for what they are: ErrLost.
 	NewID() string
 	// Create makes a run without events, which this process may append to. ErrExists
@@ -95,25 +95,25 @@ type Log interface {
 	Create(ctx context.Context, r Run) error
 	// Append adds an event to a run and returns its number. The event is kept and
 	// readable before Append returns, except that a durable log may hold a delta of
-	// text, reasoning or arguments back for MaxHold, to join it with the next ones into one
+	// text, reasoning or arguments back for MaxDeltaDelay, to join it with the next ones into one
 	// event; whatever else follows, follows it. ErrEnded after the terminal event,
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
 	// After returns events that follow seq, 0 being the position before the first; not
 	// always all of them, but the next ones. It does not wait for events that are yet to come. ErrGone if those
-	// that follow are no longer all kept, ErrNoPosition if seq is negative or the run
+	// that follow are no longer all kept, ErrInvalidPosition if seq is negative or the run
 	// has not come that far.
 	After(ctx context.Context, run string, seq int64) (Page, error)
 	// Run returns what is known of a run. With ErrGone it still tells the owner,
 	// so that others are told nothing.
 	Run(ctx context.Context, id string) (Run, error)
-	// KeepResult keeps the whole result of a call, which may be too large for an event,
+	// SaveResult keeps the whole result of a call, which may be too large for an event,
 	// as long as the events of the run. The bytes mean nothing to the log, are its own
-	// from now on, and may be readable before KeepResult returns. For a call that has
+	// from now on, and may be readable before SaveResult returns. For a call that has
 	// one already the newer one counts: a run that was taken over may repeat a call.
 	// ErrTooLarge beyond MaxResult, ErrNotFound, ErrGone, ErrEnded after the terminal
 	// event. A log that is full may give up results before events.
-	KeepResult(ctx context.Context, run, call string, result []byte) error
+	SaveResult(ctx context.Context, run, call string, result []byte) error
 	// Result returns what was kept for a call; it is shared, not to be changed.
 	// ErrNotFound if nothing was, ErrGone if it or the run is no longer kept.
 	Result(ctx context.Context, run, call string) ([]byte, error)
@@ -123,14 +123,14 @@ type Log interface {
 	Journal
 	Directory
 
-	// ReadElsewhere reports whether another process has a reader of the run that waits
+	// HasRemoteReader reports whether another process has a reader of the run that waits
 	// for more, or had one some seconds ago. It takes some seconds at most; whom it
 	// cannot ask does not count.
-	ReadElsewhere(ctx context.Context, run string) bool
+	HasRemoteReader(ctx context.Context, run string) bool
 
 	// Ready says why the log cannot be used at the moment, nil if it can.
 	Ready(ctx context.Context) error
 }
 
-// MaxHold bounds how long a log may keep a delta to itself.
-const MaxHold = 50 * time.Millisecond
+// MaxDeltaDelay bounds how long a log may keep a delta to itself.
+const MaxDeltaDelay = 50 * time.Millisecond

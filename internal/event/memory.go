@@ -23,7 +23,7 @@ const eventOverhead = 128
 // and that of a delta once.
 func (e Event) size() int64 {
 	if e.JSON == nil {
-		return int64(Size(e.Body)) + eventOverhead
+		return int64(DeltaSize(e.Body)) + eventOverhead
 	}
 	return 2*int64(len(e.JSON)) + eventOverhead
 }
@@ -101,7 +101,7 @@ func NewMemory(o MemoryOptions) *Memory {
 // Create implements Log. It is also where runs past their retention go: a log to
 // which nothing is added needs no room.
 func (m *Memory) Create(_ context.Context, r Run) error {
-	if !Token(r.ID) {
+	if !ValidID(r.ID) {
 		return ErrNotFound
 	}
 	m.mu.Lock()
@@ -152,7 +152,7 @@ func (r *memoryRun) append(b Body) (seq, size int64, err error) {
 	// asleep goes unnoticed.
 	now := r.began.Add(time.Since(r.began))
 	e := Event{RunID: r.run.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
-	if Size(b) == 0 { // readers encode a delta
+	if DeltaSize(b) == 0 { // readers encode a delta
 		if e, err = Encode(e.RunID, e.Seq, e.Time, b); err != nil {
 			return 0, 0, err
 		}
@@ -223,11 +223,11 @@ func (r *memoryRun) trim(want int64) (freed int64) {
 // relieveEvery is how long a relief is given time to be felt: until something is collected.
 const relieveEvery = 2 * time.Second
 
-// Relieve gives up a quarter of the runs that have ended, those that ended first, at most
+// DropEndedRuns gives up a quarter of the runs that have ended, those that ended first, at most
 // every two seconds. It is for a process short of memory: runs that begin are worth more
 // than runs that may be read again, and without it the log would keep them away for the
 // whole of its retention.
-func (m *Memory) Relieve() {
+func (m *Memory) DropEndedRuns() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := time.Now(); now.Sub(m.relieved) >= relieveEvery {
@@ -272,14 +272,14 @@ func (m *Memory) After(_ context.Context, run string, seq int64) (Page, error) {
 	case m.expired(r):
 		return Page{}, ErrGone
 	case seq < 0 || behind < 0:
-		return Page{}, ErrNoPosition
+		return Page{}, ErrInvalidPosition
 	case behind > int64(len(r.events)):
 		return Page{}, ErrGone
 	}
 	rest := r.events[len(r.events)-int(behind):]
 	n := min(len(rest), pageLen)
 	cut := n < len(rest)
-	p := Page{Events: rest[:n:n], Ended: !r.ended.IsZero() && !cut, Cut: cut}
+	p := Page{Events: rest[:n:n], Ended: !r.ended.IsZero() && !cut, HasNext: cut}
 	if !p.Ended && n == 0 {
 		if r.more == nil {
 			r.more = make(chan struct{})
@@ -325,8 +325,8 @@ func (r *memoryRun) newestLocked() (newest Event) {
 // Ready implements Log.
 func (m *Memory) Ready(context.Context) error { return nil }
 
-// ReadElsewhere implements Log: there is no other process.
-func (m *Memory) ReadElsewhere(context.Context, string) bool { return false }
+// HasRemoteReader implements Log: there is no other process.
+func (m *Memory) HasRemoteReader(context.Context, string) bool { return false }
 
 // expired tells of a run whose time is over, buried already or not. r.mu is held.
 func (m *Memory) expired(r *memoryRun) bool {

@@ -126,8 +126,8 @@ func TestEveryPositionReadsTheSameWhateverWasDropped(t *testing.T) {
 						t.Fatalf("number %d: %+v", pos, e)
 					}
 				}
-				if page.Cut != (pos < 301) {
-					t.Fatalf("after %d: cut %v", pos, page.Cut)
+				if page.HasNext != (pos < 301) {
+					t.Fatalf("after %d: cut %v", pos, page.HasNext)
 				}
 				kept++
 			}
@@ -147,8 +147,8 @@ func TestAReliefGivesUpTheRunsThatEndedFirst(t *testing.T) {
 			newRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{})
 		}
 		for _, left := range []int{6, 4, 3, 2, 1, 0, 0} {
-			log.Relieve()
-			log.Relieve() // which is too soon
+			log.DropEndedRuns()
+			log.DropEndedRuns() // which is too soon
 			for i := range 8 {
 				if _, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); errors.Is(err, event.ErrGone) != (i < 8-left) {
 					t.Errorf("%d should be left, run %d: %v", left, i, err)
@@ -175,7 +175,7 @@ func TestResultsGoWithTheirRun(t *testing.T) {
 			if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrGone) {
 				t.Errorf("%s: %v", when, err)
 			}
-			if err := log.KeepResult(t.Context(), "run_a", "call_1", nil); !errors.Is(err, event.ErrGone) {
+			if err := log.SaveResult(t.Context(), "run_a", "call_1", nil); !errors.Is(err, event.ErrGone) {
 				t.Errorf("%s: keep: %v", when, err)
 			}
 			newRun(t, log, "run_"+when, event.Start{})
@@ -206,7 +206,7 @@ func TestResultsCountAndGoBeforeTheEventsOfALiveRun(t *testing.T) {
 
 func keepResult(t *testing.T, log event.Log, run, call string, size int) {
 	t.Helper()
-	if err := log.KeepResult(t.Context(), run, call, make([]byte, size)); err != nil {
+	if err := log.SaveResult(t.Context(), run, call, make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -371,7 +371,7 @@ func TestARunOfAnotherProcessIsLost(t *testing.T) {
 	earlier, log := event.NewMemory(event.MemoryOptions{}), event.NewMemory(event.MemoryOptions{})
 	for range 100 {
 		id, mine := earlier.NewID(), log.NewID()
-		if !event.Token(id) || id == earlier.NewID() || len(id) != len(mine) {
+		if !event.ValidID(id) || id == earlier.NewID() || len(id) != len(mine) {
 			t.Fatalf("id %s", id)
 		}
 		if _, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrLost) {

@@ -14,7 +14,7 @@ func (m *Memory) Runs(_ context.Context, f Filter) (RunPage, error) {
 	if f.Before != "" {
 		n, err := strconv.ParseInt(f.Before, 36, 64)
 		if err != nil || n < 1 {
-			return RunPage{}, ErrNoPosition
+			return RunPage{}, ErrInvalidPosition
 		}
 		before = n
 	}
@@ -48,8 +48,8 @@ func (r *memoryRun) snapshot(m *Memory) (Run, bool) {
 	return r.recordLocked(), !m.expired(r)
 }
 
-// Keyed implements Directory.
-func (m *Memory) Keyed(_ context.Context, owner Owner, key string) (Run, error) {
+// RunByKey implements Directory.
+func (m *Memory) RunByKey(_ context.Context, owner Owner, key string) (Run, error) {
 	m.mu.RLock()
 	r := m.keys[ownedKey{owner, key}]
 	m.mu.RUnlock()

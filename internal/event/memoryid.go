@@ -19,5 +19,5 @@ func (m *Memory) NewID() string {
 // isForeign reports whether an id looks like one that another process made.
 func (m *Memory) isForeign(id string) bool {
 	name, ok := strings.CutPrefix(id, idPrefix)
-	return ok && Token(id) && len(name) == idLength && name == strings.ToLower(name) && !strings.HasSuffix(name, m.mark)
+	return ok && ValidID(id) && len(name) == idLength && name == strings.ToLower(name) && !strings.HasSuffix(name, m.mark)
 }

@@ -8,9 +8,9 @@ type memoryInbox struct {
 	more   chan struct{}
 }
 
-// Give implements Inbox.
-func (m *Memory) Give(_ context.Context, run, id string, data []byte) error {
-	if !Token(id) {
+// AddInput implements Inbox.
+func (m *Memory) AddInput(_ context.Context, run, id string, data []byte) error {
+	if !ValidID(id) {
 		return ErrNotFound
 	}
 	if len(data) > MaxResult {
@@ -44,7 +44,7 @@ func (r *memoryRun) give(m *Memory, id string, data []byte, size int64) (woken *
 	}
 	for _, in := range r.inbox.inputs {
 		if in.ID == id {
-			return nil, ErrAnswered
+			return nil, ErrDuplicateInput
 		}
 	}
 	r.inbox.inputs = append(r.inbox.inputs, Input{ID: id, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
@@ -66,7 +66,7 @@ func (m *Memory) Inputs(_ context.Context, run string, after int64) (InputPage, 
 	case m.expired(r):
 		return InputPage{}, ErrGone
 	case after < 0:
-		return InputPage{}, ErrNoPosition
+		return InputPage{}, ErrInvalidPosition
 	case after < n:
 		return InputPage{Inputs: r.inbox.inputs[after:n:n]}, nil
 	}

@@ -27,8 +27,8 @@ type memoryJob struct {
 	attempt int
 }
 
-// Hold implements Jobs.
-func (m *Memory) Hold(_ context.Context, run string, request []byte) (Job, error) {
+// CreateJob implements Jobs.
+func (m *Memory) CreateJob(_ context.Context, run string, request []byte) (Job, error) {
 	if len(request) > MaxResult {
 		return nil, ErrTooLarge
 	}

@@ -2,8 +2,8 @@ package event
 
 import "context"
 
-// Note implements Journal.
-func (m *Memory) Note(_ context.Context, run string, note []byte) error {
+// AddNote implements Journal.
+func (m *Memory) AddNote(_ context.Context, run string, note []byte) error {
 	if len(note) > MaxNote {
 		return ErrTooLarge
 	}

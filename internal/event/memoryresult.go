@@ -35,8 +35,8 @@ func (k *keptResults) drop(want int64) (freed int64) {
 	return freed
 }
 
-// KeepResult implements Log.
-func (m *Memory) KeepResult(_ context.Context, run, call string, result []byte) error {
+// SaveResult implements Log.
+func (m *Memory) SaveResult(_ context.Context, run, call string, result []byte) error {
 	if len(result) > MaxResult {
 		return ErrTooLarge
 	}

@@ -35,7 +35,7 @@ func TestARunThatIsDeletedAsItEndsTakesNoOthersKey(t *testing.T) {
 		if err := log.Create(t.Context(), Run{ID: "run_c"}); err != nil { // which buries what has ended
 			t.Fatal(err)
 		}
-		if got, err := log.Keyed(t.Context(), Owner{}, "k"); err != nil || got.ID != "run_b" {
+		if got, err := log.RunByKey(t.Context(), Owner{}, "k"); err != nil || got.ID != "run_b" {
 			t.Errorf("%q, %v", got.ID, err)
 		}
 		if _, err := log.Run(t.Context(), "run_a"); !errors.Is(err, ErrGone) {

@@ -69,9 +69,9 @@ func runsAreListedByOwner(t *testing.T, log event.Log) {
 		{"all", event.Filter{Owner: ada}, want},
 		{"small pages", event.Filter{Owner: ada, Limit: 7}, want},
 		{"a thread", event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)},
-		{"completed", event.Filter{Owner: ada, Status: event.Completed, Limit: 2}, every(5, 0)},
-		{"suspended", event.Filter{Owner: ada, Status: event.WaitsForUser}, every(5, 1)},
-		{"failed", event.Filter{Owner: ada, Status: event.Failed}, nil},
+		{"completed", event.Filter{Owner: ada, Status: event.StatusCompleted, Limit: 2}, every(5, 0)},
+		{"suspended", event.Filter{Owner: ada, Status: event.StatusSuspended}, every(5, 1)},
+		{"failed", event.Filter{Owner: ada, Status: event.StatusFailed}, nil},
 		{"nobody", event.Filter{Owner: event.Owner{Subject: "ada"}}, nil},
 	} {
 		if got := list(t, log, c.filter); !slices.Equal(got, c.want) {
@@ -79,10 +79,10 @@ func runsAreListedByOwner(t *testing.T, log event.Log) {
 		}
 	}
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
-	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.Running || page.Runs[0].Created.IsZero() {
+	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() {
 		t.Errorf("page %+v, %v", page, err)
 	}
-	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrNoPosition) {
+	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("from nowhere: %v", err)
 	}
 }
@@ -119,13 +119,13 @@ func aDeletedRunIsGone(t *testing.T, log event.Log) {
 		if _, err := log.Inputs(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
 			t.Errorf("inputs: %v", err)
 		}
-		if err := log.Give(t.Context(), id, "int_2", nil); !errors.Is(err, event.ErrGone) {
+		if err := log.AddInput(t.Context(), id, "int_2", nil); !errors.Is(err, event.ErrGone) {
 			t.Errorf("give: %v", err)
 		}
 		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrExists) {
 			t.Errorf("the id again: %v", err)
 		}
-		if _, err := log.Keyed(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
+		if _, err := log.RunByKey(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("its key: %v", err)
 		}
 		if err := log.Create(t.Context(), event.Run{ID: id + "_again", Owner: ada, Key: id, Created: time.Now()}); err != nil {
@@ -172,10 +172,10 @@ func aKeyStandsForOneRun(t *testing.T, log event.Log) {
 	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
 		t.Errorf("runs %v", got)
 	}
-	if r, err := log.Keyed(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
+	if r, err := log.RunByKey(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
 		t.Errorf("keyed %+v, %v", r, err)
 	}
-	if _, err := log.Keyed(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.RunByKey(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("an unknown key: %v", err)
 	}
 	var used *event.KeyError

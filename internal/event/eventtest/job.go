@@ -40,7 +40,7 @@ func noClaim(t *testing.T, log event.Log) {
 
 func hold(t *testing.T, log event.Log, run string) event.Job {
 	t.Helper()
-	job, err := log.Hold(t.Context(), run, []byte("what "+run+" was asked"))
+	job, err := log.CreateJob(t.Context(), run, []byte("what "+run+" was asked"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func aHeldRunIsNobodyElses(t *testing.T, log event.Log) {
 	if job.Run() != "run_a" || job.Attempt() != 1 || string(job.Request()) != "what run_a was asked" {
 		t.Errorf("job of %s, attempt %d, %q", job.Run(), job.Attempt(), job.Request())
 	}
-	if _, err := log.Hold(t.Context(), "run_a", nil); !errors.Is(err, event.ErrFenced) {
+	if _, err := log.CreateJob(t.Context(), "run_a", nil); !errors.Is(err, event.ErrFenced) {
 		t.Errorf("hold it twice: %v", err)
 	}
 	noClaim(t, log)
@@ -63,14 +63,14 @@ func aHeldRunIsNobodyElses(t *testing.T, log event.Log) {
 		t.Fatal(err)
 	}
 	noClaim(t, log)
-	if _, err := log.Hold(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
+	if _, err := log.CreateJob(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
 		t.Errorf("hold a run that has ended: %v", err)
 	}
-	if _, err := log.Hold(t.Context(), "run_b", nil); !errors.Is(err, event.ErrNotFound) {
+	if _, err := log.CreateJob(t.Context(), "run_b", nil); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("hold an unknown run: %v", err)
 	}
 	create(t, log, "run_c")
-	if _, err := log.Hold(t.Context(), "run_c", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
+	if _, err := log.CreateJob(t.Context(), "run_c", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
 		t.Errorf("hold with too much: %v", err)
 	}
 }
@@ -219,7 +219,7 @@ func aParkedRunWakesWhenItsTimeComes(t *testing.T, log event.Log) {
 
 func give(t *testing.T, log event.Log, run, id, data string) {
 	t.Helper()
-	if err := log.Give(t.Context(), run, id, []byte(data)); err != nil {
+	if err := log.AddInput(t.Context(), run, id, []byte(data)); err != nil {
 		t.Fatalf("give %s to %s: %v", id, run, err)
 	}
 }
@@ -229,7 +229,7 @@ func theFirstAnswerWins(t *testing.T, log event.Log) {
 	create(t, log, "run_b")
 	won := make(chan error, 8)
 	for range cap(won) {
-		go func() { won <- log.Give(t.Context(), "run_a", "int_1", []byte("mine")) }()
+		go func() { won <- log.AddInput(t.Context(), "run_a", "int_1", []byte("mine")) }()
 	}
 	var errs []error
 	for range cap(won) {
@@ -239,7 +239,7 @@ func theFirstAnswerWins(t *testing.T, log event.Log) {
 	for _, err := range errs {
 		if err == nil {
 			wins++
-		} else if !errors.Is(err, event.ErrAnswered) {
+		} else if !errors.Is(err, event.ErrDuplicateInput) {
 			t.Errorf("one that did not win: %v", err)
 		}
 	}
@@ -248,15 +248,15 @@ func theFirstAnswerWins(t *testing.T, log event.Log) {
 	}
 	give(t, log, "run_b", "int_1", "another run's")
 	for _, id := range []string{"", "a.b", "*", ">", "a b", "é"} {
-		if err := log.Give(t.Context(), "run_a", id, nil); !errors.Is(err, event.ErrNotFound) {
+		if err := log.AddInput(t.Context(), "run_a", id, nil); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("give %q: %v", id, err)
 		}
 	}
-	if err := log.Give(t.Context(), "run_c", "int_1", nil); !errors.Is(err, event.ErrNotFound) {
+	if err := log.AddInput(t.Context(), "run_c", "int_1", nil); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("give to an unknown run: %v", err)
 	}
 	add(t, log, "run_a", event.Cancelled{})
-	if err := log.Give(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrEnded) {
+	if err := log.AddInput(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrEnded) {
 		t.Errorf("cancel a run that has ended: %v", err)
 	}
 }
@@ -272,7 +272,7 @@ func inputsComeInOrderAndWakeWhoWaits(t *testing.T, log event.Log) {
 	defer giver.Wait()
 	giver.Go(func() {
 		for _, id := range []string{"int_1", "int_2", event.CancelID} {
-			if err := log.Give(t.Context(), "run_a", id, []byte(id)); err != nil {
+			if err := log.AddInput(t.Context(), "run_a", id, []byte(id)); err != nil {
 				t.Errorf("give %s: %v", id, err)
 			}
 		}
@@ -294,7 +294,7 @@ func inputsComeInOrderAndWakeWhoWaits(t *testing.T, log event.Log) {
 	if !slices.Equal(got, []string{"int_1", "int_2", event.CancelID}) {
 		t.Errorf("inputs %v", got)
 	}
-	if _, err := log.Inputs(t.Context(), "run_a", -1); !errors.Is(err, event.ErrNoPosition) {
+	if _, err := log.Inputs(t.Context(), "run_a", -1); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("after -1: %v", err)
 	}
 	if _, err := log.Inputs(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {

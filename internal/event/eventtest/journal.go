@@ -12,7 +12,7 @@ import (
 
 func note(t *testing.T, log event.Log, run, text string) {
 	t.Helper()
-	if err := log.Note(t.Context(), run, []byte(text)); err != nil {
+	if err := log.AddNote(t.Context(), run, []byte(text)); err != nil {
 		t.Fatalf("note %q: %v", text, err)
 	}
 }
@@ -53,7 +53,7 @@ func aNoteIsNoEvent(t *testing.T, log event.Log) {
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 302 || r.Last.Body != step(299) {
 		t.Errorf("the newest event is %s, %v", r.Last.JSON, err)
 	}
-	if err := log.Note(t.Context(), "run_a", make([]byte, event.MaxNote+1)); !errors.Is(err, event.ErrTooLarge) {
+	if err := log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)); !errors.Is(err, event.ErrTooLarge) {
 		t.Errorf("too much: %v", err)
 	}
 	if _, err := log.Notes(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
@@ -63,7 +63,7 @@ func aNoteIsNoEvent(t *testing.T, log event.Log) {
 	if n, err := readAll(t.Context(), log, "run_a"); n != 303 || err != nil {
 		t.Errorf("%d events, %v", n, err)
 	}
-	if err := log.Note(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
+	if err := log.AddNote(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -90,7 +90,7 @@ func onlyTheWriterNotes(t *testing.T, log event.Log) {
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := log.Note(t.Context(), "run_a", []byte("too late")); !errors.Is(err, event.ErrFenced) {
+	if err := log.AddNote(t.Context(), "run_a", []byte("too late")); !errors.Is(err, event.ErrFenced) {
 		t.Errorf("note of a released run: %v", err)
 	}
 	claim(t, log)

@@ -87,7 +87,7 @@ func (m *model) read(t *testing.T, id string, pos int64) {
 	want := m.bodies[id]
 	page, err := m.log.After(t.Context(), id, pos)
 	if pos > int64(len(want)) {
-		if !errors.Is(err, event.ErrNoPosition) {
+		if !errors.Is(err, event.ErrInvalidPosition) {
 			t.Fatalf("%s after %d of %d: %v", id, pos, len(want), err)
 		}
 		return

@@ -10,7 +10,7 @@ import (
 
 func keep(t *testing.T, log event.Log, run, call string, result []byte) {
 	t.Helper()
-	if err := log.KeepResult(t.Context(), run, call, result); err != nil {
+	if err := log.SaveResult(t.Context(), run, call, result); err != nil {
 		t.Fatalf("keep the result of %s in %s: %v", call, run, err)
 	}
 }
@@ -59,7 +59,7 @@ func resultsDoNotMix(t *testing.T, log event.Log) {
 			t.Errorf("result of %q in %s: %v", p[1], p[0], err)
 		}
 	}
-	if err := log.KeepResult(t.Context(), "run_c", "call_1", nil); !errors.Is(err, event.ErrNotFound) {
+	if err := log.SaveResult(t.Context(), "run_c", "call_1", nil); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("keep for an unknown run: %v", err)
 	}
 }
@@ -73,7 +73,7 @@ func theNewerResultCounts(t *testing.T, log event.Log) {
 
 func aResultTooLargeIsRefused(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
-	if err := log.KeepResult(t.Context(), "run_a", "call_1", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
+	if err := log.SaveResult(t.Context(), "run_a", "call_1", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
 		t.Fatalf("one byte over the bound: %v", err)
 	}
 	if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrNotFound) {
@@ -84,7 +84,7 @@ func aResultTooLargeIsRefused(t *testing.T, log event.Log) {
 func noResultFollowsTheTerminalEvent(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	add(t, log, "run_a", event.FinalAnswer{})
-	if err := log.KeepResult(t.Context(), "run_a", "call_1", []byte("late")); !errors.Is(err, event.ErrEnded) {
+	if err := log.SaveResult(t.Context(), "run_a", "call_1", []byte("late")); !errors.Is(err, event.ErrEnded) {
 		t.Fatalf("after the end: %v", err)
 	}
 }

@@ -114,7 +114,7 @@ func aLongRunIsReadFromAnywhere(t *testing.T, log event.Log) {
 			}
 		}
 	}
-	if _, err := log.After(t.Context(), "run_a", events+1); !errors.Is(err, event.ErrNoPosition) {
+	if _, err := log.After(t.Context(), "run_a", events+1); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("beyond the end: %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func aLargeEventIsKeptWhole(t *testing.T, log event.Log) {
 	if got[0].Body.(event.Start).Question != large.Question || got[2].Body.(event.FinalAnswer).Answer != large.Question {
 		t.Error("it is another one")
 	}
-	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Status() != event.Completed {
+	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Status() != event.StatusCompleted {
 		t.Errorf("status %s, %v", r.Status(), err)
 	}
 }

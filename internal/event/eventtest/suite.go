@@ -172,7 +172,7 @@ func strangePositionsAreRefused(t *testing.T, log event.Log) {
 	create(t, log, "run_a")
 	add(t, log, "run_a", step(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
-		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrNoPosition) {
+		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrInvalidPosition) {
 			t.Errorf("after %d: %v", pos, err)
 		}
 	}

@@ -121,7 +121,7 @@ func TestAClusterLosesItsLeaderAndNothingElse(t *testing.T) {
 	writers.Wait()
 	readers.Wait()
 	// A "no" is asked of a leader: a replica may not have heard.
-	if _, err := b.After(t.Context(), "run_0", steps+3); !errors.Is(err, event.ErrNoPosition) {
+	if _, err := b.After(t.Context(), "run_0", steps+3); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("beyond the end: %v", err)
 	}
 	if _, err := b.Run(t.Context(), "run_unknown"); !errors.Is(err, event.ErrNotFound) {

@@ -38,7 +38,7 @@ func crash(dir string) {
 			run = job.Run()
 		} else if err = log.Create(ctx, event.Run{ID: run, Created: time.Now()}); err == nil {
 			fmt.Println(run, 0)
-			job, err = log.Hold(ctx, run, []byte(run))
+			job, err = log.CreateJob(ctx, run, []byte(run))
 		}
 		cancel()
 		for i := range 600 {

@@ -20,7 +20,7 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 	if f.Before != "" {
 		before, err := strconv.ParseUint(f.Before, 36, 64)
 		if err != nil || before == 0 {
-			return page, event.ErrNoPosition
+			return page, event.ErrInvalidPosition
 		}
 		high = min(high, before)
 	}

@@ -93,7 +93,7 @@ func (r *run) page(seq int64) (event.Page, step, error) {
 	case r.goneLocked():
 		return event.Page{}, nothing, event.ErrGone
 	case seq < 0, seq > r.last.Seq:
-		return event.Page{}, nothing, event.ErrNoPosition
+		return event.Page{}, nothing, event.ErrInvalidPosition
 	case seq < first-1:
 		return event.Page{}, readHistory, nil
 	}

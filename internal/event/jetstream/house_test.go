@@ -55,10 +55,10 @@ func TestARunIsGoneAfterItsRetentionAndLeavesATombstone(t *testing.T) {
 	l := openHere(t, Options{Retention: time.Nanosecond})
 	newRun(t, l, "run_open", event.Start{})
 	newRun(t, l, "run_a", event.Start{})
-	if err := l.KeepResult(t.Context(), "run_a", "call_1", make([]byte, 3*embeddedPayload)); err != nil {
+	if err := l.SaveResult(t.Context(), "run_a", "call_1", make([]byte, 3*embeddedPayload)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Give(t.Context(), "run_a", "int_1", nil); err != nil {
+	if err := l.AddInput(t.Context(), "run_a", "int_1", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {

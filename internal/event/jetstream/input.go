@@ -10,9 +10,9 @@ import (
 	"answerd/internal/event"
 )
 
-// Give implements event.Inbox.
-func (l *Log) Give(ctx context.Context, run, id string, data []byte) error {
-	if !event.Token(id) {
+// AddInput implements event.Inbox.
+func (l *Log) AddInput(ctx context.Context, run, id string, data []byte) error {
+	if !event.ValidID(id) {
 		return event.ErrNotFound
 	}
 	if len(data) > event.MaxResult {
@@ -32,7 +32,7 @@ func (l *Log) Give(ctx context.Context, run, id string, data []byte) error {
 	}
 	switch _, err := l.publish(ctx, runsName, m, 0, patience); {
 	case errors.Is(err, event.ErrFenced):
-		return event.ErrAnswered
+		return event.ErrDuplicateInput
 	case err != nil:
 		return err
 	}
@@ -64,7 +64,7 @@ func (l *Log) wakeLater(run string) {
 // Inputs implements event.Inbox. A position is a number in the stream.
 func (l *Log) Inputs(ctx context.Context, run string, after int64) (event.InputPage, error) {
 	if after < 0 {
-		return event.InputPage{}, event.ErrNoPosition
+		return event.InputPage{}, event.ErrInvalidPosition
 	}
 	if _, err := l.Run(ctx, run); err != nil {
 		return event.InputPage{}, err

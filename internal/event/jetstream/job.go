@@ -27,8 +27,8 @@ type job struct {
 	leases map[string]*delivery // the messages that were delivered to this log, by subject
 }
 
-// Hold implements event.Jobs.
-func (l *Log) Hold(ctx context.Context, run string, request []byte) (event.Job, error) {
+// CreateJob implements event.Jobs.
+func (l *Log) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
 	}

@@ -54,8 +54,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 	}
 }
 
-// Keyed implements event.Directory.
-func (l *Log) Keyed(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
+// RunByKey implements event.Directory.
+func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
 	m, err := l.last(ctx, indexName, keySubject(owner, key))
 	if err != nil {
 		return event.Run{}, err

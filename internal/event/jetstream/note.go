@@ -10,9 +10,9 @@ import (
 	"answerd/internal/event"
 )
 
-// Note implements event.Journal. A note is a message among the run's events, so that it
+// AddNote implements event.Journal. A note is a message among the run's events, so that it
 // has its place among them and expects what an event expects.
-func (l *Log) Note(ctx context.Context, run string, note []byte) error {
+func (l *Log) AddNote(ctx context.Context, run string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
 	}

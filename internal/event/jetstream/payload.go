@@ -111,7 +111,7 @@ func (l *Log) unpack(ctx context.Context, m message) ([]byte, error) {
 	}
 	nonce, count, _ := strings.Cut(parts, " ")
 	n, err := strconv.Atoi(count)
-	if err != nil || !event.Token(nonce) {
+	if err != nil || !event.ValidID(nonce) {
 		return nil, fmt.Errorf("a message of the log has no proper parts")
 	}
 	id := strings.SplitN(m.subject, ".", 5)[3]

@@ -11,8 +11,8 @@ import (
 // is the answer of those that have none.
 const readersWait = time.Second
 
-// ReadElsewhere implements event.Log.
-func (l *Log) ReadElsewhere(ctx context.Context, run string) bool {
+// HasRemoteReader implements event.Log.
+func (l *Log) HasRemoteReader(ctx context.Context, run string) bool {
 	if l.embedded != nil {
 		return false
 	}

@@ -20,18 +20,18 @@ func TestAReaderOnAnotherProcessIsKnown(t *testing.T) {
 	if _, err := b.Run(t.Context(), "run_a"); err != nil { // nor does one who only looks
 		t.Fatal(err)
 	}
-	if a.ReadElsewhere(t.Context(), "run_a") {
+	if a.HasRemoteReader(t.Context(), "run_a") {
 		t.Error("it is read elsewhere")
 	}
 	if page, err = b.After(t.Context(), "run_a", 1); err != nil || page.More == nil {
 		t.Fatalf("%+v, %v", page, err)
 	}
-	if !a.ReadElsewhere(t.Context(), "run_a") {
+	if !a.HasRemoteReader(t.Context(), "run_a") {
 		t.Error("its reader is not known")
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if a.ReadElsewhere(over, "run_a") {
+	if a.HasRemoteReader(over, "run_a") {
 		t.Error("an answer to a question that was given up")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// KeepResult implements event.Log.
-func (l *Log) KeepResult(ctx context.Context, run, call string, result []byte) error {
+// SaveResult implements event.Log.
+func (l *Log) SaveResult(ctx context.Context, run, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
 	}

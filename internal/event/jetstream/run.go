@@ -59,7 +59,7 @@ type run struct {
 
 // run returns what is known of a run, which may be nothing yet.
 func (l *Log) run(id string) (*run, error) {
-	if !event.Token(id) {
+	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
 	}
 	l.mu.Lock()

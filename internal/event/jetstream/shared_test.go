@@ -26,7 +26,7 @@ func begin(t testing.TB, log event.Log, id string) event.Job {
 		t.Fatal(err)
 	}
 	add(t, log, id, event.Start{Question: "?"})
-	job, err := log.Hold(t.Context(), id, []byte("request"))
+	job, err := log.CreateJob(t.Context(), id, []byte("request"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestWhatOneProcessWritesAnotherReads(t *testing.T) {
 	if _, err := b.Append(t.Context(), "run_b", event.StepStart{}); !errors.Is(err, event.ErrFenced) {
 		t.Errorf("append elsewhere: %v", err)
 	}
-	if _, err := b.Hold(t.Context(), "run_b", nil); !errors.Is(err, event.ErrFenced) {
+	if _, err := b.CreateJob(t.Context(), "run_b", nil); !errors.Is(err, event.ErrFenced) {
 		t.Errorf("hold elsewhere: %v", err)
 	}
 }
@@ -141,20 +141,20 @@ func TestAnAnswerGivenElsewhereReachesTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Give(t.Context(), "run_a", event.CancelID, []byte("please")); err != nil {
+	if err := b.AddInput(t.Context(), "run_a", event.CancelID, []byte("please")); err != nil {
 		t.Fatal(err)
 	}
 	<-page.More
 	if page, err = a.Inputs(t.Context(), "run_a", 0); err != nil || len(page.Inputs) != 1 || page.Inputs[0].ID != event.CancelID {
 		t.Fatalf("%+v, %v", page, err)
 	}
-	if err := a.Give(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrAnswered) {
+	if err := a.AddInput(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrDuplicateInput) {
 		t.Errorf("a second time: %v", err)
 	}
 	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Give(t.Context(), "run_a", "int_1", nil); err != nil {
+	if err := a.AddInput(t.Context(), "run_a", "int_1", nil); err != nil {
 		t.Fatal(err)
 	}
 	if job = claim(t, b); job.Run() != "run_a" {

@@ -99,7 +99,7 @@ func TestARunThatHasNotBegunIsLeftAlone(t *testing.T) {
 		if err := a.Create(t.Context(), event.Run{ID: id, Created: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		job, err := a.Hold(t.Context(), id, nil)
+		job, err := a.CreateJob(t.Context(), id, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,8 +91,8 @@ func (w *writer) append(ctx context.Context, b event.Body) (int64, error) {
 	if err := w.openLocked(); err != nil {
 		return 0, err
 	}
-	joined, isDelta := event.Join(w.pending, b)
-	if isDelta && event.Size(joined) <= maxJoined {
+	joined, isDelta := event.JoinDeltas(w.pending, b)
+	if isDelta && event.DeltaSize(joined) <= maxJoined {
 		w.pending = joined
 		wait := joinFor - time.Since(w.deltas)
 		if wait > 0 {
@@ -105,7 +105,7 @@ func (w *writer) append(ctx context.Context, b event.Body) (int64, error) {
 		return 0, err
 	}
 	err := w.storeLocked(ctx, b)
-	if event.Size(b) > 0 {
+	if event.DeltaSize(b) > 0 {
 		w.deltas = time.Now()
 	}
 	return w.last.Seq, err
