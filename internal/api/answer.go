@@ -2,22 +2,15 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 )
-
-// maxKey bounds an Idempotency-Key, in bytes.
-const maxKey = 255
 
 // answer is POST /answer: the whole run in one response, or, where it comes to wait for a
 // person, that it does.
@@ -211,52 +204,4 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 	}
 	h.follow(w, r, run, pos, nativeFormat)
 	return nil
-}
-
-// decode reads a question and what its headers add, by one face's decode.
-func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
-	body, err := h.body(r)
-	if err != nil {
-		return agent.Request{}, err
-	}
-	req, err := decode(body)
-	if err != nil {
-		return agent.Request{}, err
-	}
-	return keyed(r, body, req)
-}
-
-// keyed is req with the key of the request that asks for it by body, if it has one.
-func keyed(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
-	keys := r.Header.Values("Idempotency-Key")
-	if len(keys) == 0 {
-		return req, nil
-	}
-	key := keys[0]
-	if len(keys) > 1 || key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return agent.Request{}, newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
-	}
-	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(append([]byte(r.URL.Path+"\n"), body...))
-	return req, nil
-}
-
-// body reads the whole JSON body. It is read to its end before anything starts: a
-// server that has not read the body does not notice when the caller leaves.
-func (h *Handler) body(r *http.Request) ([]byte, error) {
-	if err := isJSON(r); err != nil {
-		return nil, err
-	}
-	limit := &http.MaxBytesError{Limit: h.MaxBody}
-	if r.ContentLength > h.MaxBody {
-		return nil, limit // and is not asked for (RFC 9110 section 10.1.1)
-	}
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
-	if err == nil || errors.As(err, &limit) {
-		return b, err
-	}
-	// Only the server's ReadTimeout is a timeout. Clients send again what got 408.
-	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
-		return nil, newProblem("timeout", "The body did not arrive in time.")
-	}
-	return nil, newProblem("invalid_request", "The body did not arrive whole, or its chunks are not well formed.")
 }

@@ -3,17 +3,14 @@ package api
 import (
 	"context"
 	"fmt"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/go-chi/chi/v5"
+	"unicode/utf8"
 
 	"answerd/internal/auth"
 )
@@ -187,58 +184,39 @@ func identity(r *http.Request) auth.Identity {
 	return id
 }
 
-// isJSON refuses bodies of another type, which also keeps HTML forms out.
-func isJSON(r *http.Request) error {
-	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := params["charset"]
-	if err != nil || kind != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
-	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return newProblem("unsupported_media", "The body must not be encoded.")
-	}
-	return nil
+// singular are the headers of which a request may have one at most, because we act on
+// their one value. Authorization and Idempotency-Key are checked where they are read.
+var singular = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
+
+// onceEach refuses a request with two of them: whoever stands in front of us may have
+// judged by the other one (RFC 9110 section 5.3).
+func (h *Handler) onceEach(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range singular {
+			if len(r.Header.Values(name)) > 1 {
+				h.writeProblem(w, r, newProblem("invalid_request", "The header "+name+" is given more than once."))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
-// accepts refuses a caller that says it cannot read what it would get (RFC 9110
-// section 12.5.1).
-func accepts(r *http.Request, offered string) error {
-	values := r.Header.Values("Accept")
-	if len(values) == 0 {
-		return nil
-	}
-	major, _, _ := strings.Cut(offered, "/")
-	for _, v := range strings.Split(strings.Join(values, ","), ",") {
-		kind, params, err := mime.ParseMediaType(v)
+// readableQuery refuses a query that cannot be read whole: net/url leaves such parts out,
+// as if nobody had asked for them.
+func (h *Handler) readableQuery(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			continue
+			h.writeProblem(w, r, newProblem("invalid_request", "The query is not well formed."))
+			return
 		}
-		q, err := strconv.ParseFloat(params["q"], 64)
-		wanted := params["q"] == "" || err == nil && q > 0
-		if wanted && (kind == offered || kind == major+"/*" || kind == "*/*") {
-			return nil
+		for name, values := range query {
+			if text := name + strings.Join(values, ""); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+				h.writeProblem(w, r, newProblem("invalid_request", "The query is not UTF-8 without NUL."))
+				return
+			}
 		}
-	}
-	return newProblem("not_acceptable", "The response would be "+offered+".")
-}
-
-func notFound(http.ResponseWriter, *http.Request) error {
-	return newProblem("not_found", "There is nothing at this address.")
-}
-
-// methodNotAllowed names the methods that there are (RFC 9110 section 15.5.6).
-func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
-	routes := chi.RouteContext(r.Context()).Routes
-	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
-		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
-			allow = append(allow, m)
-		}
-	}
-	if allow == nil { // a method that chi doesn't know, at an address that there is not
-		return notFound(w, r)
-	}
-	p := newProblem("method_not_allowed", "The address does not take this method.")
-	p.header.Set("Allow", strings.Join(allow, ", "))
-	return p
+		next.ServeHTTP(w, r)
+	})
 }

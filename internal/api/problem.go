@@ -2,11 +2,9 @@ package api
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"answerd/internal/agent"
@@ -231,23 +229,96 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
-	begin(w, status, contentType)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	// An error here is a caller that left; there is nobody to tell.
-	_ = enc.Encode(v)
+// openAIError is a problem as the OpenAI faces tell it. A model that there is not is 404
+// there.
+func openAIError(p *problem, path string) (status int, body any) {
+	conversation := "input"
+	if strings.HasPrefix(path, "/v1/chat/") {
+		conversation = "messages"
+	}
+	status, code, message, param := p.Status, p.Code, p.Detail, p.param
+	if len(p.Errors) > 0 {
+		first := p.Errors[0]
+		param = openAIParam(first.Pointer, conversation)
+		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
+		if first.Pointer == "/model" {
+			status, code = http.StatusNotFound, "model_not_found"
+		}
+	}
+	return status, chat.NewError(status, code, message, param)
 }
 
-// writeBody is writeJSON for what is JSON already.
-func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	begin(w, status, contentType)
-	_, _ = w.Write(body) // as above
+// openAIParam is a field of ours by the name under which the OpenAI formats have it;
+// conversation is that of the question and the history.
+func openAIParam(pointer, conversation string) string {
+	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
+	field, _, _ := strings.Cut(name, ".")
+	switch field {
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id":
+		return "answerd." + name
+	case "question", "history":
+		return conversation
+	}
+	return name
 }
 
-func begin(w http.ResponseWriter, status int, contentType string) {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
+// onceOnly tells OpenAI's clients, which repeat what failed twice by themselves, not to
+// where that would act twice, or undo that somebody stopped the run.
+func onceOnly(p *problem, acted bool) *problem {
+	if acted || p.Code == "conflict" {
+		p.header.Set("X-Should-Retry", "false")
+	}
+	return p
+}
+
+// endProblem is why a run that has ended has no answer; nil if it has one.
+func endProblem(run event.Run) *problem {
+	switch end := run.Last.Body.(type) {
+	case event.FinalAnswer:
+		return nil
+	case event.RunError:
+		return runProblem(run, end)
+	}
+	p := newProblem("conflict", "The run was cancelled.")
+	p.Instance = "/runs/" + run.ID
+	return p
+}
+
+// toolCodes is what each kind of a failed call means to a caller over HTTP. Only what
+// the caller can mend is 4xx. A tool that ran and reports failure is 502, as a model
+// that fails is. None comes with Retry-After: whether a call may be sent again, the
+// caller must judge by its kind.
+var toolCodes = map[string]string{
+	"unknown_tool":      "not_found",
+	"invalid_arguments": "unprocessable",
+	"denied":            "forbidden",
+	"unavailable":       "unavailable",
+	"timeout":           "tool_timeout",
+	"cancelled":         "server_shutdown", // the other cause is a caller that left
+}
+
+// toolProblem is the problem of a call that failed. What toolCodes doesn't list is
+// the tool's or its server's failure.
+func toolProblem(e *agent.ToolCallError) *problem {
+	code, ok := toolCodes[e.Kind]
+	if !ok {
+		code = "tool_error"
+	}
+	p := newProblem(code, e.Payload)
+	if len(e.Errors) > 0 {
+		p.Detail = "The arguments do not fit the tool's input schema."
+	}
+	for _, f := range e.Errors {
+		p.Errors = append(p.Errors, native.FieldError{Pointer: "/args" + f.Pointer, Detail: f.Detail})
+	}
+	p.Kind, p.CallID = e.Kind, e.CallID
+	return p
+}
+
+// pointerOf is a field such as messages[2].parts as a JSON pointer.
+func pointerOf(field string) string {
+	if field == "" {
+		return ""
+	}
+	return "/" + strings.NewReplacer("[", "/", "]", "", ".", "/").Replace(field)
 }

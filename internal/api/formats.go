@@ -91,11 +91,3 @@ func underPrefix(err error, prefix, conversation string) error {
 	}
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }
-
-// pointerOf is a field such as messages[2].parts as a JSON pointer.
-func pointerOf(field string) string {
-	if field == "" {
-		return ""
-	}
-	return "/" + strings.NewReplacer("[", "/", "]", "", ".", "/").Replace(field)
-}

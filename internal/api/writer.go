@@ -1,7 +1,9 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -58,3 +60,24 @@ func (t *tracked) Write(b []byte) (n int, err error) {
 }
 
 func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	begin(w, status, contentType)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	// An error here is a caller that left; there is nobody to tell.
+	_ = enc.Encode(v)
+}
+
+// writeBody is writeJSON for what is JSON already.
+func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	begin(w, status, contentType)
+	_, _ = w.Write(body) // as above
+}
+
+func begin(w http.ResponseWriter, status int, contentType string) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+}

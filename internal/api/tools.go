@@ -8,42 +8,30 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/native"
 )
 
-// health is GET /healthz: the process answers.
-func (h *Handler) health(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
-	return nil
-}
-
-// ready is GET /readyz: whether new questions should be sent here. An MCP server
-// that is down does not make the service unready; it is shown. An event log that is
-// away does: nothing could be started, or read.
-func (h *Handler) ready(w http.ResponseWriter, r *http.Request) error {
-	servers := h.Agent.Tools.Servers()
-	status, state := http.StatusOK, "ready"
-	for _, s := range servers {
-		if s.State == "failed" || s.State == "degraded" {
-			state = "degraded"
-		}
+// callTool is POST /tools/{name}/call: one call without a model. The body of a call
+// that worked is what tool_result would carry.
+func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
+	if err := accepts(r, "application/json"); err != nil {
+		return err
 	}
-	switch {
-	case h.unready.Load():
-		status, state = http.StatusServiceUnavailable, "draining"
-	case !h.Agent.Tools.Ready():
-		status, state = http.StatusServiceUnavailable, "starting"
-	case h.Log.Ready(r.Context()) != nil:
-		status, state = http.StatusServiceUnavailable, "log_unavailable"
+	body, err := h.body(r)
+	if err != nil {
+		return err
 	}
-	writeJSON(w, status, "application/json", map[string]any{"status": state, "servers": servers})
+	call, err := native.DecodeToolCall(body)
+	if err != nil {
+		return err
+	}
+	call.Tool = chi.URLParam(r, "name")
+	result, err := h.Agent.CallTool(r.Context(), identity(r), call)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, "application/json", result)
 	return nil
-}
-
-// openAPI is GET /openapi.yaml.
-func (h *Handler) openAPI(w http.ResponseWriter, r *http.Request) error {
-	w.Header().Set("Content-Type", "application/yaml")
-	_, err := w.Write(h.OpenAPI)
-	return err
 }
 
 // tools is GET /tools: what the agent can call.

@@ -6,48 +6,13 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/chat"
 	"answerd/internal/api/native"
-	"answerd/internal/event"
 )
-
-// openAIError is a problem as the OpenAI faces tell it. A model that there is not is 404
-// there.
-func openAIError(p *problem, path string) (status int, body any) {
-	conversation := "input"
-	if strings.HasPrefix(path, "/v1/chat/") {
-		conversation = "messages"
-	}
-	status, code, message, param := p.Status, p.Code, p.Detail, p.param
-	if len(p.Errors) > 0 {
-		first := p.Errors[0]
-		param = openAIParam(first.Pointer, conversation)
-		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
-		if first.Pointer == "/model" {
-			status, code = http.StatusNotFound, "model_not_found"
-		}
-	}
-	return status, chat.NewError(status, code, message, param)
-}
-
-// openAIParam is a field of ours by the name under which the OpenAI formats have it;
-// conversation is that of the question and the history.
-func openAIParam(pointer, conversation string) string {
-	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
-	field, _, _ := strings.Cut(name, ".")
-	switch field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id":
-		return "answerd." + name
-	case "question", "history":
-		return conversation
-	}
-	return name
-}
 
 // served are the models that the caller can ask for.
 func (h *Handler) served(r *http.Request) []chat.Model {
@@ -113,26 +78,4 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	}
 	writeJSON(w, http.StatusOK, "application/json", c.Completion())
 	return nil
-}
-
-// endProblem is why a run that has ended has no answer; nil if it has one.
-func endProblem(run event.Run) *problem {
-	switch end := run.Last.Body.(type) {
-	case event.FinalAnswer:
-		return nil
-	case event.RunError:
-		return runProblem(run, end)
-	}
-	p := newProblem("conflict", "The run was cancelled.")
-	p.Instance = "/runs/" + run.ID
-	return p
-}
-
-// onceOnly tells OpenAI's clients, which repeat what failed twice by themselves, not to
-// where that would act twice, or undo that somebody stopped the run.
-func onceOnly(p *problem, acted bool) *problem {
-	if acted || p.Code == "conflict" {
-		p.header.Set("X-Should-Retry", "false")
-	}
-	return p
 }

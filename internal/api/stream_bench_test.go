@@ -25,7 +25,8 @@ func (c took) Write(b []byte) (int, error) {
 }
 
 func (took) WriteHeader(int) {}
-func (took) Flush()          {}
+
+func (took) Flush() {}
 
 // What one event costs that comes alone, for each of those who read the run in a face.
 func BenchmarkReaders(b *testing.B) {
