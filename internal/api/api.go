@@ -23,7 +23,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/auth"
 	"answerd/internal/event"
-	"answerd/internal/mcp/host"
+	"answerd/internal/mcp/mcpserver"
 )
 
 // Bounds of the http.Server that serves the API. WriteTimeout must stay 0: it would
@@ -77,6 +77,6 @@ type Handler struct {
 	unready atomic.Bool
 	started time.Time
 	told    told
-	host    *host.Handler
+	host    *mcpserver.Handler
 	crowd   *crowd
 }

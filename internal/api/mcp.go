@@ -12,16 +12,16 @@ import (
 	"answerd/internal/api/native"
 	"answerd/internal/auth"
 	"answerd/internal/event"
-	"answerd/internal/mcp/host"
+	"answerd/internal/mcp/mcpserver"
 )
 
 // maxMessages is how many messages the oldest versions of MCP may send in one body.
 const maxMessages = 32
 
 // newHost is the agent as a tool of MCP hosts.
-func (h *Handler) newHost() *host.Handler {
-	return host.New(host.Options{
-		Tool: host.Tool{
+func (h *Handler) newHost() *mcpserver.Handler {
+	return mcpserver.New(mcpserver.Options{
+		Tool: mcpserver.Tool{
 			Name: mcptool.Name, Title: mcptool.Title, Description: mcptool.Description,
 			InputSchema: mcptool.InputSchema, OutputSchema: mcptool.OutputSchema,
 		},
@@ -59,7 +59,7 @@ func (h *Handler) mcp(w http.ResponseWriter, r *http.Request) error {
 
 // answerTool is one call of the tool: a run read to its end, as POST /answer is, or to
 // where it waits for a person whom only another call can ask.
-func (h *Handler) answerTool(ctx context.Context, c *host.Call) host.Result {
+func (h *Handler) answerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
 	t := &toolCall{h: h, call: c, caller: identity(c.Request), narrator: mcptool.NewNarrator(), patience: make(chan struct{})}
 	run, err := t.answer(ctx)
 	if err != nil {
@@ -73,11 +73,11 @@ func (h *Handler) answerTool(ctx context.Context, c *host.Call) host.Result {
 		if len(questions) == 0 {
 			return shown(mcptool.Waiting(h.status(run)))
 		}
-		return host.Result{Questions: questions, State: native.EventID(run.Last)}
+		return mcpserver.Result{Questions: questions, State: native.EventID(run.Last)}
 	}
 	return shown(t.failed(ctx, run, endProblem(run)))
 }
 
-func shown(r mcptool.Result) host.Result {
-	return host.Result{Text: r.Text, Structured: r.Structured, IsError: r.IsError}
+func shown(r mcptool.Result) mcpserver.Result {
+	return mcpserver.Result{Text: r.Text, Structured: r.Structured, IsError: r.IsError}
 }

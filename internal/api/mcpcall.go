@@ -12,7 +12,7 @@ import (
 	"answerd/internal/api/native"
 	"answerd/internal/auth"
 	"answerd/internal/event"
-	"answerd/internal/mcp/host"
+	"answerd/internal/mcp/mcpserver"
 )
 
 // maxAsked is how often a person is asked the same again because the answer does not fit.
@@ -25,7 +25,7 @@ const hopsPointer = "/_meta/io.answerd~1hops"
 // goroutine at a time, except by those that ask.
 type toolCall struct {
 	h        *Handler
-	call     *host.Call
+	call     *mcpserver.Call
 	caller   auth.Identity
 	narrator *mcptool.Narrator
 
@@ -59,7 +59,7 @@ func (t *toolCall) answer(ctx context.Context) (event.Run, error) {
 	end, err := t.h.await(ctx, run.ID, t.patience, func(e event.Event) { t.see(asking, e) })
 	stop()
 	t.asking.Wait()
-	if errors.Is(err, errGone) && !errors.Is(context.Cause(ctx), host.ErrClosed) {
+	if errors.Is(err, errGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
 		// The protocol's way to say that it should stop, whoever watches in the console. A
 		// service that ends says nothing of the kind.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
@@ -201,15 +201,15 @@ func (t *toolCall) stuck(waits []event.Interrupt) bool {
 
 // can reports whether the host can ask its person that.
 func (t *toolCall) can(i event.Interrupt) bool {
-	if mcptool.Question(i).Mode == host.URL {
+	if mcptool.Question(i).Mode == mcpserver.URL {
 		return t.call.URLs
 	}
 	return t.call.Forms
 }
 
 // askable are the questions that another call can bring answers to.
-func (t *toolCall) askable(waits []event.Interrupt) []host.Question {
-	var out []host.Question
+func (t *toolCall) askable(waits []event.Interrupt) []mcpserver.Question {
+	var out []mcpserver.Question
 	for _, i := range waits {
 		if !t.call.Streams && t.can(i) {
 			out = append(out, question(i, t.misfits[i.ID]))
@@ -219,8 +219,8 @@ func (t *toolCall) askable(waits []event.Interrupt) []host.Question {
 }
 
 // question is what the host asks, and why again.
-func question(i event.Interrupt, misfit string) host.Question {
-	q := host.Question(mcptool.Question(i))
+func question(i event.Interrupt, misfit string) mcpserver.Question {
+	q := mcpserver.Question(mcptool.Question(i))
 	if misfit != "" {
 		q.Message += "\n\n" + misfit
 	}
@@ -254,7 +254,7 @@ func (t *toolCall) ask(ctx context.Context, e event.Event) {
 func (t *toolCall) relay(ctx context.Context, run string, i event.Interrupt) {
 	misfit := ""
 	for n := range maxAsked + 1 {
-		a, err := host.Answer{Action: host.Cancel}, error(nil)
+		a, err := mcpserver.Answer{Action: mcpserver.Cancel}, error(nil)
 		if n < maxAsked {
 			a, err = t.call.Ask(ctx, question(i, misfit))
 		}
@@ -262,7 +262,7 @@ func (t *toolCall) relay(ctx context.Context, run string, i event.Interrupt) {
 			return
 		}
 		if err != nil {
-			a = host.Answer{Action: host.Cancel}
+			a = mcpserver.Answer{Action: mcpserver.Cancel}
 		}
 		err = t.h.Agent.Answer(ctx, t.caller, run, mcptool.Input(i, a.Action, a.Content))
 		bad, again := errors.AsType[*agent.ContentError](err)

@@ -29,7 +29,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
-	"answerd/internal/mcp/host":        {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/mcpserver":        {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/mcp/conformance": {},
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
@@ -43,7 +43,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/api/agui":        {ours: []string{"event", "agent", "sse"}},
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool":     {ours: []string{"event", "agent", "api/native"}},
-	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "mcp/host", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
+	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
 	"answerd/internal/demo":            {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/importtest":      {},
 	"answerd/internal/faults":          {},

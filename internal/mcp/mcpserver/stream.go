@@ -1,4 +1,4 @@
-package host
+package mcpserver
 
 import (
 	"net/http"

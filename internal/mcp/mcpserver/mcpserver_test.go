@@ -1,4 +1,4 @@
-package host_test
+package mcpserver_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"answerd/internal/mcp/host"
+	"answerd/internal/mcp/mcpserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,14 +25,14 @@ const (
 )
 
 // handler serves a tool that does what is given, to the callers that the header From names.
-func handler(t *testing.T, o host.Options, do func(context.Context, *host.Call) host.Result) *host.Handler {
+func handler(t *testing.T, o mcpserver.Options, do func(context.Context, *mcpserver.Call) mcpserver.Result) *mcpserver.Handler {
 	t.Helper()
-	o.Tool = host.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}
+	o.Tool = mcpserver.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}
 	o.Call, o.Owner = do, func(r *http.Request) string { return r.Header.Get("From") }
-	return host.New(o)
+	return mcpserver.New(o)
 }
 
-func says(context.Context, *host.Call) host.Result { return host.Result{Text: "hello"} }
+func says(context.Context, *mcpserver.Call) mcpserver.Result { return mcpserver.Result{Text: "hello"} }
 
 // request is a request to the handler. Headers come in pairs.
 func request(method, body string, header ...string) *http.Request {
@@ -56,7 +56,7 @@ var modern = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools
 // Sessions are not given out for ever to those who forget them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := handler(t, host.Options{MaxSessions: 2, IdleTime: time.Minute}, says)
+		h := handler(t, mcpserver.Options{MaxSessions: 2, IdleTime: time.Minute}, says)
 		defer h.Close(t.Context())
 		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
 		do(h, request("POST", initialize))
@@ -82,7 +82,7 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 
 // Knowing a session's id is not enough to use or to end it.
 func TestASessionIsItsOwners(t *testing.T) {
-	h := handler(t, host.Options{}, says)
+	h := handler(t, mcpserver.Options{}, says)
 	defer h.Close(t.Context())
 	id := do(h, request("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
 	for _, r := range []*http.Request{
@@ -129,9 +129,9 @@ func (w *watched) seen() (flushed bool, body string) {
 func TestAStreamIsNeverSilentForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		h := handler(t, host.Options{Heartbeat: time.Second}, func(context.Context, *host.Call) host.Result {
+		h := handler(t, mcpserver.Options{Heartbeat: time.Second}, func(context.Context, *mcpserver.Call) mcpserver.Result {
 			<-goOn
-			return host.Result{Text: "hello"}
+			return mcpserver.Result{Text: "hello"}
 		})
 		defer h.Close(t.Context())
 		w, done := &watched{ResponseRecorder: httptest.NewRecorder()}, make(chan struct{})
@@ -154,7 +154,7 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 }
 
 func TestAPanicEndsItsCallOnly(t *testing.T) {
-	h := handler(t, host.Options{}, func(context.Context, *host.Call) host.Result { panic("no") })
+	h := handler(t, mcpserver.Options{}, func(context.Context, *mcpserver.Call) mcpserver.Result { panic("no") })
 	defer h.Close(t.Context())
 	w := do(h, request("POST", call, modern...))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
@@ -175,11 +175,11 @@ func came(t *testing.T, there <-chan struct{}) {
 // Close ends what is under way, in a session or not, when it may wait no longer.
 func TestCloseEndsCallsAndSessions(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan struct{})
-	h := handler(t, host.Options{}, func(ctx context.Context, _ *host.Call) host.Result {
+	h := handler(t, mcpserver.Options{}, func(ctx context.Context, _ *mcpserver.Call) mcpserver.Result {
 		entered <- struct{}{}
 		<-ctx.Done()
 		left <- struct{}{}
-		return host.Result{}
+		return mcpserver.Result{}
 	})
 	id := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
 	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`

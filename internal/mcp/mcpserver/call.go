@@ -1,4 +1,4 @@
-package host
+package mcpserver
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); hosts go on asking for it.
 

@@ -1,11 +1,11 @@
-// Package host serves one tool to MCP hosts over streamable HTTP, in every version of the
+// Package mcpserver serves one tool to MCP hosts over streamable HTTP, in every version of the
 // protocol that the SDK speaks.
 //
-//	h := host.New(host.Options{
-//		Tool: host.Tool{Name: "answer", InputSchema: in, OutputSchema: out},
-//		Call: func(ctx context.Context, c *host.Call) host.Result {
+//	h := mcpserver.New(mcpserver.Options{
+//		Tool: mcpserver.Tool{Name: "answer", InputSchema: in, OutputSchema: out},
+//		Call: func(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
 //			c.Progress(1, "at it")
-//			return host.Result{Text: "42"}
+//			return mcpserver.Result{Text: "42"}
 //		},
 //	})
 //	http.Handle("/mcp", h) // behind authentication, with a bounded body and time for each write
@@ -20,7 +20,7 @@
 // protocols it goes out on the open stream of the call, and the answer comes by another
 // request, which takes a session. There are MaxSessions at most; one that is idle ends, and
 // belongs to who began it.
-package host
+package mcpserver
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); hosts go on asking for it.
 
