@@ -86,7 +86,7 @@ func (c *conn) CloseWrite() error {
 // markSurplus is the ConnContext of the server.
 func markSurplus(ctx context.Context, c net.Conn) context.Context {
 	if c, ok := c.(*conn); ok && c.surplus {
-		return api.Surplus(ctx)
+		return api.OverLimit(ctx)
 	}
 	return ctx
 }

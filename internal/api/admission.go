@@ -84,18 +84,18 @@ func (h *Handler) bounded(next http.Handler) http.Handler {
 	})
 }
 
-type surplusKey struct{}
+type overLimitKey struct{}
 
-// Surplus marks the connection of ctx, http.Server's ConnContext, as one too many: it gets
+// OverLimit marks the connection of ctx, http.Server's ConnContext, as one too many: it gets
 // probes answered, and to everything else a refusal.
-func Surplus(ctx context.Context) context.Context {
-	return context.WithValue(ctx, surplusKey{}, true)
+func OverLimit(ctx context.Context) context.Context {
+	return context.WithValue(ctx, overLimitKey{}, true)
 }
 
-// refuseSurplus answers on connections that are too many, and closes them.
-func (h *Handler) refuseSurplus(next http.Handler) http.Handler {
+// rejectOverLimit answers on connections that are too many, and closes them.
+func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Context().Value(surplusKey{}) == nil {
+		if r.Context().Value(overLimitKey{}) == nil {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -49,7 +49,7 @@ func (h *Handler) Close(ctx context.Context) { h.host.Close(ctx) }
 // routes is every route there is.
 func (h *Handler) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(h.contain, h.refuseSurplus, h.checkHost, h.onceEach, h.crossOrigin)
+	r.Use(h.contain, h.rejectOverLimit, h.checkHost, h.onceEach, h.crossOrigin)
 	r.NotFound(h.handle(notFound))
 	r.MethodNotAllowed(h.handle(methodNotAllowed))
 
