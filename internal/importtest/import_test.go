@@ -29,7 +29,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
-	"answerd/internal/mcp/mcpserver":        {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/mcpserver":   {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/mcp/conformance": {},
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
