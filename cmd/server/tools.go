@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp"
+	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/telemetry"
 )
 
@@ -60,14 +61,14 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	return t, nil
 }
 
-func mcpServers(c config) ([]mcp.ServerConfig, error) {
-	var servers []mcp.ServerConfig
+func mcpServers(c config) ([]mcpconfig.Server, error) {
+	var servers []mcpconfig.Server
 	if c.MCPURL != "" {
-		s, err := mcp.SingleServer(c.MCPURL)
+		s, err := mcpconfig.Single(c.MCPURL)
 		if err != nil {
 			return nil, &configError{"MCP_URL", err.Error()}
 		}
-		s.Approval = mcp.Approval(c.MCPApproval)
+		s.Approval = mcpconfig.Approval(c.MCPApproval)
 		servers = append(servers, s)
 	}
 	if c.MCPConfigPath != "" {
@@ -75,7 +76,7 @@ func mcpServers(c config) ([]mcp.ServerConfig, error) {
 		if err != nil {
 			return nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + reasonOf(err)}
 		}
-		more, err := mcp.ParseConfig(data, c.lookup)
+		more, err := mcpconfig.Parse(data, c.lookup)
 		if err != nil {
 			return nil, &configError{"MCP_CONFIG_PATH", err.Error()}
 		}
@@ -86,7 +87,7 @@ func mcpServers(c config) ([]mcp.ServerConfig, error) {
 
 // warnOfNobody says which servers are of no use as long as callers bring no token, and
 // which are used by everybody on behalf of one.
-func warnOfNobody(c config, servers []mcp.ServerConfig, logger *slog.Logger) {
+func warnOfNobody(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
 	}
@@ -94,9 +95,9 @@ func warnOfNobody(c config, servers []mcp.ServerConfig, logger *slog.Logger) {
 	for _, s := range servers {
 		switch {
 		case s.Disabled:
-		case s.Auth.TakesToken():
+		case s.Auth.NeedsCallerToken():
 			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
-		case s.Auth.OfCallers() && !loopback(host):
+		case s.Auth.Delegated() && !loopback(host):
 			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
 		}
 	}

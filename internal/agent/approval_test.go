@@ -20,11 +20,12 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // guarded makes calls of these tools wait for a person.
-func guarded(globs ...string) func(*mcp.ServerConfig) {
-	return func(s *mcp.ServerConfig) { s.ApproveTools = globs }
+func guarded(globs ...string) func(*config.Server) {
+	return func(s *config.Server) { s.ApproveTools = globs }
 }
 
 // adding is a house whose model calls these, and then answers; add needs approval.
@@ -334,7 +335,7 @@ func TestAnApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 		}
 	}()
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send"}), llmtest.Says("Done.")), nil,
-		func(s *mcp.ServerConfig) { s.URL, s.Approval = web.URL, mcp.ApproveDestructive })
+		func(s *config.Server) { s.URL, s.Approval = web.URL, config.ApproveDestructive })
 	run := h.Begin(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	offer("sends all your money")

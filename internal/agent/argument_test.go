@@ -20,6 +20,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // strict is a house whose one tool, order, has that schema and answers with that result.
@@ -35,7 +36,7 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 		})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	tools, err := mcp.New([]config.Server{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestAToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	offer()
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	tools, err := mcp.New([]config.Server{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // told is what readers learn of a run's limits.
@@ -263,7 +263,7 @@ func TestTheSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 						return "", r.Context().Err()
 					}
 				}}
-				tools := server.client(t, mcp.ServerConfig{Name: "m", Timeout: time.Hour})
+				tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 				tools.Tools(t.Context())
 				a, err := agent.New(agent.Options{
 					Model: c.model, Tools: tools, Log: event.NewMemory(event.MemoryOptions{}), Grace: time.Hour, Budget: agent.Budget{Seconds: c.ours},

@@ -12,7 +12,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // leaves ends a process in an orderly way whose time to drain is over.
@@ -23,8 +23,8 @@ func leaves(h *agenttest.House) {
 }
 
 // with has the tools of another house: a definition that is approved is one of a server.
-func with(h *agenttest.House) func(*mcp.ServerConfig) {
-	return func(s *mcp.ServerConfig) { s.URL = h.Tools.URL }
+func with(h *agenttest.House) func(*config.Server) {
+	return func(s *config.Server) { s.URL = h.Tools.URL }
 }
 
 func memory() event.Log { return event.NewMemory(event.MemoryOptions{}) }
@@ -241,8 +241,8 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
-	build := func(log event.Log, more ...func(*mcp.ServerConfig)) *agenttest.House {
-		more = append(more, guarded("add"), func(s *mcp.ServerConfig) { s.IdempotentTools = []string{"echo"} })
+	build := func(log event.Log, more ...func(*config.Server)) *agenttest.House {
+		more = append(more, guarded("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 		return agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), durable(log), more...)
 	}
 	approve := func(h *agenttest.House, run string) {

@@ -18,7 +18,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // hooked is a house whose calls go by a service that replies what answer returns.
@@ -77,7 +77,7 @@ func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
 		"hesitate": never,
 	}
 	calls := []llmtest.Call{{Name: "works"}, {Name: "fails"}, {Name: "babbles"}, {Name: "refuses"}, {Name: "breaks"}, {Name: "s_hesitate"}, {Name: "unknown"}, {Name: "works", Args: "{"}}
-	tools := server.client(t, mcp.ServerConfig{Name: "m"}, mcp.ServerConfig{Name: "slow", ToolPrefix: "s", Timeout: 10 * time.Millisecond})
+	tools := server.client(t, config.Server{Name: "m"}, config.Server{Name: "slow", ToolPrefix: "s", Timeout: 10 * time.Millisecond})
 	defer tools.Close()
 	h, s := hooked(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), func(hooktest.Question) string { return `{}` },
 		func(o *agent.Options) { o.Tools = tools })

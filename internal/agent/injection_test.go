@@ -21,6 +21,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 //go:embed testdata/injections.txt
@@ -140,7 +141,7 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 		t.Fatalf("only %d texts", len(texts))
 	}
 	v := newVault(t, texts)
-	tools, err := mcp.New([]mcp.ServerConfig{
+	tools, err := mcp.New([]config.Server{
 		{Name: "open", URL: v.open, DenyTools: []string{"wipe_disk"}, ApproveTools: []string{"transfer"}, Resources: []string{"doc://*"}},
 		{Name: "other", URL: v.other},
 	}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // memoryServer is an MCP server behind a RoundTripper, by the names of its tools: for
@@ -61,7 +62,7 @@ func (s memoryServer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // client is a client of the server, under each of the configurations given.
-func (s memoryServer) client(t *testing.T, configs ...mcp.ServerConfig) *mcp.Client {
+func (s memoryServer) client(t *testing.T, configs ...config.Server) *mcp.Client {
 	t.Helper()
 	for i := range configs {
 		configs[i].URL = "http://localhost/" + configs[i].Name

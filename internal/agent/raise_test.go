@@ -14,7 +14,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 var echoTen = llmtest.Call{Name: "echo", Args: `{"text":"0123456789"}`}
@@ -152,7 +152,7 @@ func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 func TestSecondsCanBeRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memoryServer{"hesitate": func(*http.Request) (string, error) { return text("at last"), nil }}
-		tools := server.client(t, mcp.ServerConfig{Name: "m", Timeout: time.Hour})
+		tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 		tools.Tools(t.Context())
 		a, err := agent.New(agent.Options{
 			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: event.NewMemory(event.MemoryOptions{}), Grace: time.Hour, AnswerTime: time.Hour, MaxTurns: 99,

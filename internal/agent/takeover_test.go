@@ -15,7 +15,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // chronicle is a log that remembers what was done to a run, step by step, so that a
@@ -154,7 +154,7 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				llmtest.Says("It is ", "3."),
 			)(r)
 		}
-		h := agenttest.Build(t, script, durable(log), func(s *mcp.ServerConfig) { s.IdempotentTools = []string{"echo"} })
+		h := agenttest.Build(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 		args = h.Tools.Gift("g", gift)
 		return h
 	}

@@ -14,13 +14,14 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // S4.8: a tool that is kept from the model is unknown to its runs, and can be called
 // by name; and at once, while its server is still being connected.
 func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
-	tools, err := mcp.New([]mcp.ServerConfig{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	tools, err := mcp.New([]config.Server{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

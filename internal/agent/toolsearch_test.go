@@ -19,6 +19,7 @@ import (
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // manyTools are n tools of a real server, task_0 to task_{n-1} and, if n allows it, one
@@ -37,11 +38,11 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	}
 	add("file_invoice", "Files an invoice with accounting.")
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	cfg, err := mcp.SingleServer(web.URL)
+	cfg, err := config.Single(web.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	tools, err := mcp.New([]config.Server{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,8 +225,8 @@ func TestTheSearchTakesNoNameFromATool(t *testing.T) {
 	}
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
-	cfg, _ := mcp.SingleServer(web.URL)
-	tools, err := mcp.New([]mcp.ServerConfig{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	cfg, _ := config.Single(web.URL)
+	tools, err := mcp.New([]config.Server{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 type aguiEvent struct {
@@ -40,7 +40,7 @@ func aguiInput(run, members string) string {
 // or neither.
 func TestAnAGUIRunGoesOnWhenAllIsAnswered(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "ask"}), llmtest.Says("Done."))
-	s := serve(t, script, nil, nil, func(c *mcp.ServerConfig) { c.ApproveTools = []string{"echo"} })
+	s := serve(t, script, nil, nil, func(c *config.Server) { c.ApproveTools = []string{"echo"} })
 	first, types := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
 	end := first[len(first)-1]
 	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {

@@ -22,6 +22,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/mcp/config"
 	"answerd/internal/agent"
 	"answerd/internal/api"
 	"answerd/internal/auth"
@@ -349,7 +350,7 @@ func newExchanging(t *testing.T) *exchanging {
 	}))
 	t.Cleanup(crm.Close)
 	var err error
-	e.tools, err = mcp.New([]mcp.ServerConfig{{Name: "crm", URL: crm.URL, Auth: mcp.AuthExchange, Grant: mcp.TokenGrant{
+	e.tools, err = mcp.New([]config.Server{{Name: "crm", URL: crm.URL, Auth: config.AuthExchange, Grant: config.Grant{
 		TokenURL: iam.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("x"),
 	}}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // asks is a model that calls the tool that asks, and then answers.
@@ -34,7 +34,7 @@ func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.
 }
 
 // guarded makes add wait for a person.
-func guarded(s *mcp.ServerConfig) { s.ApproveTools = []string{"add"} }
+func guarded(s *config.Server) { s.ApproveTools = []string{"add"} }
 
 func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 	s := serve(t, asks(), nil, nil)

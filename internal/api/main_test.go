@@ -19,7 +19,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 	"answerd/internal/sse"
 )
 
@@ -32,7 +32,7 @@ type service struct {
 	handler *api.Handler
 }
 
-func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*mcp.ServerConfig)) *service {
+func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*config.Server)) *service {
 	t.Helper()
 	s := &service{House: agenttest.Build(t, script, set, configure...)}
 	o := api.Options{Agent: s.Agent, Log: s.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour}

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/api/mcptool"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // versions are those of the protocol that hosts speak.
@@ -185,7 +185,7 @@ func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
 
 // A person agrees, refuses, fills in and dismisses before the host as before the console.
 func TestAHostsPersonIsAsked(t *testing.T) {
-	approve := func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} }
+	approve := func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 	echo := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 	form := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well."))
 	for name, c := range map[string]struct {
@@ -341,7 +341,7 @@ func TestAHostsPersonIsAskedToVisitAPage(t *testing.T) {
 		for action, p := range map[string]person{"accept": accepts(nil), "decline": chooses("decline"), "cancel": chooses("cancel")} {
 			t.Run(version+" "+action, func(t *testing.T) {
 				shop := paying(t)
-				s := serve(t, script, nil, nil, func(c *mcp.ServerConfig) { c.URL = shop.URL })
+				s := serve(t, script, nil, nil, func(c *config.Server) { c.URL = shop.URL })
 				h := s.joins(t, version, p, nil)
 				_, out := h.asks(bounded(t), t, `{"question":"Buy it."}`, nil)
 				if out.Answer != "Well." || len(h.asked) != 1 {

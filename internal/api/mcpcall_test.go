@@ -18,7 +18,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 	"answerd/internal/sse"
 )
 
@@ -144,7 +144,7 @@ func came[T any](t *testing.T, there <-chan T) {
 
 var waits = llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}))
 
-var approvesEcho = func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} }
+var approvesEcho = func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 
 func echoes() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))

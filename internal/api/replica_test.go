@@ -8,16 +8,16 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // replicas are two services on one log, with the same tools: a request may reach either,
 // and either may execute a run that waited.
-func replicas(t *testing.T, script llmtest.Script, configure ...func(*mcp.ServerConfig)) (one, other *service) {
+func replicas(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (one, other *service) {
 	log := event.NewMemory(event.MemoryOptions{})
 	shared := func(o *agent.Options) { o.Log, o.Durable = log, true }
 	one = serve(t, script, shared, nil, configure...)
-	same := func(c *mcp.ServerConfig) { c.URL = one.Tools.URL }
+	same := func(c *config.Server) { c.URL = one.Tools.URL }
 	return one, serve(t, script, shared, nil, append(configure, same)...)
 }
 

@@ -11,7 +11,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/api/native"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // resource is what a caller of Responses reads.
@@ -55,7 +55,7 @@ func respond(input string, more ...string) string {
 	return `{"model":"scripted","input":` + input + strings.Join(more, "") + `}`
 }
 
-func needsApproval(s *mcp.ServerConfig) { s.ApproveTools = []string{"add"} }
+func needsApproval(s *config.Server) { s.ApproveTools = []string{"add"} }
 
 func TestAResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	s := serve(t, adds(), nil, nil)

@@ -25,7 +25,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/oauth", "mcp/schema", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp/config":  {ours: []string{"auth", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
@@ -34,7 +35,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/admission": {},
-	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
 	"answerd/internal/api/clients":     {},
 	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
@@ -52,7 +53,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

@@ -1,27 +1,21 @@
 package mcp
 
-import "sync"
+import (
+	"sync"
 
-// Approval says which calls of a server's tools a person must agree to, each time.
-type Approval string
-
-// The values of Approval.
-const (
-	ApproveNever       Approval = "never" // only those of ServerConfig.ApproveTools; "" is the same
-	ApproveDestructive Approval = "destructive"
-	ApproveAlways      Approval = "always"
+	"answerd/internal/mcp/config"
 )
 
-// approves reports whether a person must agree to calls of t. What the server says of
+// needsApproval reports whether a person must agree to calls of t. What the server says of
 // its tool counts only where the operator goes by it, and takes nothing away from what
 // the operator names.
-func (s *ServerConfig) approves(t Tool) bool {
+func needsApproval(s *config.Server, t Tool) bool {
 	switch {
 	case t.signsIn: // ours, and the person's own doing
 		return false
-	case s.Approval == ApproveAlways:
+	case s.Approval == config.ApproveAlways:
 		return true
-	case s.Approval == ApproveDestructive && t.destructive():
+	case s.Approval == config.ApproveDestructive && t.destructive():
 		return true
 	}
 	return matches(s.ApproveTools, t.Original, plainName(s, t.Original), serverName(s, t.Original), t.Name)

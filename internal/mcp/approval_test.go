@@ -3,6 +3,8 @@ package mcp
 import (
 	"strings"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // What a server says of its tools never takes away what the operator demands, and says
@@ -12,30 +14,30 @@ func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
 	silent, reads := (*Annotations)(nil), &Annotations{ReadOnly: true, Destructive: &yes}
 	tame, wild := &Annotations{Destructive: &no}, &Annotations{Destructive: &yes}
 	for _, c := range []struct {
-		approval Approval
+		approval config.Approval
 		globs    []string
 		hints    *Annotations
 		want     bool
 	}{
 		{"", nil, wild, false},
-		{ApproveNever, nil, wild, false},
-		{ApproveNever, []string{"add"}, reads, true},
-		{ApproveNever, []string{"a*"}, tame, true},
-		{ApproveNever, []string{"p_add"}, silent, true},
-		{ApproveNever, []string{"sub"}, wild, false},
+		{config.ApproveNever, nil, wild, false},
+		{config.ApproveNever, []string{"add"}, reads, true},
+		{config.ApproveNever, []string{"a*"}, tame, true},
+		{config.ApproveNever, []string{"p_add"}, silent, true},
+		{config.ApproveNever, []string{"sub"}, wild, false},
 		// MCP: destructiveHint is true unless said otherwise, and means something only
 		// where readOnlyHint is false.
-		{ApproveDestructive, nil, silent, true},
-		{ApproveDestructive, nil, &Annotations{}, true},
-		{ApproveDestructive, nil, wild, true},
-		{ApproveDestructive, nil, tame, false},
-		{ApproveDestructive, nil, reads, false},
-		{ApproveDestructive, []string{"add"}, reads, true},
-		{ApproveAlways, nil, reads, true},
-		{ApproveAlways, nil, tame, true},
+		{config.ApproveDestructive, nil, silent, true},
+		{config.ApproveDestructive, nil, &Annotations{}, true},
+		{config.ApproveDestructive, nil, wild, true},
+		{config.ApproveDestructive, nil, tame, false},
+		{config.ApproveDestructive, nil, reads, false},
+		{config.ApproveDestructive, []string{"add"}, reads, true},
+		{config.ApproveAlways, nil, reads, true},
+		{config.ApproveAlways, nil, tame, true},
 	} {
-		cfg := ServerConfig{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
-		if got := cfg.approves(Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
+		cfg := config.Server{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
+		if got := needsApproval(&cfg, Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
 			t.Errorf("%q %v %+v: %v", c.approval, c.globs, c.hints, got)
 		}
 	}
@@ -45,7 +47,7 @@ func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
 // definition.
 func TestACallWithoutItsApprovalIsNotSent(t *testing.T) {
 	s := newShifty(addV1, sub)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Approval: ApproveDestructive})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Approval: config.ApproveDestructive})
 	c.Tools(t.Context())
 	add, _ := c.Tool("add")
 	if free, _ := c.Tool("sub"); !add.NeedsApproval || free.NeedsApproval || len(add.Version()) != 64 || add.Version() == free.Version() {
@@ -84,11 +86,11 @@ func TestACallWithoutItsApprovalIsNotSent(t *testing.T) {
 // The operator's file may come to ask for approval while tools are in use.
 func TestApprovalThatIsAskedForLaterHoldsAtOnce(t *testing.T) {
 	s := newShifty(addV1)
-	cfg := ServerConfig{Name: "a", URL: serve(t, s).URL}
+	cfg := config.Server{Name: "a", URL: serve(t, s).URL}
 	c := open(t, Options{}, cfg)
 	c.Tools(t.Context())
 	cfg.ApproveTools = []string{"add"}
-	if err := c.Reload([]ServerConfig{cfg}); err != nil {
+	if err := c.Reload([]config.Server{cfg}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "add"})

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -31,7 +33,7 @@ func counting(list *script) (*script, *atomic.Int64) {
 // once, and what was only written as text is repaired.
 func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	s, calls := counting(listing(forecast))
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	given := json.RawMessage(`{"days":"x","town":"Rome"}`)
 	got, err := c.CheckArgs("forecast", given)
@@ -80,7 +82,7 @@ func TestACallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 			reply(w, m.ID, text("done"))
 		},
 	}
-	c := open(t, Options{MaxConcurrentCalls: 1}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	args := json.RawMessage(`{"city":"Rome"}`)
 	if _, err := c.CheckArgs("forecast", args); err != nil {
@@ -122,7 +124,7 @@ func TestASchemaIsCompiledOnce(t *testing.T) {
 		}
 		reply(w, m.ID, `{"tools":[`+extra+forecast+`]}`)
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	before, _ := c.names.find("forecast")
 	other.Store(true)
@@ -172,7 +174,7 @@ func TestAToolWithABadSchemaStaysUsable(t *testing.T) {
 	}
 	s, calls := counting(listing(list...))
 	log := &keptLog{}
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serve(t, s).URL})
 	for _, tool := range c.Tools(t.Context()) {
 		if !strings.HasPrefix(tool.Unchecked, "the input schema cannot be used: ") {
 			t.Errorf("%s: unchecked %q", tool.Name, tool.Unchecked)
@@ -221,7 +223,7 @@ func TestAResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 	s := listing(list...)
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, results[m.Params.Name]) }
 	log := &keptLog{}
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	for name, want := range map[string]string{
 		"fits":    "3\nStructured content: {\"sum\":3}",
@@ -284,7 +286,7 @@ func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
 			return res, err
 		}
 	})
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, handler(server, nil)).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(server, nil)).URL})
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
 	must(t, res, err)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -33,7 +35,7 @@ const (
 
 // clientOptions are how we answer what a server asks for by itself, whatever the
 // transport. What nobody could answer is not declared.
-func clientOptions(cfg ServerConfig, log *slog.Logger) *sdk.ClientOptions {
+func clientOptions(cfg config.Server, log *slog.Logger) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
 		// Not nil, which would offer roots. URL mode is declared only by saying so.
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -26,7 +28,7 @@ func (s *server) attend(ctx context.Context, used *session) {
 		return
 	}
 	// Over a connection what the server says comes by itself; over HTTP see standing.
-	if used.shelf != nil && s.cfg.Type != TypeHTTP && used.protocol() < statelessVersion {
+	if used.shelf != nil && s.cfg.Type != config.TypeHTTP && used.protocol() < statelessVersion {
 		used.hears(true)
 	}
 	canWatch := used.shelf != nil && r.Capabilities.Resources != nil && r.Capabilities.Resources.Subscribe
@@ -120,7 +122,7 @@ func (s *server) listenOn(ctx context.Context, used *session, caps *sdk.ServerCa
 // listen to.
 func (s *server) listenOnce(ctx context.Context, used *session, want sdk.NotificationSubscriptions, wake <-chan struct{}) (more bool, _ *failure) {
 	// The bound is so that a stream which is only half dead ends some time.
-	x := newExchange(ctx, s.life, time.Now().Add(maxTimeout))
+	x := newExchange(ctx, s.life, time.Now().Add(config.MaxTimeout))
 	defer x.finish()
 	x.session = used
 	over := make(chan struct{})

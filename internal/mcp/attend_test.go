@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -35,7 +37,7 @@ func TestAChangeOfToolsIsHeardBesideAllCalls(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL, ProtocolVersion: protocol, StandaloneStream: true})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol, StandaloneStream: true})
 			c.Tools(t.Context())
 			<-lists
 			<-streams
@@ -53,7 +55,7 @@ func TestAChangeOfToolsIsHeardBesideAllCalls(t *testing.T) {
 func TestAListenStreamThatIsRefusedIsLeftAlone(t *testing.T) {
 	asked := make(chan string, 100)
 	h := handler(tools(nil), flavours["stateless json"])
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := peek(r)
 		if !strings.Contains(body, methodListen) {
 			h.ServeHTTP(w, r)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -17,7 +19,7 @@ func BenchmarkCall(b *testing.B) {
 	args := json.RawMessage(`{"text":"hello"}`)
 	for _, flavour := range []string{"stateful sse", "stateful json", "stateless sse", "stateless json"} {
 		w := serve(b, handler(tools(nil), flavours[flavour]))
-		c := open(b, Options{MaxConcurrentCalls: 200}, ServerConfig{Name: "a", URL: w.URL})
+		c := open(b, Options{MaxConcurrentCalls: 200}, config.Server{Name: "a", URL: w.URL})
 		c.Tools(b.Context())
 		room := func() error {
 			_, err := c.Call(b.Context(), Call{Tool: "echo", Args: args})

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // report lets a call through b that ends at once.
@@ -146,7 +148,7 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 				return text("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: flaky}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: flaky}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		down.Store(true)
 		for range maxStreak {
@@ -198,7 +200,7 @@ func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 			plain(http.StatusServiceUnavailable, "later")(w, r, m)
 		}
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -24,7 +26,7 @@ func TestIsErrorIsAResult(t *testing.T) {
 				return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no luck"}}}, nil
 			})
 		}), o))
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "bad"})
 		if r := must(t, res, err); !r.IsError || r.Text() != "no luck" {
 			t.Errorf("%s: %+v", name, r)
@@ -39,7 +41,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		asked.Add(1)
 		reply(w, m.ID, text("ok"))
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -79,7 +81,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 					return nil, ctx.Err()
 				})
 			}), o))
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			failed := make(chan error, 1)
@@ -114,7 +116,7 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 				return text("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: slow}, ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
+		c := open(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
 		c.Tools(t.Context())
 		begin := time.Now()
 		var wg sync.WaitGroup
@@ -145,7 +147,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 				return text("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: hang}, ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
+		c := open(t, Options{Transport: hang}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
 		c.Tools(t.Context())
 		begin := time.Now()
 		done := make(chan time.Duration, 3)
@@ -181,8 +183,8 @@ func TestSlowServerHoldsUpNoOther(t *testing.T) {
 	}}
 	quick := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	c := open(t, Options{MaxConcurrentCalls: 1},
-		ServerConfig{Name: "slow", URL: serve(t, slow).URL, ToolPrefix: "s"},
-		ServerConfig{Name: "quick", URL: serve(t, quick).URL, ToolPrefix: "q"})
+		config.Server{Name: "slow", URL: serve(t, slow).URL, ToolPrefix: "s"},
+		config.Server{Name: "quick", URL: serve(t, quick).URL, ToolPrefix: "q"})
 	c.Tools(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

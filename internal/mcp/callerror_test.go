@@ -3,6 +3,8 @@ package mcp
 import (
 	"net/http"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // Many frameworks redirect to the same address with a slash more or less. Who configures
@@ -17,7 +19,7 @@ func TestRedirectForASlashSaysSo(t *testing.T) {
 			to := map[string]string{"/mcp": "/mcp/", "/rpc/": "/rpc", "/other": "/key-1234"}[r.URL.Path]
 			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
 		}))
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL + path})
+		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL + path})
 		c.Tools(t.Context())
 		if got := c.Servers()[0].Reason; got != want {
 			t.Errorf("%s: %s", path, got)

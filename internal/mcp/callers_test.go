@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 func textLog(w io.Writer) *slog.Logger {
@@ -112,8 +113,8 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 				return server.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: w, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost", Auth: AuthExchange,
-			Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
+		c := open(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
+			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
 		c.ToolsFor(t.Context(), caller("ann"))
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
@@ -142,8 +143,8 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := exchangeAt(t)
-		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, ServerConfig{Name: "a", URL: "http://localhost",
-			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
+		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
+			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
 		took := func() time.Duration {
 			begin := time.Now()

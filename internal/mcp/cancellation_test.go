@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -53,7 +55,7 @@ func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 			reached(t, "the cancellation once more", told)
 		},
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", ProtocolVersion: "2025-11-25", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", ProtocolVersion: "2025-11-25", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -139,11 +141,11 @@ func TestACallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 	if err != nil {
 		calls = 60
 	}
-	for name, cfg := range map[string]ServerConfig{
+	for name, cfg := range map[string]config.Server{
 		"http 2025-11-25":      {ProtocolVersion: "2025-11-25"},
 		"http 2026-07-28":      {ProtocolVersion: "2026-07-28"},
-		"websocket 2025-11-25": {Type: TypeWebSocket, ProtocolVersion: "2025-11-25"},
-		"websocket 2026-07-28": {Type: TypeWebSocket, ProtocolVersion: "2026-07-28"},
+		"websocket 2025-11-25": {Type: config.TypeWebSocket, ProtocolVersion: "2025-11-25"},
+		"websocket 2026-07-28": {Type: config.TypeWebSocket, ProtocolVersion: "2026-07-28"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun, over := make(chan struct{}, calls), make(chan struct{}, calls)
@@ -159,7 +161,7 @@ func TestACallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 				})
 			})
 			switch {
-			case cfg.Type == TypeWebSocket:
+			case cfg.Type == config.TypeWebSocket:
 				cfg.URL = wsServer(t, newWSSDK(t, server)).URL
 			case cfg.ProtocolVersion >= statelessVersion:
 				cfg.URL = serve(t, handler(server, flavours["stateless sse"])).URL

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"answerd/internal/mcp/config"
 )
 
 // maxHeld bounds the names that are remembered beyond the tools that there are.
@@ -24,7 +26,7 @@ type binding struct {
 
 // entry is one server's latest list.
 type entry struct {
-	cfg     *ServerConfig
+	cfg     *config.Server
 	listed  []Tool
 	digests map[string]string // of their definitions; nil where they are not pinned
 	kept    []Tool            // of these, what may be called
@@ -58,7 +60,7 @@ func newCatalogue(log *slog.Logger) *catalogue {
 // set replaces the list of the server with that id, leaves out what its
 // configuration does, and returns how many tools remain. A server that has left the
 // configuration has none.
-func (c *catalogue) set(id int, cfg *ServerConfig, tools []Tool) int {
+func (c *catalogue) set(id int, cfg *config.Server, tools []Tool) int {
 	c.compile(id, tools)
 	e := entry{cfg: cfg, listed: tools}
 	if cfg.Pin {
@@ -82,7 +84,7 @@ func (c *catalogue) setLocked(id int, e entry) int {
 		case t.reads: // our own; an heir may offer no resources any more
 			return len(e.cfg.Resources) == 0
 		case t.signsIn:
-			return e.cfg.Auth != AuthAuthorizationCode
+			return e.cfg.Auth != config.AuthAuthorizationCode
 		}
 		return !allowed(e.cfg, t.Original)
 	})
@@ -125,7 +127,7 @@ func (c *catalogue) audit(server string, before, now []barred) {
 // arrange sets which servers there are, by id, in the configuration's order. A server
 // that stands for an earlier one (heirs: its id to the earlier one's) begins with that
 // one's list, under its own configuration.
-func (c *catalogue) arrange(order []int, heirs map[int]int, cfg func(id int) *ServerConfig) {
+func (c *catalogue) arrange(order []int, heirs map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.order = order
@@ -181,7 +183,7 @@ func (c *catalogue) pinned() []entry {
 
 // allowed applies a server's allow and deny lists to a tool's own name and to the
 // names that it may be offered under.
-func allowed(cfg *ServerConfig, original string) bool {
+func allowed(cfg *config.Server, original string) bool {
 	names := []string{original, plainName(cfg, original), serverName(cfg, original)}
 	if matches(cfg.DenyTools, names...) {
 		return false
@@ -237,7 +239,7 @@ func (c *catalogue) rebuildLocked() {
 					"name", name, "reason", clash)
 			}
 			t.Name, t.cfg, t.version = name, e.cfg, &version{}
-			t.NeedsApproval = e.cfg.approves(t)
+			t.NeedsApproval = needsApproval(e.cfg, t)
 			c.byName[name] = binding{Tool: t, server: id, hidden: e.cfg.Hidden}
 			if !e.cfg.Hidden {
 				own = append(own, t)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 const (
@@ -58,7 +60,7 @@ type child struct {
 
 // startChild starts the process of cfg, with exactly the environment of cfg: what ours
 // holds is none of its business (S4.6).
-func startChild(cfg *ServerConfig, log *slog.Logger) (*child, error) {
+func startChild(cfg *config.Server, log *slog.Logger) (*child, error) {
 	path, err := commandPath(cfg)
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func startChild(cfg *ServerConfig, log *slog.Logger) (*child, error) {
 
 // commandPath finds the command with our own PATH; the child may have none. Like a
 // shell's, a relative path starts in the working directory.
-func commandPath(cfg *ServerConfig) (string, error) {
+func commandPath(cfg *config.Server) (string, error) {
 	if cfg.WorkDir != "" {
 		if fi, err := os.Stat(cfg.WorkDir); err != nil || !fi.IsDir() {
 			return "", fmt.Errorf("%w: %.200q", errWorkDir, cfg.WorkDir)

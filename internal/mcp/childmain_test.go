@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -78,7 +79,7 @@ func childMain(kind string, args []string) int {
 		serveStdio(os.Stdin)
 		select {}
 	case "parent": // an answerd that is killed
-		c, err := New([]ServerConfig{stdioConfig("family", args[0])}, Options{})
+		c, err := New([]config.Server{stdioConfig("family", args[0])}, Options{})
 		if err != nil {
 			return 5
 		}
@@ -228,12 +229,12 @@ func (p *life) alive() bool {
 }
 
 // stdioConfig is a server that is this test binary as a child.
-func stdioConfig(kind, addr string) ServerConfig {
+func stdioConfig(kind, addr string) config.Server {
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return ServerConfig{Name: "a", Command: self, Args: []string{"child", kind, addr}, Env: map[string]auth.Secret{
+	return config.Server{Name: "a", Command: self, Args: []string{"child", kind, addr}, Env: map[string]auth.Secret{
 		"GORACE": auth.NewSecret("atexit_sleep_ms=0"), // the race detector's is a second
 	}}
 }

@@ -1,7 +1,7 @@
 // Package mcp is the tools of many MCP servers behind one client: connect, recover,
 // list, call.
 //
-//	servers, err := mcp.ParseConfig(data, getenv)
+//	servers, err := config.Parse(data, getenv)
 //	c, err := mcp.New(servers, mcp.Options{Service: tokens})
 //	defer c.Close()
 //	for _, t := range c.Tools(ctx) { … }
@@ -45,6 +45,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 // Options are the settings of a Client. The zero value works.
@@ -109,11 +110,11 @@ type Client struct {
 
 // New makes a client of servers, in that order, and starts to connect to them. It
 // does not wait for any. The error is about the configuration.
-func New(servers []ServerConfig, o Options) (*Client, error) {
-	if err := checkServers(servers, o.Service != nil); err != nil {
+func New(servers []config.Server, o Options) (*Client, error) {
+	if err := config.Check(servers, o.Service != nil); err != nil {
 		return nil, err
 	}
-	if err := checkRedirects(servers, o.RedirectURL); err != nil {
+	if err := config.CheckRedirects(servers, o.RedirectURL); err != nil {
 		return nil, err
 	}
 	if o.Logger == nil {

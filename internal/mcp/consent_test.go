@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth/oauthtest"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,14 +37,14 @@ type consented struct {
 const redirectURL = "http://127.0.0.1:7/oauth/callback" // nobody listens there
 
 // newConsented is such a server. Its tool says whose token came with the call.
-func newConsented(t *testing.T, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
+func newConsented(t *testing.T, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consented {
 	t.Helper()
 	as := oauthtest.New(t)
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
 	return newConsentedAt(t, as, change, o)
 }
 
-func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*ServerConfig), o *sdk.StreamableHTTPOptions) *consented {
+func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consented {
 	t.Helper()
 	c := &consented{t: t, as: as, buf: &bytes.Buffer{}}
 	c.log = &locked{&sync.Mutex{}, c.buf}
@@ -58,7 +59,7 @@ func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*ServerConfi
 			_ = session.Close()
 		}
 	})
-	cfg := ServerConfig{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm", Auth: AuthAuthorizationCode, MaxConcurrentCalls: 4}
+	cfg := config.Server{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm", Auth: config.AuthAuthorizationCode, MaxConcurrentCalls: 4}
 	if change != nil {
 		change(&cfg)
 	}
@@ -292,7 +293,7 @@ func TestAToolWantsMoreRights(t *testing.T) {
 
 // Revoked: one refresh, however many calls; taken back altogether: the person is asked.
 func TestRevokedConsent(t *testing.T) {
-	c := newConsented(t, func(cfg *ServerConfig) { cfg.MaxConcurrentCalls = 50 }, nil)
+	c := newConsented(t, func(cfg *config.Server) { cfg.MaxConcurrentCalls = 50 }, nil)
 	c.signIn("ann")
 	c.as.Revoke(false)
 	asked := c.asked.Load()
@@ -320,7 +321,7 @@ func TestReloadTakesTheSignInAway(t *testing.T) {
 	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
 		t.Fatal(got)
 	}
-	if err := c.Reload([]ServerConfig{{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm"}}); err != nil {
+	if err := c.Reload([]config.Server{{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.ToolsFor(t.Context(), caller("ann")); len(got) != 0 {
@@ -350,12 +351,12 @@ func TestSignInAt(t *testing.T) {
 // The service's own token, from the authorization server that the server names, with a
 // proof of possession or without.
 func TestTheServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
-	for name, change := range map[string]func(*ServerConfig){
-		"http": func(*ServerConfig) {},
-		"dpop": func(cfg *ServerConfig) { cfg.Grant.DPoP = true },
+	for name, change := range map[string]func(*config.Server){
+		"http": func(*config.Server) {},
+		"dpop": func(cfg *config.Server) { cfg.Grant.DPoP = true },
 	} {
-		c := newConsented(t, func(cfg *ServerConfig) {
-			cfg.Auth, cfg.Grant = AuthClientCredentials, TokenGrant{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
+		c := newConsented(t, func(cfg *config.Server) {
+			cfg.Auth, cfg.Grant = config.AuthClientCredentials, config.Grant{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
 			change(cfg)
 		}, nil)
 		if list := namesOf(c.Tools(t.Context())); list != "crm_who" {
@@ -374,7 +375,7 @@ func TestReloadKeepsConsent(t *testing.T) {
 	cfg := c.servers[0].given
 	for n, change := range []func(){func() { cfg.Timeout = time.Second * 7 }, func() { cfg.Grant.Scope = "basic" }} {
 		change()
-		if err := c.Reload([]ServerConfig{cfg}); err != nil {
+		if err := c.Reload([]config.Server{cfg}); err != nil {
 			t.Fatal(err)
 		}
 		asked := c.asked.Load()
@@ -389,9 +390,9 @@ func TestReloadKeepsConsent(t *testing.T) {
 func TestEnterpriseCallersShareNothing(t *testing.T) {
 	as := oauthtest.New(t) // of the server, and the identity provider too
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
-	c := newConsentedAt(t, as, func(cfg *ServerConfig) {
+	c := newConsentedAt(t, as, func(cfg *config.Server) {
 		secret := auth.NewSecret("client-s3cret")
-		cfg.Auth, cfg.Grant = AuthEnterprise, TokenGrant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
+		cfg.Auth, cfg.Grant = config.AuthEnterprise, config.Grant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
 	}, nil)
 	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
 		t.Errorf("tools without a caller: %v, %+v", list, c.Servers())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
 )
 
@@ -27,25 +28,25 @@ type behalf struct {
 
 // newCredentials are those of cfg, which was checked. It fetches nothing. close is to
 // be called after the server's last request: the end of a session takes a token too.
-func newCredentials(cfg ServerConfig, o Options) (credentials, error) {
+func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
 	case !cfg.BearerToken.IsZero():
 		c.source = bearer{auth.Static(cfg.BearerToken)}
-	case cfg.Auth == AuthJWT && o.Service != nil:
+	case cfg.Auth == config.AuthJWT && o.Service != nil:
 		c.source = bearer{o.Service}
-	case cfg.Auth == AuthExchange:
+	case cfg.Auth == config.AuthExchange:
 		ex, err := auth.NewExchange(auth.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: auth.ClientCredentialsConfig{
 			Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
 			ClientID: cfg.Grant.ClientID, Secret: auth.Fixed(cfg.Grant.ClientSecret),
-			Scope: cfg.Grant.Scope, Resource: cfg.resource(), Logger: o.Logger.With("mcp_server", cfg.Name),
+			Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), Logger: o.Logger.With("mcp_server", cfg.Name),
 		}})
 		if err != nil {
 			return c, err
 		}
 		c.source, c.close = nobody{}, ex.Close
 		c.behalf = &behalf{of: func(who auth.Identity) sender { return bearer{ex.For(who)} }, takesToken: true}
-	case cfg.Auth.granted():
+	case cfg.Auth.HasAuthorizationServer():
 		return o.grants.credentials(cfg, o)
 	}
 	return c, nil

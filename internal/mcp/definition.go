@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"answerd/internal/mcp/config"
 )
 
 // definition is what the operator of a pinned server accepts: all of a tool that
@@ -24,7 +26,7 @@ type definition struct {
 
 // define is the definition of a server's tool in its canonical form, which is the same
 // however the server orders and spaces its JSON.
-func define(cfg *ServerConfig, t Tool) definition {
+func define(cfg *config.Server, t Tool) definition {
 	return definition{
 		Name: t.Original, Title: t.Title, Description: t.Description,
 		InputSchema: canonical(t.InputSchema), OutputSchema: canonical(t.OutputSchema),
@@ -45,7 +47,7 @@ func (d definition) digest() string {
 // endpoint is where a server is, without what may be secret or change from one start
 // to the next: a URL's query, and the arguments of a command, of which the digest
 // stands for them.
-func endpoint(cfg *ServerConfig) string {
+func endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
 			return "command " + cfg.Command

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -19,15 +21,15 @@ type dialer struct {
 }
 
 // dialers makes the dialer of a server, by its type.
-var dialers = map[string]func(ServerConfig, Options) (dialer, error){
-	TypeHTTP:      dialHTTP,
-	TypeStdio:     dialStdio,
-	TypeWebSocket: dialWebSocket,
+var dialers = map[string]func(config.Server, Options) (dialer, error){
+	config.TypeHTTP:      dialHTTP,
+	config.TypeStdio:     dialStdio,
+	config.TypeWebSocket: dialWebSocket,
 }
 
 // dialHTTP is Streamable HTTP. The way to the server and its connections are made once
 // and outlive sessions (S3.1); each session is a streamable of its own.
-func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
+func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
 		return dialer{}, err
@@ -52,7 +54,7 @@ func dialHTTP(cfg ServerConfig, o Options) (dialer, error) {
 }
 
 // newOutgoing is the way to a server over HTTP, with the connections at its end.
-func newOutgoing(cfg ServerConfig, o Options, base *url.URL) (*outgoingTrip, error) {
+func newOutgoing(cfg config.Server, o Options, base *url.URL) (*outgoingTrip, error) {
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
 	// Twice the calls: a call may begin while the stream of the one before is read

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -115,7 +117,7 @@ func checkAskURL(raw string) error {
 		return errors.New("the URL is no web address")
 	case u.User != nil:
 		return errors.New("the URL must not hold a user or password")
-	case u.Scheme != "https" && !(u.Scheme == "http" && loopback(u.Hostname())):
+	case u.Scheme != "https" && !(u.Scheme == "http" && config.IsLoopback(u.Hostname())):
 		return errors.New("the URL must begin with https://")
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -41,7 +43,7 @@ func asks(t *testing.T, flavour string) *web {
 func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
-			c := open(t, Options{MaxConcurrentCalls: 100}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+			c := open(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 			c.Tools(t.Context())
 			var wg sync.WaitGroup
 			for i := range 100 {
@@ -67,7 +69,7 @@ func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
 
 func TestWhereNobodyIsThereTheAnswerIsNo(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 		for want, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
 			Decline: nil,
 			Cancel: func(context.Context, Elicitation) (ElicitationResult, error) {
@@ -86,7 +88,7 @@ func TestWhereNobodyIsThereTheAnswerIsNo(t *testing.T) {
 // timed as before.
 func TestTheTimeOfACallStandsStillWhileAPersonIsAsked(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL, Timeout: 2 * time.Second})
+		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL, Timeout: 2 * time.Second})
 		c.Tools(t.Context())
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
 			x := exchangeOf(ctx)
@@ -128,7 +130,7 @@ func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
 // Elicit has.
 func TestAQuestionEndsWithItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: asks(t, flavour).URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 		c.Tools(t.Context())
 		ctx, leave := context.WithCancel(t.Context())
 		returned, over := false, make(chan struct{})
@@ -198,7 +200,7 @@ func TestBadQuestionsNeverReachAPerson(t *testing.T) {
 		"no object":        `[]`,
 	} {
 		w, _ := scriptedAsk(t, 1, params)
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			t.Errorf("%s reached a person", name)
 			return ElicitationResult{Action: Accept, Content: json.RawMessage("{}")}, nil
@@ -211,7 +213,7 @@ func TestBadQuestionsNeverReachAPerson(t *testing.T) {
 
 func TestAURLIsPassedOnAndNeverFetched(t *testing.T) {
 	w, _ := scriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var got Elicitation
 	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
 		got = e
@@ -226,7 +228,7 @@ func TestAURLIsPassedOnAndNeverFetched(t *testing.T) {
 // than so often.
 func TestAServerCannotFloodAPerson(t *testing.T) {
 	w, asked := scriptedAsk(t, 90, `{"message":"m","requestedSchema":{"type":"object"}}`)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var people atomic.Int64
 	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 		people.Add(1)

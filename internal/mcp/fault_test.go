@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // stream begins an event stream and returns a function that sends one event.
@@ -114,7 +116,7 @@ func TestBadReplyHurtsNobodyElse(t *testing.T) {
 					reply(w, m.ID, text("ok"))
 				}
 			}}
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 			do := func(what string) (*Result, error) {
 				return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 			}
@@ -156,7 +158,7 @@ func TestServerThatComesUpLater(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	_ = l.Close()
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: "http://" + addr})
+	c := open(t, Options{}, config.Server{Name: "a", URL: "http://" + addr})
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Fatal(list)
 	}
@@ -208,7 +210,7 @@ func TestServerThatGoesAway(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	<-back
 	down.Store(true)
@@ -236,7 +238,7 @@ func TestHangingCallTimesOut(t *testing.T) {
 		<-r.Context().Done()
 		close(left)
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Timeout: 50 * time.Millisecond})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Timeout: 50 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Timeout {
 		t.Error(e)
@@ -259,7 +261,7 @@ func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 			}
 			reply(w, m.ID, text("ok"))
 		}}
-		cfg := ServerConfig{Name: "a", URL: serve(t, s).URL}
+		cfg := config.Server{Name: "a", URL: serve(t, s).URL}
 		if allowed {
 			cfg.IdempotentTools = []string{"get_*", "t"}
 		}
@@ -282,7 +284,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 		s := &script{call: func(w http.ResponseWriter, r *http.Request, _ message) {
 			http.Redirect(w, r, other.URL, status)
 		}}
-		c := open(t, Options{Service: newTokens()}, ServerConfig{Name: "a", URL: serve(t, s).URL, Auth: AuthJWT})
+		c := open(t, Options{Service: newTokens()}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != Protocol || seen.Load() != 0 {
 			t.Errorf("%d: %v; the other host saw %d requests", status, e, seen.Load())
@@ -349,7 +351,7 @@ func TestEndlessAnswersAreCut(t *testing.T) {
 				}
 				reply(w, m.ID, text("ok"))
 			}}
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 			c.Tools(t.Context())
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -377,7 +379,7 @@ func TestProgressForEverTimesOut(t *testing.T) {
 		wire := func(http.RoundTripper) http.RoundTripper {
 			return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
 		}
-		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
 		c.Tools(t.Context())
 		begin, got := time.Now(), 0
 		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
@@ -439,7 +441,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + id.Load().(string) + ",\"result\":" + text("late") + "}\n\n")
 		return true
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := must(t, res, err).Text(); got != "late" || calls.Load() != 1 {
 		t.Errorf("%q after %d calls", got, calls.Load())
@@ -463,7 +465,7 @@ func TestResumeThatIsRefused(t *testing.T) {
 			}
 			return r.Method == http.MethodGet
 		}
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
 		if e := kind(t, err); e.Kind != UnknownOutcome {
 			t.Errorf("%d: %v", status, e)
@@ -479,7 +481,7 @@ func TestAnswerBeforeTheEndOfTheStream(t *testing.T) {
 		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
 		<-r.Context().Done()
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 }

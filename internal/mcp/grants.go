@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
 )
 
@@ -18,8 +19,8 @@ type grants struct {
 // grantKey is everything that a grant depends on.
 type grantKey struct {
 	name, url, redirect string
-	kind                AuthType
-	grant               TokenGrant
+	kind                config.AuthType
+	grant               config.Grant
 }
 
 type sharedGrant struct {
@@ -29,13 +30,13 @@ type sharedGrant struct {
 
 // take is the client for a server, made now if there is none. It needs a release, after
 // the server's last request.
-func (g *grants) take(cfg ServerConfig, o Options) (*oauth.Client, func(), error) {
-	key := grantKey{cfg.Name, cfg.httpURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
+func (g *grants) take(cfg config.Server, o Options) (*oauth.Client, func(), error) {
+	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.all[key]
 	if s == nil {
-		client, err := oauth.New(cfg.oauth(o))
+		client, err := oauth.New(oauthConfig(&cfg, o))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -59,11 +60,11 @@ func (g *grants) release(key grantKey, s *sharedGrant) {
 	}
 }
 
-// oauth is how the server's tokens are got that package oauth gets.
-func (s *ServerConfig) oauth(o Options) oauth.Config {
+// oauthConfig returns the configuration of the client for the authorization server of s.
+func oauthConfig(s *config.Server, o Options) oauth.Config {
 	g := s.Grant
 	c := oauth.Config{
-		Kind: oauth.Kind(s.Auth), URL: s.httpURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
+		Kind: oauth.Kind(s.Auth), URL: s.HTTPURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
 		ClientID: g.ClientID, ClientMetadataURL: g.ClientMetadataURL, ClientSecret: g.ClientSecret,
 		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
 		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
@@ -77,17 +78,17 @@ func (s *ServerConfig) oauth(o Options) oauth.Config {
 }
 
 // credentials are those of a server that has an authorization server.
-func (g *grants) credentials(cfg ServerConfig, o Options) (credentials, error) {
+func (g *grants) credentials(cfg config.Server, o Options) (credentials, error) {
 	client, release, err := g.take(cfg, o)
 	if err != nil {
 		return credentials{}, err
 	}
 	c := credentials{source: granted{client.For(auth.Identity{})}, close: release}
-	if cfg.Auth.OfCallers() {
+	if cfg.Auth.Delegated() {
 		c.source = nobody{}
-		c.behalf = &behalf{of: func(who auth.Identity) sender { return granted{client.For(who)} }, takesToken: cfg.Auth.TakesToken()}
+		c.behalf = &behalf{of: func(who auth.Identity) sender { return granted{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
 	}
-	if cfg.Auth == AuthAuthorizationCode {
+	if cfg.Auth == config.AuthAuthorizationCode {
 		c.behalf.consents = client
 	}
 	return c, nil

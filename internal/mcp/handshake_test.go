@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // S3.9: what a server speaks is learnt once: however often its session is lost, a
@@ -29,7 +31,7 @@ func TestWhatAServerSpeaksIsLearntOnce(t *testing.T) {
 		}
 		return false
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	for range 3 { // each call may find one session lost, and sends itself again once
 		_, _ = c.Call(t.Context(), Call{Tool: "t"})
@@ -46,7 +48,7 @@ func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
 		var renewed atomic.Bool
 		old := tools(nil)
 		before, after := handler(old, flavours["stateful sse"]), handler(tools(nil), flavours["stateless sse"])
-		c := open(t, Options{}, ServerConfig{Name: "a", ProtocolVersion: pinned, URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := open(t, Options{}, config.Server{Name: "a", ProtocolVersion: pinned, URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case !renewed.Load():
 				before.ServeHTTP(w, r)

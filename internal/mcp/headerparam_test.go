@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -37,7 +39,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	} {
 		tool(fmt.Sprintf("bad%d", i), `"p":`+bad)
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(list...)).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(list...)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
 		t.Errorf("tools %s", got)
 	}
@@ -79,7 +81,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		}))
-		client := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+		client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us-west1"}`)})
 		if header := <-got; err != nil || header != c.want {
 			t.Errorf("%s: the header is %q, %v", c.flavour, header, err)
@@ -109,7 +111,7 @@ func TestANameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 		}
 		next.ServeHTTP(w, r)
 	}))
-	client := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	for _, tool := range client.Tools(t.Context()) {
 		if tool.Original == "echo" {
 			continue

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -92,9 +93,9 @@ func (i *iam) verify(_ context.Context, token string, _ *http.Request) (*sdkauth
 }
 
 // server is the configuration of a server at url whose tokens are of i.
-func (i *iam) server(name, url string, kind AuthType) ServerConfig {
-	return ServerConfig{Name: name, URL: url, ToolPrefix: name, Auth: kind,
-		Grant: TokenGrant{Issuer: i.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}}
+func (i *iam) server(name, url string, kind config.AuthType) config.Server {
+	return config.Server{Name: name, URL: url, ToolPrefix: name, Auth: kind,
+		Grant: config.Grant{Issuer: i.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}}
 }
 
 // guarded is a real MCP server that verifies tokens and binds sessions to users. Its
@@ -165,7 +166,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 	}))
 	t.Cleanup(thief.Close)
 	i := newIAM(t)
-	for _, kind := range []AuthType{AuthClientCredentials, AuthExchange} {
+	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		var asked atomic.Int64
 		var evil *web
 		evil = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +186,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 			t.Errorf("%s: the thief was asked %d times", kind, stolen.Load())
 		}
 		for _, form := range i.asked() {
-			if form.Get("resource") != evil.URL && kind == AuthClientCredentials {
+			if form.Get("resource") != evil.URL && kind == config.AuthClientCredentials {
 				t.Errorf("a token for %s", form.Get("resource"))
 			}
 		}
@@ -196,7 +197,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 func TestOwnCredentialsAreForOneServer(t *testing.T) {
 	i := newIAM(t)
 	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
-	c := open(t, Options{Service: newTokens()}, i.server("a", a.URL+"/mcp?tenant=1", AuthClientCredentials), i.server("b", b.URL, AuthClientCredentials))
+	c := open(t, Options{Service: newTokens()}, i.server("a", a.URL+"/mcp?tenant=1", config.AuthClientCredentials), i.server("b", b.URL, config.AuthClientCredentials))
 	for _, tool := range []string{"a_who", "b_who"} {
 		c.Tools(t.Context())
 		if got, err := callAs(t, c, tool, caller("ann")); err != nil || got != "service" {
@@ -225,7 +226,7 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	i := newIAM(t)
 	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
-	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, AuthExchange), i.server("b", b.URL, AuthExchange))
+	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, config.AuthExchange), i.server("b", b.URL, config.AuthExchange))
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Errorf("tools without a caller: %v", list)
 	}
@@ -267,7 +268,7 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
 	i := newIAM(t)
 	g := newGuarded(t, i, "")
-	c := open(t, Options{}, i.server("a", g.URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", g.URL, config.AuthExchange))
 	first := caller("ann")
 	c.ToolsFor(t.Context(), first)
 	second := first
@@ -298,7 +299,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 		}
 		reply(w, m.ID, text(r.Header.Get("Authorization")))
 	}}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	less, more := caller("ann"), caller("ann")
 	less.Token, more.Token = auth.NewSecret("inbound-limited"), auth.NewSecret("inbound-full")
 	answer := make(chan string, 1)
@@ -318,7 +319,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 
 // F18: revoked: one renewal per caller, and nobody notices.
 func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
-	for _, kind := range []AuthType{AuthClientCredentials, AuthExchange} {
+	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		i := newIAM(t)
 		g := newGuarded(t, i, "")
 		c := open(t, Options{MaxConcurrentCalls: 20}, i.server("a", g.URL, kind))
@@ -347,7 +348,7 @@ func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) { http.Error(w, "no", http.StatusUnauthorized) }}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	_, err := callAs(t, c, "a_t", caller("ann"))
 	if e := kind(t, err); e.Kind != Unavailable || len(i.asked()) > 2 {
 		t.Errorf("%v after %d exchanges", e, len(i.asked()))
@@ -361,7 +362,7 @@ func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 func TestCallWithoutCallersToken(t *testing.T) {
 	i := newIAM(t)
 	g := newGuarded(t, i, "")
-	c := open(t, Options{}, i.server("a", g.URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", g.URL, config.AuthExchange))
 	if st := c.Servers()[0]; !c.Ready() && st.State != Connecting || st.Reason != awaitCaller {
 		t.Errorf("%+v", st)
 	}
@@ -388,7 +389,7 @@ func TestOneCallersTroubleIsHisOwn(t *testing.T) {
 	i := newIAM(t)
 	i.refuse["inbound-eve"] = true
 	g := newGuarded(t, i, "")
-	c := open(t, Options{Logger: textLog(locked{&mu, &log})}, i.server("a", g.URL, AuthExchange))
+	c := open(t, Options{Logger: textLog(locked{&mu, &log})}, i.server("a", g.URL, config.AuthExchange))
 	if got := c.ToolsFor(t.Context(), caller("eve")); len(got) != 0 {
 		t.Errorf("tools %v", got)
 	}
@@ -430,7 +431,7 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 		lists.Add(1)
 		reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
 	}}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	var all sync.WaitGroup
 	for n := range 50 {
 		all.Go(func() {
@@ -452,7 +453,7 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 func TestReloadEndsCallersSessions(t *testing.T) {
 	i := newIAM(t)
 	s := &script{deletes: make(chan string, 3), call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, AuthExchange))
+	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	for _, name := range []string{"ann", "bob"} {
 		if got, err := callAs(t, c, "a_t", caller(name)); err != nil || got != "ok" {
 			t.Fatal(got, err)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // BenchmarkLargeCall is a call with a large result, from the reply's bytes to the text for
@@ -17,7 +19,7 @@ func BenchmarkLargeCall(b *testing.B) {
 		wire := func(http.RoundTripper) http.RoundTripper {
 			return fake(func(*http.Request, message) (string, error) { return result, nil })
 		}
-		c := open(b, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(b, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(b.Context())
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
 			b.ReportAllocs()

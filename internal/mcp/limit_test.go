@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -60,13 +62,13 @@ func TestALimitOfSilenceAndOfItAll(t *testing.T) {
 // F13, S4.4: a run that is cancelled is over at the server within a second, on every
 // transport and with both kinds of protocol.
 func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
-	for name, cfg := range map[string]ServerConfig{
+	for name, cfg := range map[string]config.Server{
 		"http 2025-11-25":      {ProtocolVersion: "2025-11-25"},
 		"http 2026-07-28":      {ProtocolVersion: "2026-07-28"},
-		"websocket 2025-11-25": {Type: TypeWebSocket, ProtocolVersion: "2025-11-25"},
-		"websocket 2026-07-28": {Type: TypeWebSocket, ProtocolVersion: "2026-07-28"},
-		"stdio 2025-11-25":     {Type: TypeStdio, ProtocolVersion: "2025-11-25"},
-		"stdio 2026-07-28":     {Type: TypeStdio, ProtocolVersion: "2026-07-28"},
+		"websocket 2025-11-25": {Type: config.TypeWebSocket, ProtocolVersion: "2025-11-25"},
+		"websocket 2026-07-28": {Type: config.TypeWebSocket, ProtocolVersion: "2026-07-28"},
+		"stdio 2025-11-25":     {Type: config.TypeStdio, ProtocolVersion: "2025-11-25"},
+		"stdio 2026-07-28":     {Type: config.TypeStdio, ProtocolVersion: "2026-07-28"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun, told := make(chan struct{}, 1), make(chan struct{}, 1)
@@ -79,10 +81,10 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				})
 			})
 			switch cfg.Type {
-			case TypeWebSocket:
+			case config.TypeWebSocket:
 				ws := wsServer(t, newWSSDK(t, server))
 				cfg.URL = ws.URL
-			case TypeStdio:
+			case config.TypeStdio:
 				w := newWatch(t)
 				child := stdioConfig("serve", w.addr())
 				cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -25,7 +27,7 @@ func TestLinkMatchesAnswers(t *testing.T) {
 	for _, version := range []string{"", "2025-11-25", "2024-11-05"} {
 		t.Run("version "+version, func(t *testing.T) {
 			server := tools(nil)
-			c := piped(t, Options{MaxConcurrentCalls: 200}, ServerConfig{ProtocolVersion: version}, func(conn net.Conn) {
+			c := piped(t, Options{MaxConcurrentCalls: 200}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
 				_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
 			})
 			st := c.Servers()[0]
@@ -66,7 +68,7 @@ func TestLinkDropsWhatIsNotExpected(t *testing.T) {
 		say(answerTo(m, text("right")))
 		say(answerTo(m, text("again")))
 	})
-	c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) { dials.Add(1); script(conn) })
+	c := piped(t, Options{}, config.Server{}, func(conn net.Conn) { dials.Add(1); script(conn) })
 	for range 20 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if got := must(t, res, err).Text(); got != "right" {
@@ -81,7 +83,7 @@ func TestLinkDropsWhatIsNotExpected(t *testing.T) {
 // F16: an answer that cannot be read fails its call, and no other.
 func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
 	held := make(chan string, 1)
-	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		switch m.Params.Meta["do"] {
 		case "hold":
 			held <- answerTo(m, text("held"))
@@ -131,7 +133,7 @@ func TestEndOfConnectionInTheMiddle(t *testing.T) {
 	ran := map[string]int{}
 	first := make(chan net.Conn, 1)
 	var dials atomic.Int64
-	c := piped(t, Options{}, ServerConfig{IdempotentTools: []string{"nothing"}}, func(conn net.Conn) {
+	c := piped(t, Options{}, config.Server{IdempotentTools: []string{"nothing"}}, func(conn net.Conn) {
 		n := dials.Add(1)
 		lines(func(m message, say func(string)) {
 			mu.Lock()
@@ -166,7 +168,7 @@ func TestEndOfConnectionInTheMiddle(t *testing.T) {
 // S4.5: a tool that may be repeated is called again on the next connection.
 func TestRepeatableCallSurvivesTheConnection(t *testing.T) {
 	var calls atomic.Int64
-	c := piped(t, Options{}, ServerConfig{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
+	c := piped(t, Options{}, config.Server{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
 		lines(func(m message, say func(string)) {
 			if calls.Add(1) == 1 {
 				_ = conn.Close()
@@ -186,7 +188,7 @@ func TestRepeatableCallSurvivesTheConnection(t *testing.T) {
 func TestLinkCancelLeavesTheSession(t *testing.T) {
 	began, told := make(chan struct{}), make(chan string, 1)
 	var dials atomic.Int64
-	c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+	c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 		dials.Add(1)
 		ours, theirs := net.Pipe()
 		defer ours.Close()
@@ -239,7 +241,7 @@ func TestLateAnswerIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log syncBuffer
 		began := make(chan message, 1)
-		c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, ServerConfig{}, lines(func(m message, say func(string)) {
+		c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, lines(func(m message, say func(string)) {
 			select {
 			case late := <-began:
 				say(answerTo(late, text("late")))
@@ -278,7 +280,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
 		var calls atomic.Int64
-		c := piped(t, Options{Timeout: 5 * time.Second}, ServerConfig{}, func(conn net.Conn) {
+		c := piped(t, Options{Timeout: 5 * time.Second}, config.Server{}, func(conn net.Conn) {
 			lines(func(message, func(string)) { calls.Add(1); <-stop })(conn)
 		})
 		begin := time.Now()
@@ -313,7 +315,7 @@ func TestUnsentCallsGoToTheNextConnection(t *testing.T) {
 		var dials atomic.Int64
 		var calls sync.Map
 		broken := make(chan struct{})
-		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 			first := dials.Add(1) == 1
 			lines(func(m message, say func(string)) {
 				_, twice := calls.LoadOrStore(m.Params.Meta["n"], true)
@@ -363,7 +365,7 @@ func TestUnsentCallsGoToTheNextConnection(t *testing.T) {
 func TestFloodOfServerRequestsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answers atomic.Int64
-		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 			count := &countedReads{Conn: conn, what: `"result":{}`, n: &answers}
 			lines(func(m message, say func(string)) {
 				for i := range 1000 {
@@ -403,7 +405,7 @@ func (c *countedReads) Read(p []byte) (int, error) {
 func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			go func() {
@@ -433,7 +435,7 @@ func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 
 // Progress that came before the result is delivered, in order, before Call returns.
 func TestLinkDeliversProgressInOrder(t *testing.T) {
-	c := piped(t, Options{MaxConcurrentCalls: 20}, ServerConfig{}, lines(func(m message, say func(string)) {
+	c := piped(t, Options{MaxConcurrentCalls: 20}, config.Server{}, lines(func(m message, say func(string)) {
 		for i := range 20 {
 			say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%d}}`, m.Params.Meta["progressToken"], i))
 		}
@@ -459,7 +461,7 @@ func TestLinkDeliversProgressInOrder(t *testing.T) {
 // _meta, with one warning however many calls and connections.
 func TestLinkSendsContextInMetaWithOneWarning(t *testing.T) {
 	var log syncBuffer
-	c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, ServerConfig{}, lines(func(m message, say func(string)) {
+	c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, lines(func(m message, say func(string)) {
 		say(answerTo(m, text(fmt.Sprint(m.Params.Meta["context_id"]))))
 	}))
 	for range 3 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -26,7 +28,7 @@ func TestALoneCallIsAskedOverALink(t *testing.T) {
 				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 			})
 		})
-		c := piped(t, Options{}, ServerConfig{ProtocolVersion: version}, func(conn net.Conn) {
+		c := piped(t, Options{}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
 			_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
 		})
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
@@ -53,7 +55,7 @@ func TestLogMessagesOverALinkAreThoseOfALoneCall(t *testing.T) {
 	held := make(chan message, 1)
 	together := false
 	entered := make(chan struct{}, 2)
-	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		if !together {
 			say(linkLog)
 			say(answerTo(m, text("ok")))
@@ -90,7 +92,7 @@ func TestLogMessagesOverALinkAreThoseOfALoneCall(t *testing.T) {
 // What may be about a call that was given up is nobody's.
 func TestAfterACallWasGivenUpNobodyIsToldForAWhile(t *testing.T) {
 	entered, first := make(chan struct{}), true
-	c := piped(t, Options{}, ServerConfig{}, lines(func(m message, say func(string)) {
+	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		if first {
 			first = false
 			close(entered)

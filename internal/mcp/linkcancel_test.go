@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -33,7 +35,7 @@ func TestACancellationIsSaidWhenTheServerReadsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard syncBuffer
 		ids, read := make(chan string, 2), make(chan struct{})
-		c := piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 			lines(func(m message, _ func(string)) { ids <- string(m.ID); <-read })(heardConn{conn, &heard})
 		})
 		var all sync.WaitGroup

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // pipedServer is a client of a real server at the other end of a pipe, connected.
-func pipedServer(t *testing.T, cfg ServerConfig, s *sdk.Server) *Client {
+func pipedServer(t *testing.T, cfg config.Server, s *sdk.Server) *Client {
 	c := piped(t, Options{}, cfg, func(conn net.Conn) {
 		_ = s.Run(context.Background(), &sdk.IOTransport{Reader: conn, Writer: conn})
 	})
@@ -49,7 +50,7 @@ func (q *questions) call(ctx context.Context, c *Client, tool string) (*Result, 
 func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		c := pipedServer(t, ServerConfig{ProtocolVersion: "2025-11-25"}, tools(func(s *sdk.Server) {
+		c := pipedServer(t, config.Server{ProtocolVersion: "2025-11-25"}, tools(func(s *sdk.Server) {
 			rawTool(s, "hold", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				<-release // whether it is cancelled or not
 				return &sdk.CallToolResult{}, nil
@@ -135,7 +136,7 @@ func TestLinkNoticesChangedLists(t *testing.T) {
 		server := tools(func(s *sdk.Server) {
 			s.AddResource(&sdk.Resource{URI: "x:1", Name: "1"}, nil)
 		})
-		c := pipedServer(t, ServerConfig{ProtocolVersion: "2025-11-25", Resources: []string{"x:*"}}, server)
+		c := pipedServer(t, config.Server{ProtocolVersion: "2025-11-25", Resources: []string{"x:*"}}, server)
 		rawTool(server, "new", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})

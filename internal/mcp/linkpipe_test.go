@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // pipe is frames over a net.Pipe, one message a line.
@@ -46,8 +48,8 @@ func init() {
 	dialers["pipe of a process"] = dialPeers(startTime)
 }
 
-func dialPeers(time time.Duration) func(ServerConfig, Options) (dialer, error) {
-	return func(cfg ServerConfig, o Options) (dialer, error) {
+func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) {
+	return func(cfg config.Server, o Options) (dialer, error) {
 		peer, _ := peers.Load(cfg.URL)
 		var all sync.WaitGroup
 		open := func(context.Context) (frames, error) {
@@ -61,7 +63,7 @@ func dialPeers(time time.Duration) func(ServerConfig, Options) (dialer, error) {
 }
 
 // piped is a client of one server at the other end of a pipe.
-func piped(t *testing.T, o Options, cfg ServerConfig, peer func(net.Conn)) *Client {
+func piped(t *testing.T, o Options, cfg config.Server, peer func(net.Conn)) *Client {
 	t.Helper()
 	cfg.Name, cfg.URL = "a", t.Name()
 	if cfg.Type == "" {

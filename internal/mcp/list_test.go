@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -30,7 +32,7 @@ func namesOf(tools []Tool) string {
 // F21: a bad tool is left out and hides no other.
 func TestBadToolHidesNoOther(t *testing.T) {
 	deep := strings.Repeat(`{"properties":{"a":`, 500) + `{}` + strings.Repeat(`}}`, 500)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
 		`{"name":"good","inputSchema":{"type":"object"}}`,
 		`null`,
 		`7`,
@@ -62,7 +64,7 @@ func TestBadToolHidesNoOther(t *testing.T) {
 
 // S2.3: schemas stay as they came, in their order of keys, and say "object".
 func TestSchemasAsReceived(t *testing.T) {
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, listing(
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
 		`{"name":"a","inputSchema": {"type" : "object", "properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}}`,
 		`{"name":"b","inputSchema":{"properties":{}}}`,
 		`{"name":"c","inputSchema":{}}`,
@@ -103,7 +105,7 @@ func TestEndlessLists(t *testing.T) {
 	} {
 		var n atomic.Int64
 		s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, test.page(n.Add(1))) }}
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 		if got := len(c.Tools(t.Context())); got != test.tools || n.Load() != test.pages {
 			t.Errorf("%s: %d tools after %d pages", name, got, n.Load())
 		}
@@ -119,10 +121,10 @@ func TestBadListIsItsServersFailure(t *testing.T) {
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
 	}}
 	c := open(t, Options{},
-		ServerConfig{Name: "big", URL: serve(t, big).URL},
-		ServerConfig{Name: "none", URL: serve(t, none).URL},
-		ServerConfig{Name: "without", URL: serve(t, without).URL},
-		ServerConfig{Name: "good", URL: serve(t, listing(`{"name":"t"}`)).URL})
+		config.Server{Name: "big", URL: serve(t, big).URL},
+		config.Server{Name: "none", URL: serve(t, none).URL},
+		config.Server{Name: "without", URL: serve(t, without).URL},
+		config.Server{Name: "good", URL: serve(t, listing(`{"name":"t"}`)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
 		t.Errorf("tools %s", got)
 	}
@@ -149,7 +151,7 @@ func TestRefreshListsAgain(t *testing.T) {
 					return res, err
 				}
 			})
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, handler(s, o)).URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(s, o)).URL})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatal(got)
 			}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -29,7 +31,7 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
-			c := open(t, Options{MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var want []string
 			for i, level := range logLevels {
@@ -77,7 +79,7 @@ func TestWhatIsLeftOutOfAFloodOfLogsIsCounted(t *testing.T) {
 		}
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	got, omitted := 0, 0
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
 		omitted += m.Omitted
@@ -150,7 +152,7 @@ func TestOddLogMessages(t *testing.T) {
 			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
 		},
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	var got []string
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) { got = append(got, m.Level+string(m.Data)) }})
 	if err != nil || !slices.Equal(got, []string{"notice1"}) || asked {

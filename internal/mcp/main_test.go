@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 )
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // open is a client of servers that is closed with the test.
-func open(t testing.TB, o Options, servers ...ServerConfig) *Client {
+func open(t testing.TB, o Options, servers ...config.Server) *Client {
 	t.Helper()
 	if o.Logger == nil {
 		o.Logger = quietLog()

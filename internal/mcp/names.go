@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+
+	"answerd/internal/mcp/config"
 )
 
 // maxName is the longest tool name that all providers take.
@@ -38,12 +40,12 @@ func joined(prefix, original string) string {
 }
 
 // plainName is the name that a tool has if nothing stands against it.
-func plainName(cfg *ServerConfig, original string) string {
+func plainName(cfg *config.Server, original string) string {
 	return fit(joined(cfg.ToolPrefix, original), ref{cfg.Name, original})
 }
 
 // serverName is the name of a tool whose plain name an earlier server has.
-func serverName(cfg *ServerConfig, original string) string {
+func serverName(cfg *config.Server, original string) string {
 	return fit(joined(cfg.Name, original), ref{cfg.Name, original})
 }
 
@@ -74,7 +76,7 @@ func marked(s string, of ref) string {
 
 // namer names the tools of one server.
 type namer struct {
-	cfg   *ServerConfig
+	cfg   *config.Server
 	taken func(name string, by ref) bool
 	plain map[string]int // how many of the server's tools want a plain name
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -26,7 +28,7 @@ func TestPlainNames(t *testing.T) {
 		{"", long, strings.Repeat("x", 55) + "_fe6c03e8"},
 		{"", strings.Repeat("x", 64), strings.Repeat("x", 64)},
 	} {
-		got := plainName(&ServerConfig{Name: "srv", ToolPrefix: test.prefix}, test.tool)
+		got := plainName(&config.Server{Name: "srv", ToolPrefix: test.prefix}, test.tool)
 		if got != test.want {
 			t.Errorf("%q %q: %q, want %q", test.prefix, test.tool, got, test.want)
 		}
@@ -44,7 +46,7 @@ func catalogueOfFour() *catalogue {
 func namesIn(c *catalogue, lists ...[]string) string {
 	for i, list := range lists {
 		var tools []Tool
-		cfg := &ServerConfig{Name: string(rune('a' + i))}
+		cfg := &config.Server{Name: string(rune('a' + i))}
 		for _, n := range list {
 			tools = append(tools, Tool{Original: n, Server: cfg.Name})
 		}
@@ -102,7 +104,7 @@ func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
 // But a name that nobody was told is free.
 func TestNameThatWasNotOfferedIsFree(t *testing.T) {
 	c := catalogueOfFour()
-	c.set(1, &ServerConfig{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
+	c.set(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
 	if _, ok := c.find("search"); !ok {
 		t.Error("not found")
 	}
@@ -126,7 +128,7 @@ func TestAllowAndDeny(t *testing.T) {
 		{[]string{"srv_set_a"}, nil, "set_a"},
 		{[]string{"nothing"}, nil, ""},
 	} {
-		cfg := &ServerConfig{Name: "srv", ToolPrefix: "p", AllowTools: test.allow, DenyTools: test.deny}
+		cfg := &config.Server{Name: "srv", ToolPrefix: "p", AllowTools: test.allow, DenyTools: test.deny}
 		var got []string
 		for _, n := range all {
 			if allowed(cfg, n) {
@@ -149,7 +151,7 @@ func FuzzNames(f *testing.F) {
 		c := catalogueOfFour()
 		want := 0
 		for i, name := range []string{"a", "b b"} {
-			cfg := &ServerConfig{Name: name, ToolPrefix: prefix}
+			cfg := &config.Server{Name: name, ToolPrefix: prefix}
 			var tools []Tool
 			for _, o := range slices.Compact(slices.Sorted(slices.Values([]string{x, y, z, "b_b_" + x}))) {
 				tools = append(tools, Tool{Original: o, Server: name})

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 // tokens is a service that hands out token-1, token-2, ….
@@ -58,8 +59,8 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
 	}
-	c := open(t, Options{Service: newTokens()}, ServerConfig{
-		Name: "a", URL: serve(t, s).URL, Auth: AuthJWT,
+	c := open(t, Options{Service: newTokens()}, config.Server{
+		Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT,
 		Headers: map[string]auth.Secret{"authorization": auth.NewSecret("Basic no"), "X-Key": auth.NewSecret("k")},
 	})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -73,7 +74,7 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 
 // A server without auth gets no token, and one with a token of its own gets that.
 func TestWhoseToken(t *testing.T) {
-	for want, cfg := range map[string]ServerConfig{
+	for want, cfg := range map[string]config.Server{
 		"":           {},
 		"Bearer own": {BearerToken: auth.NewSecret("own")},
 	} {
@@ -109,7 +110,7 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 			reply(w, m.ID, text("ok"))
 		},
 	}
-	c := open(t, Options{Service: source, MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: serve(t, s).URL, Auth: AuthJWT})
+	c := open(t, Options{Service: source, MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
 	var wg sync.WaitGroup
 	for range 20 {
@@ -133,7 +134,7 @@ func TestTokenThatIsAlwaysRefused(t *testing.T) {
 		asked.Add(1)
 		http.Error(w, "no", http.StatusUnauthorized)
 	}}
-	c := open(t, Options{Service: source}, ServerConfig{Name: "a", URL: serve(t, s).URL, Auth: AuthJWT})
+	c := open(t, Options{Service: source}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	e := kind(t, err)
 	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.shakes.Load() != 1 {
@@ -147,7 +148,7 @@ func TestHandshakeThatIsAlwaysRefused(t *testing.T) {
 	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no", http.StatusUnauthorized)
 	}))
-	c := open(t, Options{Service: source}, ServerConfig{Name: "a", URL: w.URL, Auth: AuthJWT})
+	c := open(t, Options{Service: source}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
 	if n := source.fetches.Load(); n > 2 {
 		t.Errorf("%d fetches", n)
@@ -181,7 +182,7 @@ func TestQueryAndContext(t *testing.T) {
 			reply(w, m.ID, text("ok"))
 		},
 	}
-	c := open(t, Options{}, ServerConfig{
+	c := open(t, Options{}, config.Server{
 		Name: "a", URL: serve(t, s).URL + "/mcp?keep=1&over=url",
 		Query: map[string]string{"tenant": "a&b", "over": "static", "context_id": "static"},
 	})
@@ -227,10 +228,10 @@ func TestNoSecretsInLogsAndMessages(t *testing.T) {
 			return false
 		},
 	}
-	c := open(t, Options{Service: newTokens(), Logger: logger}, ServerConfig{
-		Name: "a", URL: serve(t, s).URL, Auth: AuthJWT, Query: map[string]string{"key": "query-secret"},
+	c := open(t, Options{Service: newTokens(), Logger: logger}, config.Server{
+		Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT, Query: map[string]string{"key": "query-secret"},
 		Headers: map[string]auth.Secret{"X-Key": auth.NewSecret("header-secret")},
-	}, ServerConfig{Name: "b", URL: serve(t, s).URL, BearerToken: auth.NewSecret("token-own")})
+	}, config.Server{Name: "b", URL: serve(t, s).URL, BearerToken: auth.NewSecret("token-own")})
 	_, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"id": "context-secret"}})
 	all := kind(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context()))
 	mu.Lock()

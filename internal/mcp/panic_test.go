@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -53,7 +55,7 @@ func TestAPanicOverAServerIsItsFailure(t *testing.T) {
 				b := b
 				b.next = next
 				return b
-			}}, ServerConfig{Name: "a", URL: serve(t, handler(tools(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
+			}}, config.Server{Name: "a", URL: serve(t, handler(tools(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
 			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was struck
 				t.Log(err)
 			}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // pins are the tool definitions that the operator has accepted. A tool of a server
@@ -106,7 +108,7 @@ func (b barred) same(other barred) bool {
 }
 
 // digests are those of a server's tools, by their own names.
-func digests(cfg *ServerConfig, tools []Tool) map[string]string {
+func digests(cfg *config.Server, tools []Tool) map[string]string {
 	out := make(map[string]string, len(tools))
 	for _, t := range tools {
 		out[t.Original] = define(cfg, t).digest()
@@ -116,7 +118,7 @@ func digests(cfg *ServerConfig, tools []Tool) map[string]string {
 
 // sift splits a server's tools into those whose definitions are as accepted, and the
 // others.
-func (p *pins) sift(cfg *ServerConfig, tools []Tool, digests map[string]string) (kept []Tool, out []barred) {
+func (p *pins) sift(cfg *config.Server, tools []Tool, digests map[string]string) (kept []Tool, out []barred) {
 	for _, t := range tools {
 		digest := digests[t.Original]
 		known, ok := p.servers[cfg.Name][t.Original]

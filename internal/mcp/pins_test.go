@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // shifty is a server whose tools the test changes as it likes.
@@ -53,9 +55,9 @@ const (
 )
 
 // accepted is a client of s whose tools have been accepted; its log goes to log.
-func accepted(t *testing.T, s http.Handler, log *logLines) (*Client, ServerConfig) {
+func accepted(t *testing.T, s http.Handler, log *logLines) (*Client, config.Server) {
 	t.Helper()
-	cfg := ServerConfig{Name: "a", URL: serve(t, s).URL, Pin: true}
+	cfg := config.Server{Name: "a", URL: serve(t, s).URL, Pin: true}
 	c := open(t, Options{Pins: filepath.Join(t.TempDir(), "pins.json"), Logger: slog.New(slog.NewTextHandler(log, nil))}, cfg)
 	c.Tools(t.Context())
 	if err := c.AcceptPins(); err != nil {
@@ -86,8 +88,8 @@ func (l *logLines) count(text string) int {
 // accepted it has them, after a restart too, and the file is the operator's alone.
 func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 	s := newShifty(addV1, sub)
-	cfg := ServerConfig{Name: "a", URL: serve(t, s).URL, Pin: true}
-	free := ServerConfig{Name: "b", URL: serve(t, answering()).URL}
+	cfg := config.Server{Name: "a", URL: serve(t, s).URL, Pin: true}
+	free := config.Server{Name: "b", URL: serve(t, answering()).URL}
 	path := filepath.Join(t.TempDir(), "pins.json")
 	c := open(t, Options{Pins: path}, cfg, free)
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
@@ -199,8 +201,8 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 // the tool's place in the list, its blanks, or the URL's query.
 func TestDigest(t *testing.T) {
 	base := Tool{Original: "t", Title: "T", Description: "d", InputSchema: json.RawMessage(`{"type":"object","a":1}`)}
-	cfg := ServerConfig{Type: TypeHTTP, URL: "https://h/mcp?key=1"}
-	digest := func(cfg ServerConfig, change func(*Tool)) string {
+	cfg := config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=1"}
+	digest := func(cfg config.Server, change func(*Tool)) string {
 		x := base
 		change(&x)
 		return define(&cfg, x).digest()
@@ -209,8 +211,8 @@ func TestDigest(t *testing.T) {
 	for name, got := range map[string]string{
 		"order":      digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{ "a":1, "type":"object" }`) }),
 		"our name":   digest(cfg, func(x *Tool) { x.Name = "other" }),
-		"the query":  digest(ServerConfig{Type: TypeHTTP, URL: "https://h/mcp?key=2"}, func(*Tool) {}),
-		"the prefix": digest(ServerConfig{Type: TypeHTTP, URL: "https://h/mcp", ToolPrefix: "p"}, func(*Tool) {}),
+		"the query":  digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=2"}, func(*Tool) {}),
+		"the prefix": digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp", ToolPrefix: "p"}, func(*Tool) {}),
 	} {
 		if got != want {
 			t.Errorf("%s makes a difference", name)
@@ -228,11 +230,11 @@ func TestDigest(t *testing.T) {
 		"output":        digest(cfg, func(x *Tool) { x.OutputSchema = json.RawMessage(`{}`) }),
 		"annotations":   digest(cfg, func(x *Tool) { x.Annotations = &Annotations{} }),
 		"annotation":    digest(cfg, func(x *Tool) { x.Annotations = &Annotations{Destructive: &yes} }),
-		"path":          digest(ServerConfig{Type: TypeHTTP, URL: "https://h/other"}, func(*Tool) {}),
-		"scheme":        digest(ServerConfig{Type: TypeHTTP, URL: "http://h/mcp"}, func(*Tool) {}),
-		"command":       digest(ServerConfig{Type: TypeStdio, Command: "x"}, func(*Tool) {}),
-		"arguments":     digest(ServerConfig{Type: TypeStdio, Command: "x", Args: []string{"a", "b"}}, func(*Tool) {}),
-		"one argument":  digest(ServerConfig{Type: TypeStdio, Command: "x", Args: []string{"a b"}}, func(*Tool) {}),
+		"path":          digest(config.Server{Type: config.TypeHTTP, URL: "https://h/other"}, func(*Tool) {}),
+		"scheme":        digest(config.Server{Type: config.TypeHTTP, URL: "http://h/mcp"}, func(*Tool) {}),
+		"command":       digest(config.Server{Type: config.TypeStdio, Command: "x"}, func(*Tool) {}),
+		"arguments":     digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a", "b"}}, func(*Tool) {}),
+		"one argument":  digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a b"}}, func(*Tool) {}),
 		"order in list": digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":[1]}`) }),
 	} {
 		if other, ok := seen[got]; ok {
@@ -245,7 +247,7 @@ func TestDigest(t *testing.T) {
 // A file that is damaged accepts nothing, and is not overwritten.
 func TestDamagedPins(t *testing.T) {
 	s := newShifty(sub)
-	cfg := ServerConfig{Name: "a", URL: serve(t, s).URL, Pin: true}
+	cfg := config.Server{Name: "a", URL: serve(t, s).URL, Pin: true}
 	for name, content := range map[string]string{
 		"no JSON": "{", "another version": `{"version":2}`, "a list": `[]`,
 	} {
@@ -275,13 +277,13 @@ func TestDamagedPins(t *testing.T) {
 func TestAcceptanceByAnotherProcess(t *testing.T) {
 	s, other := newShifty(addV1), newShifty(sub)
 	path := filepath.Join(t.TempDir(), "pins.json")
-	a := ServerConfig{Name: "a", URL: serve(t, s).URL, Pin: true}
-	b := ServerConfig{Name: "b", URL: serve(t, other).URL, Pin: true}
+	a := config.Server{Name: "a", URL: serve(t, s).URL, Pin: true}
+	b := config.Server{Name: "b", URL: serve(t, other).URL, Pin: true}
 	running := open(t, Options{Pins: path}, a, b)
 	if got := namesOf(running.Tools(t.Context())); got != "" {
 		t.Fatal(got)
 	}
-	for _, cfg := range []ServerConfig{a, b} { // each alone, as if the other was down
+	for _, cfg := range []config.Server{a, b} { // each alone, as if the other was down
 		check := open(t, Options{Pins: path}, cfg)
 		check.Tools(t.Context())
 		if err := check.AcceptPins(); err != nil {

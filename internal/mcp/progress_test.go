@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -27,7 +29,7 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
-			c := open(t, Options{MaxConcurrentCalls: 20}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var wg sync.WaitGroup
 			for range 20 {
@@ -63,7 +65,7 @@ func TestSlowReaderOfProgressHoldsUpNobody(t *testing.T) {
 		}
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	first, proceed := make(chan struct{}), make(chan struct{})
 	var got []float64

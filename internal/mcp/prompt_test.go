@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -25,7 +26,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 						}}, nil
 					})
 			}), o))
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
 			want := []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}
 			if err != nil || !reflect.DeepEqual(list, want) {
@@ -48,7 +49,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 func TestAServerThatIsDownHasNoPromptsNow(t *testing.T) {
 	w := serve(t, handler(tools(nil), nil))
 	w.Close()
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL}, ServerConfig{Name: "b", URL: w.URL, Disabled: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL}, config.Server{Name: "b", URL: w.URL, Disabled: true})
 	for _, server := range []string{"a", "b"} {
 		_, err := c.Prompts(t.Context(), auth.Identity{}, server)
 		if _, ok := errors.AsType[*ServerError](err); !ok {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -37,7 +39,7 @@ func (r *rawResult) UnmarshalJSON(data []byte) error {
 
 // sdkClient returns the SDK's side of a server, whatever the transport. It may make many
 // sessions.
-func sdkClient(cfg ServerConfig, o Options) *sdk.Client {
+func sdkClient(cfg config.Server, o Options) *sdk.Client {
 	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg, o.Logger))
 	for _, method := range rawMethods {
 		// The error is for names of MCP's own. The type of the parameters is that of the call.

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -24,7 +26,7 @@ const lossy = `{"content":[{"type":"hologram","depth":9007199254740993},{"type":
 // What a call returns is the result of the SDK's own call, byte for byte.
 func TestRawResultIsWhatTheSDKReturns(t *testing.T) {
 	way := fake(func(*http.Request, message) (string, error) { return lossy, nil })
-	client := sdkClient(ServerConfig{}, Options{Logger: quietLog()})
+	client := sdkClient(config.Server{}, Options{Logger: quietLog()})
 	returned := map[string]string{}
 	client.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -69,11 +71,11 @@ func clientsAnswered(t *testing.T, member string) map[string]*Client {
 			w.Header().Set("Content-Type", contentType)
 			fmt.Fprintf(w, frame, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, member))
 		}}
-		return open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+		return open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	}
 	return map[string]*Client{
 		"JSON": overHTTP(js, "%s"), "an event": overHTTP(eventStream, "data: %s\n\n"),
-		"a pipe": piped(t, Options{}, ServerConfig{}, func(conn net.Conn) {
+		"a pipe": piped(t, Options{}, config.Server{}, func(conn net.Conn) {
 			lines(func(m message, say func(string)) { say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, member)) })(conn)
 		}),
 	}
@@ -162,7 +164,7 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 			c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper { return wire }},
-				ServerConfig{Name: "a", URL: "http://localhost", ProtocolVersion: "2025-11-25"})
+				config.Server{Name: "a", URL: "http://localhost", ProtocolVersion: "2025-11-25"})
 			c.Tools(t.Context())
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
 			synctest.Wait()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // Reload makes servers the configuration, in that order, and reads the accepted
@@ -15,11 +17,11 @@ import (
 // sent to it end as they would have, then its session does. A new one is connected; if
 // it is an earlier one configured otherwise, at the same place, it offers that one's
 // tools until it has listed its own.
-func (c *Client) Reload(servers []ServerConfig) error {
-	if err := checkServers(servers, c.opts.Service != nil); err != nil {
+func (c *Client) Reload(servers []config.Server) error {
+	if err := config.Check(servers, c.opts.Service != nil); err != nil {
 		return err
 	}
-	if err := checkRedirects(servers, c.opts.RedirectURL); err != nil {
+	if err := config.CheckRedirects(servers, c.opts.RedirectURL); err != nil {
 		return err
 	}
 	c.reload.Lock()
@@ -35,7 +37,7 @@ func (c *Client) Reload(servers []ServerConfig) error {
 
 // use makes servers the configuration, and returns those that are in it no more. Its
 // caller holds reload.
-func (c *Client) use(servers []ServerConfig) (left []*server) {
+func (c *Client) use(servers []config.Server) (left []*server) {
 	c.names.pin(readPins(c.opts.Pins))
 	before := map[string]*server{}
 	for _, s := range c.all() {
@@ -67,7 +69,7 @@ func (c *Client) use(servers []ServerConfig) (left []*server) {
 		left = append(left, s)
 	}
 	// The names first: a call that finds its server leaving looks its tool up again.
-	c.names.arrange(order, heirs, func(id int) *ServerConfig { return &byID[id].cfg })
+	c.names.arrange(order, heirs, func(id int) *config.Server { return &byID[id].cfg })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"go.uber.org/goleak"
 )
 
@@ -17,7 +19,7 @@ func answering() *script {
 	return &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 }
 
-func reload(t testing.TB, c *Client, servers ...ServerConfig) {
+func reload(t testing.TB, c *Client, servers ...config.Server) {
 	t.Helper()
 	if err := c.Reload(servers); err != nil {
 		t.Fatal(err)
@@ -37,11 +39,11 @@ func statesOf(c *Client) string {
 // tools come in the order of the new configuration.
 func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 	scripts := map[string]*script{}
-	cfg := func(name string) ServerConfig {
+	cfg := func(name string) config.Server {
 		s := answering()
 		s.deletes = make(chan string, 10)
 		scripts[name] = s
-		return ServerConfig{Name: name, URL: serve(t, s).URL, ToolPrefix: name}
+		return config.Server{Name: name, URL: serve(t, s).URL, ToolPrefix: name}
 	}
 	a, b, d := cfg("a"), cfg("b"), cfg("d")
 	c := open(t, Options{}, a, b)
@@ -96,7 +98,7 @@ func TestRemovedServerDrains(t *testing.T) {
 			}
 			reply(w, m.ID, text("ok"))
 		}
-		one := ServerConfig{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1}
+		one := config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1}
 		c := open(t, Options{Transport: without(s)}, one)
 		c.Tools(t.Context())
 		call := func(do string) chan error {
@@ -147,7 +149,7 @@ func TestCloseEndsADrain(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -170,10 +172,10 @@ func TestCloseEndsADrain(t *testing.T) {
 // F36: a configuration that is no good changes nothing.
 func TestBadConfigurationChangesNothing(t *testing.T) {
 	s := answering()
-	good := ServerConfig{Name: "a", URL: serve(t, s).URL}
+	good := config.Server{Name: "a", URL: serve(t, s).URL}
 	c := open(t, Options{}, good)
 	c.Tools(t.Context())
-	for _, bad := range [][]ServerConfig{
+	for _, bad := range [][]config.Server{
 		{good, good},
 		{{Name: "b", URL: "ftp://h"}},
 		{good, {Name: ""}},
@@ -190,7 +192,7 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 // Callers don't notice that the configuration changes under them.
 func TestCallsThroughReloads(t *testing.T) {
 	url := serve(t, answering()).URL
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: url})
+	c := open(t, Options{}, config.Server{Name: "a", URL: url})
 	c.Tools(t.Context())
 	stop, done := make(chan struct{}), make(chan error, 4)
 	for range cap(done) {
@@ -210,7 +212,7 @@ func TestCallsThroughReloads(t *testing.T) {
 		}()
 	}
 	for i := range 20 {
-		reload(t, c, ServerConfig{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
+		reload(t, c, config.Server{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 	}
@@ -225,15 +227,15 @@ func TestCallsThroughReloads(t *testing.T) {
 // 100 reloads leave nothing behind.
 func TestReloadsLeaveNothing(t *testing.T) {
 	url := serve(t, answering()).URL
-	keep := ServerConfig{Name: "keep", URL: url, ToolPrefix: "keep"}
+	keep := config.Server{Name: "keep", URL: url, ToolPrefix: "keep"}
 	c := open(t, Options{}, keep)
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "keep_t"})
 	must(t, res, err)
 	before := goleak.IgnoreCurrent()
 	for i := range 100 {
-		reload(t, c, keep, ServerConfig{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
-			ServerConfig{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
+		reload(t, c, keep, config.Server{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
+			config.Server{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
 		if i%10 == 0 {
 			c.Tools(t.Context())
 		}
@@ -244,4 +246,17 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		t.Errorf("%d lists of tools", n)
 	}
 	goleak.VerifyNone(t, before) // which waits for the servers that were left to see their connections end
+}
+
+// Browsers must know where to come back to.
+func TestAuthorizationCodeNeedsARedirectURL(t *testing.T) {
+	servers := []config.Server{{Name: "crm", URL: "https://h", Auth: config.AuthAuthorizationCode}}
+	_, err := New(servers, Options{Logger: quietLog()})
+	if want := `MCP server "crm", auth.redirectUrl: is missing, since PUBLIC_URL is not set either`; err == nil || err.Error() != want {
+		t.Error(err)
+	}
+	c := open(t, Options{})
+	if err := c.Reload(servers); err == nil {
+		t.Error("reloaded")
+	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -59,7 +61,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := tools(nil)
 			h, lists := holding(s, says)
-			c := open(t, Options{Transport: without(h)}, ServerConfig{Name: "a", URL: "http://localhost"})
+			c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != statelessVersion {
 				t.Fatalf("tools %s, %+v", got, c.Servers())
 			}
@@ -119,7 +121,7 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShifty(addV1)
 		lists := announcing(s)
-		c := open(t, Options{Transport: without(s)}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		s.offer(addV2)
 		call := func() {
@@ -160,7 +162,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 				lists.Store(-100)
 			}
 		}
-		c := open(t, Options{Transport: without(s)}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		if err := c.Refresh(t.Context(), "a"); err != nil {
 			t.Fatal(err)
@@ -184,7 +186,7 @@ func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 			return byHost{"old": inProcess{old}, "current": inProcess{h}}
 		}
 		c := open(t, Options{Transport: both, Pins: filepath.Join(t.TempDir(), "pins.json")},
-			ServerConfig{Name: "old", URL: "http://old", Pin: true}, ServerConfig{Name: "current", URL: "http://current", Pin: true})
+			config.Server{Name: "old", URL: "http://old", Pin: true}, config.Server{Name: "current", URL: "http://current", Pin: true})
 		c.Tools(t.Context())
 		if err := c.AcceptPins(); err != nil {
 			t.Fatal(err)
@@ -213,7 +215,7 @@ func TestListOfAnotherType(t *testing.T) {
 	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		reply(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
 		t.Errorf("tools %s, %+v", got, c.Servers())
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +15,7 @@ import (
 // Bounds of what a server's read tool offers.
 const (
 	maxResources   = 256
-	maxURI         = 1 << 10 // bytes; resources with longer ones are left out
-	maxResourceDoc = 200     // bytes of what one line says about a resource
+	maxResourceDoc = 200 // bytes of what one line says about a resource
 	// maxEnum is how many resources are listed in the tool's schema. More are only
 	// named in its description.
 	maxEnum = 100
@@ -90,7 +88,7 @@ func (s *server) resources(used *session) ([]resource, *failure) {
 	var out []resource
 	for _, raw := range append(listed, templates...) {
 		var r resource
-		if json.Unmarshal(raw, &r) == nil && s.cfg.reads(r.address()) {
+		if json.Unmarshal(raw, &r) == nil && s.cfg.AllowsResource(r.address()) {
 			out = append(out, r)
 			if r.Template == "" {
 				used.shelf.want(r.URI)
@@ -131,41 +129,6 @@ func offer(server, name string, resources []resource) Tool {
 	}
 }
 
-// reads reports whether the configuration lets a URI be read. It must match a pattern
-// and not climb out of it.
-func (s *ServerConfig) reads(uri string) bool {
-	if len(uri) > maxURI || strings.ContainsFunc(uri, unprintable) {
-		return false
-	}
-	plain, err := url.PathUnescape(uri)
-	if err != nil || slices.Contains(strings.FieldsFunc(plain, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
-		return false
-	}
-	return slices.ContainsFunc(s.Resources, func(p string) bool { return wild(p, uri) })
-}
-
-// wild reports whether s matches a pattern in which * stands for any text, slashes
-// included.
-func wild(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return s == pattern
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
-		return false
-	}
-	s = s[len(first) : len(s)-len(last)]
-	for _, p := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(s, p)
-		if !found {
-			return false
-		}
-		s = after
-	}
-	return true
-}
-
 // readArgs is the URI that a call of the read tool names.
 func (s *server) readArgs(args json.RawMessage) (string, *failure) {
 	var in struct {
@@ -174,7 +137,7 @@ func (s *server) readArgs(args json.RawMessage) (string, *failure) {
 	if json.Unmarshal(args, &in) != nil || in.URI == "" {
 		return "", &failure{kind: InvalidArguments, public: "missing required field: uri", notRun: true}
 	}
-	if !s.cfg.reads(in.URI) {
+	if !s.cfg.AllowsResource(in.URI) {
 		return "", &failure{kind: InvalidArguments, public: "there is no resource of that URI to be read", notRun: true}
 	}
 	return in.URI, nil

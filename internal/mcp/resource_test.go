@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -46,7 +48,7 @@ func TestASessionThatIsLostAmongListsCostsNoTool(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	})).URL
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
+	c := open(t, Options{}, config.Server{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
 	before := len(c.Tools(t.Context()))
 	lose.Store(true)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
@@ -63,7 +65,7 @@ func TestMatchingResourcesAreReadThroughOneTool(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
 			reads := make(chan string, 100)
-			c := open(t, Options{}, ServerConfig{
+			c := open(t, Options{}, config.Server{
 				Name: "a", URL: library(t, flavour, reads).URL, ToolPrefix: "lib", Resources: []string{"docs:///*"}, AllowTools: []string{"echo"},
 			})
 			list := c.Tools(t.Context())
@@ -112,17 +114,17 @@ func TestMatchingResourcesAreReadThroughOneTool(t *testing.T) {
 // tool, and a server's own tool of the name stays its own.
 func TestTheReadToolIsThereWhereItIsOfUse(t *testing.T) {
 	reads := make(chan string, 10)
-	fixed := open(t, Options{}, ServerConfig{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: []string{"docs:///guide/*"}})
+	fixed := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: []string{"docs:///guide/*"}})
 	if list := fixed.Tools(t.Context()); len(list) != 2 || !strings.Contains(string(list[1].InputSchema), `"enum":["docs:///guide/0","docs:///guide/1","docs:///guide/2"]`) {
 		t.Errorf("%+v", list)
 	}
 	for _, patterns := range [][]string{nil, {"other:*"}} {
-		none := open(t, Options{}, ServerConfig{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: patterns})
+		none := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: patterns})
 		if list := none.Tools(t.Context()); len(list) != 1 {
 			t.Errorf("%v: %+v", patterns, list)
 		}
 	}
-	own := open(t, Options{}, ServerConfig{Name: "a", Resources: []string{"x:*"}, URL: serve(t, handler(tools(func(s *sdk.Server) {
+	own := open(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serve(t, handler(tools(func(s *sdk.Server) {
 		rawTool(s, readTool, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "own"}}}, nil
 		})
@@ -156,24 +158,9 @@ func TestBadListsOfResourcesHideNoTools(t *testing.T) {
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, result)
 			return true
 		}}
-		c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Resources: []string{"*"}})
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Resources: []string{"*"}})
 		if list := c.Tools(t.Context()); len(list) == 0 || list[len(list)-1].Original != "t" {
 			t.Errorf("%s: %+v", name, list)
-		}
-	}
-}
-
-func TestStarsStandForAnyText(t *testing.T) {
-	for _, k := range []struct {
-		pattern, s string
-		want       bool
-	}{
-		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "a/b", true}, {"a*", "a", true}, {"a*a", "a", false},
-		{"file:///**", "file:///a/b", true}, {"file:///*.md", "file:///a/b.md", true}, {"file:///*.md", "file:///a.mdx", false},
-		{"a*b*c", "aXbYc", true}, {"a*b*c", "aXc", false}, {"a*b*b", "ab", false}, {"[a]", "a", false},
-	} {
-		if wild(k.pattern, k.s) != k.want {
-			t.Errorf("%q and %q", k.pattern, k.s)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -46,7 +47,7 @@ func TestABusyServerIsLeftAloneForAsLongAsItSays(t *testing.T) {
 			asked.Add(1)
 			w.Header().Set("Retry-After", "40")
 			w.WriteHeader(http.StatusServiceUnavailable)
-		}))}, ServerConfig{Name: "a", URL: "http://localhost"})
+		}))}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		busy.Store(true)
 		for range maxStreak {
@@ -104,7 +105,7 @@ func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
 		}
 	})
 	w := asks(t, "stateful sse")
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	c.Tools(t.Context())
 	b := &c.named("a").breaker
 	b.mu.Lock()
@@ -123,7 +124,7 @@ func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
 func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	cfg := i.server("a", serve(t, s).URL, AuthExchange)
+	cfg := i.server("a", serve(t, s).URL, config.AuthExchange)
 	cfg.Timeout = 2 * time.Second
 	c := open(t, Options{}, cfg)
 	c.ToolsFor(t.Context(), caller("ann"))
@@ -158,15 +159,15 @@ func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
 // F21: a page of tools that is too large costs its listing, which says so, and no call:
 // the tools that were known are there, over a connection for all calls too.
 func TestAListThatIsTooLargeCostsNoCall(t *testing.T) {
-	for _, kind := range []string{TypeHTTP, TypeWebSocket} {
+	for _, kind := range []string{config.TypeHTTP, config.TypeWebSocket} {
 		t.Run(kind, func(t *testing.T) {
 			// Without list_changed, which would make a listing of its own.
 			s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
 			rawTool(s, "echo", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{}, nil
 			})
-			cfg := ServerConfig{Name: "a"}
-			if kind == TypeHTTP {
+			cfg := config.Server{Name: "a"}
+			if kind == config.TypeHTTP {
 				cfg.URL = serve(t, handler(s, nil)).URL
 			} else {
 				cfg = wsServer(t, newWSSDK(t, s))

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // F15: a server that is busy each time is asked to resume maxResumes times, less and less
@@ -32,7 +34,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 				return resp, nil
 			})
 		}
-		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
 		c.Tools(t.Context())
 		begin := time.Now()
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -60,7 +62,7 @@ func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 				return resp, nil
 			})
 		}
-		c := open(t, Options{Transport: wire}, ServerConfig{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
 		c.Tools(t.Context())
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // round is one request of a call.
@@ -45,7 +47,7 @@ func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 // call, and only the last one's result counts.
 func TestAnUnfinishedCallIsAskedAgainWithItsState(t *testing.T) {
 	rounds := make(chan round, 8)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, unfinishing(func(n int) string {
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(n int) string {
 		switch n {
 		case 1:
 			return `{"resultType":"input_required","requestState":"state-1"}`
@@ -68,7 +70,7 @@ func TestAnUnfinishedCallIsAskedAgainWithItsState(t *testing.T) {
 // rounds, and its caller learns what it did.
 func TestACallThatAsksForEverSaysSo(t *testing.T) {
 	const ask = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Protocol || e.Message != "MCP server a: it asks again and again, whatever the answer" {
 		t.Errorf("%s: %s", e.Kind, e.Message)
@@ -77,7 +79,7 @@ func TestACallThatAsksForEverSaysSo(t *testing.T) {
 
 // A server that never finishes is given up with the time of the call.
 func TestACallThatNeverFinishesEnds(t *testing.T) {
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, unfinishing(func(int) string {
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string {
 		return `{"resultType":"input_required","requestState":"again"}`
 	}, make(chan round, 64))).URL, Timeout: 300 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})

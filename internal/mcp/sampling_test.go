@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -36,7 +38,7 @@ func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web
 func TestSamplingBelongsToItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
-		c := open(t, Options{MaxConcurrentCalls: 50}, ServerConfig{Name: "a", URL: w.URL, Sampling: true})
+		c := open(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})
 		c.Tools(t.Context())
 		var wg sync.WaitGroup
 		for i := range 50 {
@@ -84,7 +86,7 @@ func TestSamplingIsRefused(t *testing.T) {
 		"a secret error": {true, sdk.CreateMessageParams{MaxTokens: 1}, func(context.Context, Sampling) (Sample, error) { return Sample{}, errors.New("secret") }},
 	} {
 		for _, flavour := range []string{"stateful sse", "stateless json"} {
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: samples(t, flavour, &k.params).URL, Sampling: k.allowed})
+			c := open(t, Options{}, config.Server{Name: "a", URL: samples(t, flavour, &k.params).URL, Sampling: k.allowed})
 			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: k.sample})
 			if err == nil || strings.Contains(kind(t, err).Message, "secret") {
 				t.Errorf("%s, %s: %v", name, flavour, err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 const (
@@ -25,9 +26,9 @@ const (
 // backoff while it is down.
 type server struct {
 	c         *Client
-	id        int          // in the catalogue; never given to another
-	given     ServerConfig // as configured
-	cfg       ServerConfig // with the defaults filled in
+	id        int           // in the catalogue; never given to another
+	given     config.Server // as configured
+	cfg       config.Server // with the defaults filled in
 	log       *slog.Logger
 	pool      *pool    // the sessions of the service itself
 	callers   *callers // instead of them, where callers have their own; else nil
@@ -62,12 +63,12 @@ type waiter struct {
 
 // newServer is a server as configured. One that is disabled, or of a type that this
 // build doesn't speak, is only ever reported.
-func newServer(c *Client, id int, cfg ServerConfig) *server {
+func newServer(c *Client, id int, cfg config.Server) *server {
 	given := cfg
-	cfg.Type = cfg.kind()
+	cfg.Type = cfg.TransportType()
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
-	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, maxTimeout))
+	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
 	s := &server{
 		c: c, id: id, given: given, cfg: cfg,
 		log:       c.log.With("mcp_server", cfg.Name),

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // S3.5, S4.2: a server that is down, disabled, or of a type that this build doesn't
@@ -18,12 +20,12 @@ func TestServersAreIndependent(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	web := serve(t, s)
 	c := open(t, Options{},
-		ServerConfig{Name: "down", URL: "http://127.0.0.1:1"},
-		ServerConfig{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
-		ServerConfig{Name: "child", Type: TypeStdio, Command: "/nowhere/x"},
-		ServerConfig{Name: "socket", Type: TypeWebSocket, URL: "wss://127.0.0.1:1"},
-		ServerConfig{Name: "old", Type: TypeSSE, URL: web.URL},
-		ServerConfig{Name: "good", URL: web.URL})
+		config.Server{Name: "down", URL: "http://127.0.0.1:1"},
+		config.Server{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
+		config.Server{Name: "child", Type: config.TypeStdio, Command: "/nowhere/x"},
+		config.Server{Name: "socket", Type: config.TypeWebSocket, URL: "wss://127.0.0.1:1"},
+		config.Server{Name: "old", Type: config.TypeSSE, URL: web.URL},
+		config.Server{Name: "good", URL: web.URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
 		t.Errorf("tools %s", got)
 	}
@@ -63,7 +65,7 @@ good connected `
 // S4.8: tools that are kept out of the list can be called by name.
 func TestHiddenTools(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, Hidden: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Hidden: true})
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Errorf("tools %v", list)
 	}
@@ -85,7 +87,7 @@ func hanging(http.RoundTripper) http.RoundTripper {
 // a server that hangs is given up after its handshake time.
 func TestToolsWaitsABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
 		begin, first := time.Now(), time.Now()
 		if c.Ready() || len(c.Tools(t.Context())) != 0 || time.Since(begin) != 3*time.Second {
 			t.Errorf("ready %v after %s", c.Ready(), time.Since(begin))
@@ -124,7 +126,7 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 				return text("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: slow}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.Refresh(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
@@ -158,7 +160,7 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 		deaf := func(http.RoundTripper) http.RoundTripper {
 			return deafToDiscover{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
 		}
-		c := open(t, Options{Transport: deaf}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: deaf}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
 		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != handshakeTime/2 {
 			t.Errorf("tools %q after %s; %+v", got, time.Since(begin), c.Servers())
@@ -186,7 +188,7 @@ func TestCloseIsBounded(t *testing.T) {
 		dying := func(http.RoundTripper) http.RoundTripper {
 			return mortal{&dead, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
 		}
-		c := open(t, Options{Transport: dying}, ServerConfig{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: dying}, config.Server{Name: "a", URL: "http://localhost"})
 		if got := namesOf(c.Tools(t.Context())); got != "t" {
 			t.Fatal(got)
 		}
@@ -206,7 +208,7 @@ func TestACallThatGetsThroughEndsTheOutage(t *testing.T) {
 		var away atomic.Bool
 		c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {
 			return refusing{&away, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
-		}}, ServerConfig{Name: "a", URL: "http://localhost"})
+		}}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		away.Store(true)
 		if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Unavailable {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -18,7 +20,7 @@ func TestEveryFlavourOfServer(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			w := serve(t, handler(tools(nil), o))
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list := c.Tools(t.Context())
 			if len(list) != 1 || list[0].Name != "echo" || list[0].Description == "" {
 				t.Fatalf("tools %+v, servers %+v", list, c.Servers())
@@ -48,7 +50,7 @@ func TestSessionAndConnectionAreKept(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			for range 50 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
@@ -161,7 +163,7 @@ func TestLostSessionIsMadeAgain(t *testing.T) {
 			})
 			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
 			w := serve(t, f)
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			f.restart()
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -196,7 +198,7 @@ func TestManyCallersLoseTheSessionTogether(t *testing.T) {
 				})
 			})
 			w := serve(t, f)
-			c := open(t, Options{MaxConcurrentCalls: callers}, ServerConfig{Name: "a", URL: w.URL})
+			c := open(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var failed atomic.Int64
 			for round := range rounds {
@@ -246,7 +248,7 @@ func TestErrorThatIsNoLostSession(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"the browser session crashed"}}`, m.ID)
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Execution || asked.Load() != 1 || s.shakes.Load() != 1 {
 		t.Errorf("%v; asked %d times, %d handshakes", e, asked.Load(), s.shakes.Load())
@@ -263,7 +265,7 @@ func TestSessionTerminatedInsideAReply(t *testing.T) {
 		}
 		reply(w, m.ID, text("ok"))
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := must(t, res, err).Text(); got != "ok" || s.shakes.Load() != 2 {
 		t.Errorf("%q after %d handshakes", got, s.shakes.Load())
@@ -277,7 +279,7 @@ func TestServerThatAlwaysForgets(t *testing.T) {
 		asked.Add(1)
 		http.Error(w, "gone", http.StatusNotFound)
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Unavailable || asked.Load() != 2 {
 		t.Errorf("%v after %d requests", e, asked.Load())
@@ -297,7 +299,7 @@ func TestFailedHandshakePoisonsNothing(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	if list := c.Tools(t.Context()); len(list) != 0 || !c.Ready() {
 		t.Fatalf("tools %v", list)
 	}
@@ -315,7 +317,7 @@ func TestFailedHandshakePoisonsNothing(t *testing.T) {
 // S3.4: close ends the server's session, once, and a closed client says so.
 func TestCloseEndsTheSession(t *testing.T) {
 	s := &script{deletes: make(chan string, 10)}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	for range 2 {
 		if err := c.Close(); err != nil {
@@ -338,7 +340,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	c.Tools(t.Context())
 	failed := make(chan error, 1)
 	go func() {

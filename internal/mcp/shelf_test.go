@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -79,7 +81,7 @@ func TestWhatWasReadIsKeptUntilItChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPaper()
-			cfg := ServerConfig{Name: "a", ProtocolVersion: way.protocol, Resources: []string{"docs:*"}}
+			cfg := config.Server{Name: "a", ProtocolVersion: way.protocol, Resources: []string{"docs:*"}}
 			var cut func()
 			if way.flavour != "" {
 				w := serve(t, handler(p.Server, flavours[way.flavour]))
@@ -134,7 +136,7 @@ func TestWhatWasReadIsKeptForItsTime(t *testing.T) {
 			}
 		})
 		h := handler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
-		c := open(t, Options{Transport: without(h)}, ServerConfig{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
+		c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
 		c.Tools(t.Context())
 		for i, want := range []bool{true, false, false, true, false} {
 			if _, asked := p.read(t, c, nil); asked != want {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -65,7 +67,7 @@ func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
 // the defaults of its form; where two are under way, neither is shown the question.
 func TestAQuestionOnTheStandingStreamGoesToTheOnlyCall(t *testing.T) {
 	gets, slow := make(chan string, 8), make(chan string, 8)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: true})
 	c.Tools(t.Context())
 	<-gets
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
@@ -98,7 +100,7 @@ func TestAQuestionOnTheStandingStreamGoesToTheOnlyCall(t *testing.T) {
 func TestTheStandingStreamComesBack(t *testing.T) {
 	gets := make(chan string, 8)
 	w := standalone(t, gets, nil)
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: w.URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: true})
 	c.Tools(t.Context())
 	first := <-gets
 	w.CloseClientConnections()
@@ -142,7 +144,7 @@ func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
 		}
 		return true
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
 	c.Tools(t.Context())
 	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
@@ -182,7 +184,7 @@ func TestWithoutAStandingStreamCallsWork(t *testing.T) {
 				answer(w, r)
 				return true
 			}
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
 			for range 3 {
 				res, err := c.Call(t.Context(), Call{Tool: "t"})
 				must(t, res, err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // A process that takes its time to come up, such as one that npx or uvx fetches first, is
@@ -16,13 +18,13 @@ import (
 // refuses initialize once it was asked to discover. Questions don't wait for it. In fake
 // time.
 func TestAProcessHasTimeToComeUp(t *testing.T) {
-	if d, err := dialStdio(ServerConfig{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTime {
+	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTime {
 		t.Fatalf("%s, %v", d.time, err)
 	}
 	const up = 25 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		c := piped(t, Options{StartWait: 3 * time.Second}, ServerConfig{Type: "pipe of a process"}, slowToDiscover(up))
+		c := piped(t, Options{StartWait: 3 * time.Second}, config.Server{Type: "pipe of a process"}, slowToDiscover(up))
 		if d := time.Since(begin); d != 3*time.Second || c.Ready() {
 			t.Errorf("waited %s", d)
 		}
@@ -45,7 +47,7 @@ func TestAProcessHasTimeToComeUp(t *testing.T) {
 // A process that ends before it was asked anything is reported for that, not for a session
 // that nobody ever had.
 func TestAnEndBeforeTheHandshakeIsItsReason(t *testing.T) {
-	c := piped(t, Options{}, ServerConfig{}, func(net.Conn) {})
+	c := piped(t, Options{}, config.Server{}, func(net.Conn) {})
 	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
 		t.Errorf("%+v", st)
 	}

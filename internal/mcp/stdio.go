@@ -10,12 +10,14 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"answerd/internal/mcp/config"
 )
 
 // stdio is a server that is a child process, one at a time: a new one is started for
 // each session, when the one before is gone with all of its group.
 type stdio struct {
-	cfg    ServerConfig
+	cfg    config.Server
 	log    *slog.Logger
 	starts starts
 
@@ -24,7 +26,7 @@ type stdio struct {
 }
 
 // dialStdio is a child process that speaks MCP on its standard input and output.
-func dialStdio(cfg ServerConfig, o Options) (dialer, error) {
+func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	s := &stdio{cfg: cfg, log: o.Logger.With("mcp_server", cfg.Name)}
 	d := &linkDialer{client: sdkClient(cfg, o), open: s.open, log: s.log, speech: speech{pinned: cfg.ProtocolVersion}}
 	if len(cfg.Query) > 0 {

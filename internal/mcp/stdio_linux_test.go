@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"go.uber.org/goleak"
 )
 
@@ -79,7 +81,7 @@ read a`
 		cycles = 100
 	}
 	cycle := func() {
-		c, err := New([]ServerConfig{{Name: "a", Command: "sh", Args: []string{"-c", script}, ProtocolVersion: "2025-11-25"}},
+		c, err := New([]config.Server{{Name: "a", Command: "sh", Args: []string{"-c", script}, ProtocolVersion: "2025-11-25"}},
 			Options{Logger: quietLog(), StartWait: time.Minute})
 		if err != nil {
 			t.Fatal(err)

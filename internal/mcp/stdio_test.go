@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 // S4.1: servers of several transports at once, and each of 200 callers gets its own
@@ -24,7 +25,7 @@ func TestChildAnswersManyCallers(t *testing.T) {
 	w := serve(t, handler(tools(nil), nil))
 	cfg := stdioConfig("serve", "")
 	cfg.ToolPrefix = "child"
-	c := open(t, Options{MaxConcurrentCalls: 200}, cfg, ServerConfig{Name: "web", URL: w.URL})
+	c := open(t, Options{MaxConcurrentCalls: 200}, cfg, config.Server{Name: "web", URL: w.URL})
 	c.Tools(t.Context())
 	for _, st := range c.Servers() {
 		if st.State != Connected {

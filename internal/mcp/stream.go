@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"answerd/internal/sse"
@@ -92,7 +93,7 @@ func (r *eventReader) next() (jsonrpc.Message, error) {
 // lastID returns the id of the last event, by which the stream can be resumed; "" where
 // there is none, or none that is fit for a header.
 func (r *eventReader) lastID() string {
-	if id := r.in.LastEventID(); len(id) <= maxEventID && !badHeaderValue(id) {
+	if id := r.in.LastEventID(); len(id) <= maxEventID && !strings.ContainsFunc(id, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		return id
 	}
 	return ""

@@ -11,6 +11,8 @@ import (
 	"testing/iotest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -106,7 +108,7 @@ func TestServerThatPingsDuringACall(t *testing.T) {
 			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, text("ok")))
 		},
 	}
-	c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(context.Background(), Call{Tool: "t"})
 	must(t, res, err)
 	if other.Load() != 0 {

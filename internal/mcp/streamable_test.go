@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -109,7 +111,7 @@ func TestWhatEachRequestOfASessionSaysInItsHeader(t *testing.T) {
 	}
 	tap := &wiretap{}
 	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
-		ServerConfig{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+		config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	hangUp(t, c, "t", begun)
@@ -156,7 +158,7 @@ func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
 		h.ServeHTTP(w, r)
 	}))
 	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
-		ServerConfig{Name: "a", URL: w.URL, StandaloneStream: true})
+		config.Server{Name: "a", URL: w.URL, StandaloneStream: true})
 	c.Tools(t.Context())
 	reached(t, methodListen, listens)
 	hangUp(t, c, "hang", begun)
@@ -189,7 +191,7 @@ func TestEveryRequestIntroducesUsAsTheHandshakeDid(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: wire, Version: "1.2.3"}, ServerConfig{Name: "a", URL: serve(t, handler(tools(nil), flavours[flavour])).URL})
+		c := open(t, Options{Transport: wire, Version: "1.2.3"}, config.Server{Name: "a", URL: serve(t, handler(tools(nil), flavours[flavour])).URL})
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 		must(t, res, err)
 		_ = c.Close()

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/schema"
 )
 
@@ -32,7 +33,7 @@ type Tool struct {
 	signsIn bool // it is ours, and stands for the tools that nobody may list yet
 	// The schemas compiled, once for each version of the tool; nil where they can't be.
 	input, output *schema.Schema
-	cfg           *ServerConfig
+	cfg           *config.Server
 	version       *version
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"answerd/internal/mcp/config"
 )
 
 // S0.6: a server that wants the person to go to a page first (-32042) gets its call
@@ -45,7 +47,7 @@ func TestAPageIsVisitedBeforeTheCallIsSentAgain(t *testing.T) {
 				w.Header().Set("Content-Type", "application/json")
 				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"go there","data":{"elicitations":[%s]}}}`, m.ID, test.data)
 			}}
-			c := open(t, Options{}, ServerConfig{Name: "a", URL: serve(t, s).URL})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 			call := Call{Tool: "t"}
 			if test.elicit != nil {
 				call.Elicit = func(ctx context.Context, e Elicitation) (ElicitationResult, error) {

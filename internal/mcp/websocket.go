@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"sync"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/coder/websocket"
 )
 
@@ -17,7 +19,7 @@ const subprotocol = "mcp"
 // dialWebSocket is one JSON-RPC message per text frame. The transport below is made
 // once and outlives sessions (S3.1), though each session has a TCP connection to
 // itself; headers, query and token go with the handshake, which is plain HTTP.
-func dialWebSocket(cfg ServerConfig, o Options) (dialer, error) {
+func dialWebSocket(cfg config.Server, o Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
 		return dialer{}, err

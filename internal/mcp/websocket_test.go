@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -214,7 +216,7 @@ func TestWebSocketBothProtocols(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newWSSDK(t, tools(nil))
 			s.old = tc.old
-			c := open(t, Options{}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: wsURL(serve(t, s)), ProtocolVersion: tc.pin})
+			c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serve(t, s)), ProtocolVersion: tc.pin})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("tools %q, %+v", got, c.Servers())
 			}
@@ -239,7 +241,7 @@ func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
 	const callers, each = 200, 5
 	s := newWSSDK(t, tools(nil))
 	w := serve(t, s)
-	c := open(t, Options{MaxConcurrentCalls: callers}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: wsURL(w)})
+	c := open(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(w)})
 	c.Tools(t.Context())
 	var all sync.WaitGroup
 	for i := range callers {

@@ -14,13 +14,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/config"
+
 	"github.com/coder/websocket"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // wsServer is a server of type websocket that s answers.
-func wsServer(t testing.TB, s http.Handler) ServerConfig {
-	return ServerConfig{Name: "a", Type: TypeWebSocket, URL: wsURL(serve(t, s))}
+func wsServer(t testing.TB, s http.Handler) config.Server {
+	return config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serve(t, s))}
 }
 
 // huge is an answer of 64 MiB.
@@ -275,7 +277,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 		}}
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 		<-time.After(time.Hour + time.Second) // fake time
@@ -306,7 +308,7 @@ func TestWebSocketServerThatKeepsClosing(t *testing.T) {
 		s := &wsScript{onList: func(c *websocket.Conn) { go c.Close(websocket.StatusServiceRestart, "") }}
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		<-time.After(10 * time.Minute) // fake time
 		if n := s.dials.Load(); n < 10 || n > 30 {
 			t.Errorf("%d handshakes in 10 minutes", n)
@@ -391,7 +393,7 @@ func TestWebSocketCloseIsBounded(t *testing.T) {
 		network := newPipeNet()
 		web := &http.Server{Handler: &wsScript{}}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "ws://localhost"})
+		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		c.Tools(t.Context())
 		network.dead.Store(true)
 		begin := time.Now()

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 
 	"github.com/coder/websocket"
 )
@@ -42,7 +43,7 @@ func TestWebSocketHandshake(t *testing.T) {
 	cfg.URL += "/mcp?keep=1&over=url"
 	cfg.Query = map[string]string{"tenant": "a&b", "over": "static"}
 	cfg.Headers = map[string]auth.Secret{"X-Key": auth.NewSecret("k"), "authorization": auth.NewSecret("Basic no")}
-	cfg.Auth = AuthJWT
+	cfg.Auth = config.AuthJWT
 	c := open(t, Options{Service: newTokens(), Logger: slog.New(slog.NewTextHandler(locked{&mu, &logged}, nil))}, cfg)
 	for _, id := range []string{"1", "2"} {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": id}})
@@ -96,7 +97,7 @@ func TestWebSocketRefusedToken(t *testing.T) {
 				return true
 			}
 			cfg := wsServer(t, s)
-			cfg.Auth = AuthJWT
+			cfg.Auth = config.AuthJWT
 			c := open(t, Options{Service: source}, cfg)
 			c.Tools(t.Context())
 			st := c.Servers()[0]
@@ -140,7 +141,7 @@ func TestWebSocketHandshakeRefused(t *testing.T) {
 	} {
 		s := &wsScript{before: func(w http.ResponseWriter, r *http.Request) bool { answer(w, r); return true }}
 		cfg := wsServer(t, s)
-		cfg.Auth = AuthJWT
+		cfg.Auth = config.AuthJWT
 		c := open(t, Options{Service: newTokens()}, cfg)
 		c.Tools(t.Context())
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != reason {
@@ -166,7 +167,7 @@ func TestWebSocketOverTLS(t *testing.T) {
 		rt.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
 		return rt
 	}
-	cfg := ServerConfig{Name: "a", Type: TypeWebSocket, URL: "wss" + strings.TrimPrefix(w.URL, "https"), BearerToken: auth.NewSecret("x")}
+	cfg := config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss" + strings.TrimPrefix(w.URL, "https"), BearerToken: auth.NewSecret("x")}
 	c := open(t, Options{Transport: trusting}, cfg)
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
@@ -190,7 +191,7 @@ func TestWebSocketThroughProxy(t *testing.T) {
 		rt.(*http.Transport).Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
 		return rt
 	}
-	c := open(t, Options{Transport: through}, ServerConfig{Name: "a", Type: TypeWebSocket, URL: "wss://mcp.example:444/"})
+	c := open(t, Options{Transport: through}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
 	c.Tools(t.Context())
 	if got := <-asked; got != "CONNECT mcp.example:444" {
 		t.Error(got)

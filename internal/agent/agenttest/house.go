@@ -28,6 +28,7 @@ import (
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // patience is how long a test waits for what a run does next, fake time included.
@@ -149,10 +150,10 @@ func newToolServer(t testing.TB) *ToolServer {
 }
 
 // Build starts the house; set may change the options, and configure the server's.
-func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*mcp.ServerConfig)) *House {
+func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *House {
 	t.Helper()
 	h := &House{Model: llmtest.New(t, script), Tools: newToolServer(t)}
-	server, err := mcp.SingleServer(h.Tools.URL)
+	server, err := config.Single(h.Tools.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), config
 	for _, f := range configure {
 		f(&server)
 	}
-	tools, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	tools, err := mcp.New([]config.Server{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // TestClients runs every *.live.test.js against one service. What a question is about
@@ -44,7 +44,7 @@ func TestClients(t *testing.T) {
 	gates := &gates{all: make(map[string]*gate)}
 	house := agenttest.Build(t, script(gates), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
-	}, func(s *mcp.ServerConfig) { s.ApproveTools = []string{"echo"} })
+	}, func(s *config.Server) { s.ApproveTools = []string{"echo"} })
 	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})
 	web := httptest.NewUnstartedServer(handler)
 	web.Config.ConnState = func(conn net.Conn, state http.ConnState) {

@@ -6,6 +6,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // given is what the suite gives a scenario about authorization.
@@ -26,7 +27,7 @@ const metadataURL = "https://conformance-test.local/client-metadata.json"
 
 // authorize configures the server's auth as an operator would in mcp.json who was given
 // this.
-func (s scenario) authorize(server *mcp.ServerConfig) {
+func (s scenario) authorize(server *config.Server) {
 	name, ok := strings.CutPrefix(s.name, "auth/")
 	if !ok {
 		return
@@ -35,13 +36,13 @@ func (s scenario) authorize(server *mcp.ServerConfig) {
 	g.ClientID, g.ClientSecret, g.Issuer = s.given.ClientID, auth.NewSecret(s.given.ClientSecret), s.given.Issuer
 	switch {
 	case strings.HasPrefix(name, "client-credentials-"):
-		server.Auth, g.PrivateKey = mcp.AuthClientCredentials, auth.NewSecret(s.given.PrivateKey)
+		server.Auth, g.PrivateKey = config.AuthClientCredentials, auth.NewSecret(s.given.PrivateKey)
 	case s.given.Assertion != "":
-		server.Auth, g.Assertion = mcp.AuthJWTBearer, auth.NewSecret(s.given.Assertion)
+		server.Auth, g.Assertion = config.AuthJWTBearer, auth.NewSecret(s.given.Assertion)
 	case s.given.IDToken != "":
-		server.Auth, g.IdPTokenURL, g.IdPClientID = mcp.AuthEnterprise, s.given.IdPTokenURL, s.given.IdPClientID
+		server.Auth, g.IdPTokenURL, g.IdPClientID = config.AuthEnterprise, s.given.IdPTokenURL, s.given.IdPClientID
 	default:
-		server.Auth, g.DPoP = mcp.AuthAuthorizationCode, strings.HasPrefix(name, "dpop")
+		server.Auth, g.DPoP = config.AuthAuthorizationCode, strings.HasPrefix(name, "dpop")
 		if g.ClientID == "" {
 			g.ClientMetadataURL = metadataURL
 		}

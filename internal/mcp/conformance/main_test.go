@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // patience is less than the suite's own 30 s for a scenario, so that a client that
@@ -57,7 +58,7 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
-	server, err := mcp.SingleServer(args[len(args)-1])
+	server, err := config.Single(args[len(args)-1])
 	if err != nil {
 		return fmt.Errorf("use the suite's server: %w", err)
 	}
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	// Some of its servers ask nowhere else (elicitation-sep1034-client-defaults).
 	server.StandaloneStream = true
 	s.authorize(&server)
-	client, err := mcp.New([]mcp.ServerConfig{server}, mcp.Options{
+	client, err := mcp.New([]config.Server{server}, mcp.Options{
 		StartWait:   patience,
 		RedirectURL: "http://localhost:3000/callback", // nobody is there: the person below looks where it leads
 		Logger:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),

@@ -1,4 +1,4 @@
-package mcp
+package config
 
 import (
 	"fmt"
@@ -9,35 +9,35 @@ import (
 )
 
 // withAuth is a file with one server of that auth.
-func withAuth(fields string) string { return fileWith(`, "auth": {` + fields + `}`) }
+func fileWithAuth(fields string) string { return fileWithHTTPServer(`, "auth": {` + fields + `}`) }
 
 // CONTRACT section 7: the server's own client credentials, and a token on behalf of the
 // caller.
 func TestConfigOfGrants(t *testing.T) {
-	for file, want := range map[string]ServerConfig{
-		withAuth(`"clientId": "me", "clientSecret": "${TOKEN}", "issuer": "https://iam.${HOST}/t", "type": "client_credentials"`): {
-			Auth: AuthClientCredentials, Grant: TokenGrant{Issuer: "https://iam.example.com/t", ClientID: "me", ClientSecret: auth.NewSecret("secret-token")},
+	for file, want := range map[string]Server{
+		fileWithAuth(`"clientId": "me", "clientSecret": "${TOKEN}", "issuer": "https://iam.${HOST}/t", "type": "client_credentials"`): {
+			Auth: AuthClientCredentials, Grant: Grant{Issuer: "https://iam.example.com/t", ClientID: "me", ClientSecret: auth.NewSecret("secret-token")},
 		},
-		withAuth(`"type": "exchange", "tokenUrl": "http://localhost:1/token", "clientId": "me", "clientSecret": "x",
+		fileWithAuth(`"type": "exchange", "tokenUrl": "http://localhost:1/token", "clientId": "me", "clientSecret": "x",
 			"scope": "a b", "audience": "crm", "resource": "urn:crm"`): {
-			Auth: AuthExchange, Grant: TokenGrant{TokenURL: "http://localhost:1/token", ClientID: "me", ClientSecret: auth.NewSecret("x"),
+			Auth: AuthExchange, Grant: Grant{TokenURL: "http://localhost:1/token", ClientID: "me", ClientSecret: auth.NewSecret("x"),
 				Scope: "a b", Audience: "crm", Resource: "urn:crm"},
 		},
-		withAuth(`"type": "client_credentials", "clientId": "me", "privateKeyFile": "/k.pem", "dpop": true`): {
-			Auth: AuthClientCredentials, Grant: TokenGrant{ClientID: "me", PrivateKeyFile: "/k.pem", DPoP: true},
+		fileWithAuth(`"type": "client_credentials", "clientId": "me", "privateKeyFile": "/k.pem", "dpop": true`): {
+			Auth: AuthClientCredentials, Grant: Grant{ClientID: "me", PrivateKeyFile: "/k.pem", DPoP: true},
 		},
-		withAuth(`"type": "authorization_code"`): {Auth: AuthAuthorizationCode},
-		withAuth(`"type": "authorization_code", "clientMetadataUrl": "https://me.example/client.json", "redirectUrl": "https://me.example/cb", "scope": "a"`): {
-			Auth: AuthAuthorizationCode, Grant: TokenGrant{ClientMetadataURL: "https://me.example/client.json", RedirectURL: "https://me.example/cb", Scope: "a"},
+		fileWithAuth(`"type": "authorization_code"`): {Auth: AuthAuthorizationCode},
+		fileWithAuth(`"type": "authorization_code", "clientMetadataUrl": "https://me.example/client.json", "redirectUrl": "https://me.example/cb", "scope": "a"`): {
+			Auth: AuthAuthorizationCode, Grant: Grant{ClientMetadataURL: "https://me.example/client.json", RedirectURL: "https://me.example/cb", Scope: "a"},
 		},
-		withAuth(`"type": "jwt_bearer", "assertion": "${TOKEN}"`):                          {Auth: AuthJWTBearer, Grant: TokenGrant{Assertion: auth.NewSecret("secret-token")}},
-		withAuth(`"type": "jwt_bearer", "assertionFile": "/a", "tokenUrl": "https://i/t"`): {Auth: AuthJWTBearer, Grant: TokenGrant{AssertionFile: "/a", TokenURL: "https://i/t"}},
-		withAuth(`"type": "enterprise", "clientId": "me", "clientSecret": "x", "idpTokenUrl": "https://idp/t", "idpClientId": "we", "subjectTokenType": "access_token"`): {
-			Auth: AuthEnterprise, Grant: TokenGrant{ClientID: "me", ClientSecret: auth.NewSecret("x"), IdPTokenURL: "https://idp/t", IdPClientID: "we",
+		fileWithAuth(`"type": "jwt_bearer", "assertion": "${TOKEN}"`):                          {Auth: AuthJWTBearer, Grant: Grant{Assertion: auth.NewSecret("secret-token")}},
+		fileWithAuth(`"type": "jwt_bearer", "assertionFile": "/a", "tokenUrl": "https://i/t"`): {Auth: AuthJWTBearer, Grant: Grant{AssertionFile: "/a", TokenURL: "https://i/t"}},
+		fileWithAuth(`"type": "enterprise", "clientId": "me", "clientSecret": "x", "idpTokenUrl": "https://idp/t", "idpClientId": "we", "subjectTokenType": "access_token"`): {
+			Auth: AuthEnterprise, Grant: Grant{ClientID: "me", ClientSecret: auth.NewSecret("x"), IdPTokenURL: "https://idp/t", IdPClientID: "we",
 				SubjectTokenType: "urn:ietf:params:oauth:token-type:access_token"},
 		},
 	} {
-		got, err := ParseConfig([]byte(file), getenv)
+		got, err := Parse([]byte(file), testGetenv)
 		if err != nil || len(got) != 1 || got[0].Auth != want.Auth || got[0].Grant != want.Grant {
 			t.Errorf("%s\n got %+v, %v", file, got, err)
 		}
@@ -86,7 +86,7 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 		`"type": "authorization_code", "clientMetadataUrl": "https://me.example/c", ` + client:   `auth: has both clientId and clientMetadataUrl`,
 		`"type": "authorization_code", "redirectUrl": "http://me.example/cb"`:                    `auth.redirectUrl: cannot be used: the redirect URL must be https, or http on the loopback address`,
 	} {
-		_, err := ParseConfig([]byte(withAuth(fields)), getenv)
+		_, err := Parse([]byte(fileWithAuth(fields)), testGetenv)
 		if want = `mcp.json: server "crm", ` + want + ` (line 3)`; err == nil || err.Error() != want {
 			t.Errorf("%s\n got %v\nwant %s", fields, err, want)
 		}
@@ -109,7 +109,7 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 		`"url": "https://h", ` + code:                                 ``,
 		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
 	} {
-		_, err := ParseConfig([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), getenv)
+		_, err := Parse([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), testGetenv)
 		if want == "" && err == nil {
 			continue
 		}
@@ -124,21 +124,8 @@ func TestResourceIsTheServersURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://h/mcp?tenant=a": "https://h/mcp", "https://h": "https://h", "https://h:8443/a/?": "https://h:8443/a/", "wss://h/mcp?x": "https://h/mcp",
 	} {
-		if got := (&ServerConfig{URL: url}).resource(); got != want {
+		if got := (&Server{URL: url}).TokenResource(); got != want {
 			t.Errorf("%s: %s", url, got)
 		}
-	}
-}
-
-// Browsers must know where to come back to.
-func TestAuthorizationCodeNeedsARedirectURL(t *testing.T) {
-	servers := []ServerConfig{{Name: "crm", URL: "https://h", Auth: AuthAuthorizationCode}}
-	_, err := New(servers, Options{Logger: quietLog()})
-	if want := `MCP server "crm", auth.redirectUrl: is missing, since PUBLIC_URL is not set either`; err == nil || err.Error() != want {
-		t.Error(err)
-	}
-	c := open(t, Options{})
-	if err := c.Reload(servers); err == nil {
-		t.Error("reloaded")
 	}
 }

@@ -1,0 +1,304 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/oauth"
+)
+
+// AuthType is whose token goes to a server.
+type AuthType string
+
+// The types of authentication.
+const (
+	AuthNone AuthType = "none"
+	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
+	// AuthClientCredentials is a token of the service's own that is good at this
+	// server alone (RFC 6749 section 4.4, RFC 8707).
+	AuthClientCredentials AuthType = "client_credentials"
+	// AuthJWTBearer is the same, given for an assertion about the service: workload
+	// identity federation (RFC 7523).
+	AuthJWTBearer AuthType = "jwt_bearer"
+	// AuthExchange is a token on behalf of the caller, which the one that he brought
+	// is exchanged for (RFC 8693). The server's sessions are his, too.
+	AuthExchange AuthType = "exchange"
+	// AuthEnterprise is the same, by way of the callers' identity provider and of the
+	// server's own authorization server (SEP-990).
+	AuthEnterprise AuthType = "enterprise"
+	// AuthAuthorizationCode is a token that the caller agrees to in his browser. The
+	// server's sessions are his, too.
+	AuthAuthorizationCode AuthType = "authorization_code"
+)
+
+// authTypes are all of them, as error messages list them.
+var authTypes = []AuthType{AuthNone, AuthJWT, AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode}
+
+const authTypesText = "must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code"
+
+// granted reports whether t is one of the types that a TokenGrant belongs to.
+func (t AuthType) HasAuthorizationServer() bool { return t != "" && t != AuthNone && t != AuthJWT }
+
+// OfCallers reports whether a server of that type is used on behalf of its callers.
+func (t AuthType) Delegated() bool {
+	return t == AuthExchange || t == AuthEnterprise || t == AuthAuthorizationCode
+}
+
+// TakesToken reports whether callers of such a server must have brought a token.
+func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
+
+// parseAuth reads whose token the server gets.
+func parseAuth(s *Server, v jsonValue) error {
+	fields, err := v.readObject()
+	if err != nil {
+		return err
+	}
+	// The type says which other fields there may be, wherever it stands.
+	for _, f := range fields {
+		if f.name != "type" {
+			continue
+		}
+		t, err := f.readString()
+		if err != nil {
+			return err
+		}
+		if s.Auth = AuthType(t); !slices.Contains(authTypes, s.Auth) {
+			return f.errorf(authTypesText)
+		}
+	}
+	for _, f := range fields {
+		known := grantFields[f.name]
+		switch {
+		case f.name == "type":
+		case !slices.Contains(known.types, s.Auth):
+			return f.unknownField()
+		default:
+			if err := known.read(&s.Grant, f); err != nil {
+				return err
+			}
+		}
+	}
+	if s.Auth == "" {
+		return v.errorf("has no type")
+	}
+	return nil
+}
+
+// checkAuth is what is wrong with whose token the server gets.
+func (s *Server) checkAuth() *fieldError {
+	switch {
+	case s.Auth == "", s.Auth == AuthNone:
+		return nil
+	case !slices.Contains(authTypes, s.Auth):
+		return fieldErrorf("auth.type", authTypesText)
+	case !s.BearerToken.IsZero():
+		return fieldErrorf("bearerToken", "cannot be set together with auth type %s", string(s.Auth))
+	case !s.Auth.HasAuthorizationServer():
+		return nil
+	case s.Auth.Delegated() && s.TransportType() != TypeHTTP:
+		return fieldErrorf("auth.type", "%s is for servers of type http", string(s.Auth))
+	case s.Auth.Delegated() && s.Pin:
+		// A pinned server is listed every minute, with nobody's token.
+		return fieldErrorf("pin", "cannot be set together with auth type %s", string(s.Auth))
+	case s.Auth.Delegated() && len(s.Resources) > 0:
+		// The list of one caller's would be shown to all.
+		return fieldErrorf("resources", "cannot be set together with auth type %s", string(s.Auth))
+	}
+	return s.Grant.checkGrant(s.Auth)
+}
+
+// resource is whom the server's tokens are for: MCP wants the server's own URI where
+// the configuration doesn't name another (basic/authorization).
+func (s *Server) TokenResource() string {
+	if s.Grant.Resource != "" {
+		return s.Grant.Resource
+	}
+	return s.HTTPURL()
+}
+
+// httpURL is the server's address without its query, of scheme http or https.
+func (s *Server) HTTPURL() string {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return "" // checkURL has refused it
+	}
+	u.RawQuery, u.ForceQuery, u.Fragment = "", false, ""
+	if scheme, ok := map[string]string{"ws": "http", "wss": "https"}[u.Scheme]; ok {
+		u.Scheme = scheme // the handshake's, which is what carries the token
+	}
+	return u.String()
+}
+
+// TokenGrant is how the tokens of a server are got that has an authorization server.
+// Which fields there may be depends on the AuthType.
+type Grant struct {
+	// Issuer or TokenURL, if set, says where, and then never the server. Issuer's own
+	// metadata must name it letter by letter. AuthExchange needs one of them; without
+	// any, the server's metadata says where (RFC 9728).
+	Issuer, TokenURL string
+
+	// Who we are there. AuthAuthorizationCode works without: ClientMetadataURL is our
+	// client id where the authorization server takes that, or it registers us.
+	ClientID          string
+	ClientSecret      auth.Secret
+	PrivateKey        auth.Secret // PEM, instead of ClientSecret: private_key_jwt
+	PrivateKeyFile    string      // read each time
+	ClientMetadataURL string
+
+	Scope    string // "": what the server asks for; of AuthExchange: none
+	Audience string // of AuthExchange; "" names none
+	Resource string // RFC 8707; "": the server's URL without its query, or what its metadata calls it
+	DPoP     bool   // RFC 9449; not of AuthExchange
+
+	Assertion     auth.Secret // of AuthJWTBearer
+	AssertionFile string      // read each time
+	RedirectURL   string      // of AuthAuthorizationCode; "": Options.RedirectURL
+
+	// Of AuthEnterprise: the callers' identity provider, and who we are there.
+	IdPTokenURL, IdPClientID string
+	IdPClientSecret          auth.Secret
+	SubjectTokenType         string // of what callers bring; "": an ID token
+}
+
+// grantField reads one field of auth, which servers of these types may have.
+type grantField struct {
+	types []AuthType
+	read  func(*Grant, jsonValue) error
+}
+
+var grantFields = func() map[string]grantField {
+	text := func(to func(*Grant) *string) func(*Grant, jsonValue) error {
+		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readString(); return }
+	}
+	secret := func(to func(*Grant) *auth.Secret) func(*Grant, jsonValue) error {
+		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readSecret(); return }
+	}
+	cc, jb, ex, en, ac := AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode
+	all, oauth2 := []AuthType{cc, jb, ex, en, ac}, []AuthType{cc, jb, en, ac}
+	return map[string]grantField{
+		"issuer":            {all, text(func(g *Grant) *string { return &g.Issuer })},
+		"tokenUrl":          {[]AuthType{cc, jb, ex}, text(func(g *Grant) *string { return &g.TokenURL })},
+		"clientId":          {all, text(func(g *Grant) *string { return &g.ClientID })},
+		"clientSecret":      {all, secret(func(g *Grant) *auth.Secret { return &g.ClientSecret })},
+		"privateKey":        {oauth2, secret(func(g *Grant) *auth.Secret { return &g.PrivateKey })},
+		"privateKeyFile":    {oauth2, text(func(g *Grant) *string { return &g.PrivateKeyFile })},
+		"clientMetadataUrl": {[]AuthType{ac}, text(func(g *Grant) *string { return &g.ClientMetadataURL })},
+		"scope":             {all, text(func(g *Grant) *string { return &g.Scope })},
+		"audience":          {[]AuthType{ex}, text(func(g *Grant) *string { return &g.Audience })},
+		"resource":          {all, text(func(g *Grant) *string { return &g.Resource })},
+		"dpop":              {oauth2, func(g *Grant, v jsonValue) (err error) { g.DPoP, err = v.readBool(); return }},
+		"assertion":         {[]AuthType{jb}, secret(func(g *Grant) *auth.Secret { return &g.Assertion })},
+		"assertionFile":     {[]AuthType{jb}, text(func(g *Grant) *string { return &g.AssertionFile })},
+		"redirectUrl":       {[]AuthType{ac}, text(func(g *Grant) *string { return &g.RedirectURL })},
+		"idpTokenUrl":       {[]AuthType{en}, text(func(g *Grant) *string { return &g.IdPTokenURL })},
+		"idpClientId":       {[]AuthType{en}, text(func(g *Grant) *string { return &g.IdPClientID })},
+		"idpClientSecret":   {[]AuthType{en}, secret(func(g *Grant) *auth.Secret { return &g.IdPClientSecret })},
+		"subjectTokenType":  {[]AuthType{en}, func(g *Grant, v jsonValue) error { return g.readSubjectTokenType(v) }},
+	}
+}()
+
+// setSubjectTokenType reads what callers bring, in the last word of its name in RFC 8693
+// section 3.
+func (g *Grant) readSubjectTokenType(v jsonValue) error {
+	t, err := v.readString()
+	if err != nil {
+		return err
+	}
+	if t != "id_token" && t != "access_token" {
+		return v.errorf("must be id_token or access_token")
+	}
+	g.SubjectTokenType = "urn:ietf:params:oauth:token-type:" + t
+	return nil
+}
+
+// check is what is wrong with a grant of that type.
+func (g *Grant) checkGrant(t AuthType) *fieldError {
+	if f := g.checkClient(t); f != nil {
+		return f
+	}
+	if f := g.checkEndpoints(t); f != nil {
+		return f
+	}
+	switch {
+	case t == AuthJWTBearer && g.Assertion.IsZero() == (g.AssertionFile == ""):
+		return fieldErrorf("auth", "needs assertion or assertionFile")
+	case t == AuthEnterprise && g.IdPTokenURL == "":
+		return fieldErrorf("auth.idpTokenUrl", "is missing")
+	case t == AuthEnterprise && g.IdPClientID == "":
+		return fieldErrorf("auth.idpClientId", "is missing")
+	}
+	// RFC 8707 section 2: an absolute URI without a fragment.
+	if g.Resource != "" {
+		if u, err := url.Parse(g.Resource); err != nil || !u.IsAbs() || strings.Contains(g.Resource, "#") {
+			return fieldErrorf("auth.resource", "must be an absolute URI without a fragment")
+		}
+	}
+	return nil
+}
+
+// checkClient is what is wrong with who we are at the authorization server.
+func (g *Grant) checkClient(t AuthType) *fieldError {
+	needsSecret := t == AuthClientCredentials || t == AuthExchange || t == AuthEnterprise
+	keys := 0
+	for _, there := range []bool{!g.ClientSecret.IsZero(), !g.PrivateKey.IsZero(), g.PrivateKeyFile != ""} {
+		if there {
+			keys++
+		}
+	}
+	switch {
+	case g.ClientID == "" && (needsSecret || keys > 0):
+		return fieldErrorf("auth.clientId", "is missing")
+	case keys > 1:
+		return fieldErrorf("auth", "has more than one of clientSecret, privateKey and privateKeyFile")
+	case keys == 0 && needsSecret:
+		return fieldErrorf("auth.clientSecret", "is missing")
+	case g.ClientID != "" && g.ClientMetadataURL != "":
+		return fieldErrorf("auth", "has both clientId and clientMetadataUrl")
+	}
+	if !g.PrivateKey.IsZero() {
+		if _, _, err := oauth.ParsePrivateKey(g.PrivateKey.Reveal()); err != nil {
+			return fieldErrorf("auth.privateKey", "cannot be used: %s", err)
+		}
+	}
+	if g.ClientMetadataURL == "" {
+		return nil
+	}
+	// draft-ietf-oauth-client-id-metadata-document section 3.
+	if u, err := url.Parse(g.ClientMetadataURL); err != nil || u.Scheme != "https" || u.Host == "" || len(u.Path) < 2 || u.Fragment != "" || u.User != nil {
+		return fieldErrorf("auth.clientMetadataUrl", "must be an https:// URL with a path")
+	}
+	return nil
+}
+
+// checkPlaces is what is wrong with where tokens, and browsers, go.
+func (g *Grant) checkEndpoints(t AuthType) *fieldError {
+	switch {
+	case g.Issuer == "" && g.TokenURL == "":
+		if t == AuthExchange {
+			return fieldErrorf("auth", "needs issuer or tokenUrl")
+		}
+	case g.Issuer != "" && g.TokenURL != "":
+		return fieldErrorf("auth", "has both issuer and tokenUrl")
+	default:
+		if err := auth.CheckTokenEndpoint(g.Issuer, g.TokenURL); err != nil {
+			field := "auth.issuer"
+			if g.Issuer == "" {
+				field = "auth.tokenUrl"
+			}
+			return fieldErrorf(field, "cannot be used: %s", err)
+		}
+	}
+	for _, p := range []struct{ field, name, url string }{
+		{"auth.idpTokenUrl", "the token URL", g.IdPTokenURL}, {"auth.redirectUrl", "the redirect URL", g.RedirectURL},
+	} {
+		if p.url == "" {
+			continue
+		}
+		if err := auth.CheckEndpoint(p.name, p.url); err != nil {
+			return fieldErrorf(p.field, "cannot be used: %s", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,389 @@
+// Package config reads and checks mcp.json, the list of MCP servers.
+//
+//	servers, err := config.Parse(data, os.Getenv) // mcp.json, ${NAME} replaced
+//	if err != nil {
+//		return err // one line: the server, the field and the line of the file
+//	}
+//	client, err := mcp.New(servers, mcp.Options{})
+//
+// A Server can also be made by hand; Check then applies the rules that Parse applies to a
+// file. Errors never quote values, since they may hold secrets. The package opens no
+// connection and keeps no state, so everything may be used concurrently.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"answerd/internal/auth"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// The types of servers that a configuration may name. This build connects to
+// TypeHTTP, TypeStdio and TypeWebSocket; the others are reported as failed.
+const (
+	TypeHTTP      = "http"
+	TypeStdio     = "stdio"
+	TypeWebSocket = "websocket"
+	TypeSSE       = "sse" // the transport of 2024-11-05
+)
+
+// ServerConfig is one server of mcp.json. Made by hand it needs a Name, and a URL or a
+// Command;
+// the zero value of everything else works.
+type Server struct {
+	Name     string // 1 to 64 printable characters, unique
+	Disabled bool   // no tools and no connection
+	Type     string // "" means TypeStdio with a Command and no URL, else TypeHTTP
+
+	URL         string                 // http or https; ws or wss for TypeWebSocket; without user and fragment
+	Headers     map[string]auth.Secret // sent with every request, and with a WebSocket's handshake
+	Query       map[string]string      // added to the URL
+	BearerToken auth.Secret            // wins over an Authorization header
+	Auth        AuthType               // "" means AuthNone
+	Grant       Grant                  // of every AuthType with an authorization server
+
+	// Command is a child process, with the next three. It is found with our own PATH
+	// and started without a shell; a relative path starts in WorkDir.
+	Command string
+	Args    []string
+	Env     map[string]auth.Secret // its whole environment: it gets none of ours
+	WorkDir string                 // "" means ours
+
+	ToolPrefix string // "" keeps tools' bare names
+	Hidden     bool   // callable by name, but not offered to the model
+	AllowTools []string
+	DenyTools  []string // wins over AllowTools
+	// Approval and ApproveTools say to which calls a person must agree, each time: both
+	// together, so that neither takes anything away from the other.
+	Approval     Approval
+	ApproveTools []string
+	// IdempotentTools are the globs of tools that may be called again when the
+	// outcome of a call is unknown.
+	IdempotentTools []string
+	// Sampling lets the server ask our language model, under the budget of the run
+	// whose call it is about.
+	Sampling bool
+	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
+	Pin bool
+	// Resources are patterns of URIs, in which * stands for any text: what matches is
+	// offered to the model through one tool that reads it.
+	Resources []string
+
+	// StandaloneStream opens the stream that belongs to no request, in sessions over HTTP
+	// of before 2026-07-28: some servers ask the user nowhere else.
+	StandaloneStream bool
+
+	// Timeout is the longest silence of a server that works on a call; 0:
+	// Options.Timeout. Each message about the call begins it anew. MaxTime bounds the call
+	// in all; 0: ten times that. Neither goes on while a person is asked.
+	Timeout, MaxTime   time.Duration
+	MaxConcurrentCalls int    // 0: Options.MaxConcurrentCalls
+	ProtocolVersion    string // "" means the newest that both sides speak
+}
+
+// Approval says which calls of a server's tools a person must agree to, each time.
+type Approval string
+
+// The values of Approval.
+const (
+	ApproveNever       Approval = "never" // only those of ServerConfig.ApproveTools; "" is the same
+	ApproveDestructive Approval = "destructive"
+	ApproveAlways      Approval = "always"
+)
+
+// Bounds of a configuration.
+const (
+	maxServers    = 256
+	maxServerName = 64
+	maxCalls      = 10000
+	MaxTimeout    = 24 * time.Hour
+)
+
+// SingleServer is the configuration of MCP_URL: one server named "default", which
+// gets the service's token when there is one.
+func Single(rawURL string) (Server, error) {
+	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
+	if f := cfg.checkServer(false); f != nil {
+		return Server{}, errors.New(f.problem)
+	}
+	return cfg, nil
+}
+
+// fieldError is what is wrong with one field.
+type fieldError struct{ field, problem string }
+
+// wrong is a fieldError. The text must not quote values: they may hold secrets.
+func fieldErrorf(field, format string, args ...any) *fieldError {
+	return &fieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// checkServers checks what New is given. service says whether servers with auth
+// type jwt get a token.
+func Check(servers []Server, service bool) error {
+	if len(servers) > maxServers {
+		return fmt.Errorf("%d MCP servers, more than %d", len(servers), maxServers)
+	}
+	seen := map[string]bool{}
+	for _, s := range servers {
+		if f := s.checkServer(service); f != nil {
+			return fmt.Errorf("MCP server %.80q, %s: %s", s.Name, f.field, f.problem)
+		}
+		if seen[s.Name] {
+			return fmt.Errorf("MCP server %q, name: it is used twice", s.Name)
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
+
+// checkRedirects says which server lacks an address for browsers to come back to.
+func CheckRedirects(servers []Server, redirect string) error {
+	for _, s := range servers {
+		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && redirect == "" {
+			return fmt.Errorf("MCP server %q, auth.redirectUrl: is missing, since PUBLIC_URL is not set either", s.Name)
+		}
+	}
+	return nil
+}
+
+// check is what is wrong with a server's configuration, nil if nothing.
+func (s *Server) checkServer(service bool) *fieldError {
+	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
+		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
+	}
+	for _, list := range []struct {
+		field string
+		globs []string
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
+		for _, g := range list.globs {
+			if _, err := path.Match(g, ""); err != nil {
+				return fieldErrorf(list.field, "%.80q is no pattern", g)
+			}
+		}
+	}
+	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
+		return fieldErrorf("approval", "must be never, destructive or always")
+	}
+	switch {
+	case s.Timeout < 0 || s.Timeout > MaxTimeout:
+		return fieldErrorf("timeout", "must be more than 0 and at most %s", MaxTimeout)
+	case s.MaxTime < 0 || s.MaxTime > MaxTimeout:
+		return fieldErrorf("maxTime", "must be more than 0 and at most %s", MaxTimeout)
+	case s.MaxTime > 0 && s.MaxTime < s.Timeout:
+		return fieldErrorf("maxTime", "must be no less than timeout")
+	case s.StandaloneStream && s.TransportType() != TypeHTTP:
+		return fieldErrorf("standaloneStream", "is for servers of type http")
+	case s.MaxConcurrentCalls < 0 || s.MaxConcurrentCalls > maxCalls:
+		return fieldErrorf("maxConcurrentCalls", "must be 1 to %d", maxCalls)
+	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):
+		return fieldErrorf("protocolVersion", "must be one of %s", strings.Join(sdk.SupportedProtocolVersions(), ", "))
+	case s.TransportType() == TypeStdio:
+		return s.checkCommand()
+	}
+	if f := s.checkNoCommand(); f != nil {
+		return f
+	}
+	if f := s.checkAuth(); f != nil {
+		return f
+	}
+	if s.TransportType() != TypeHTTP && s.TransportType() != TypeWebSocket {
+		return nil // New reports that it cannot be used
+	}
+	if f := s.checkHeaders(); f != nil {
+		return f
+	}
+	return s.checkURL(service)
+}
+
+// unprintable characters in a name would let it forge log lines and terminals.
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// ownHeaders are those that the transport sets.
+var transportHeaders = []string{
+	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
+	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
+	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
+}
+
+// checkHeaders looks for what net/http would refuse with every request: an operator
+// should learn of it at the start.
+func (s *Server) checkHeaders() *fieldError {
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		value := s.Headers[name]
+		// RFC 9110 sections 5.1 and 5.5.
+		bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
+		switch {
+		case name == "" || strings.ContainsFunc(name, bad):
+			return fieldErrorf("headers", "%.80q is no header name", name)
+		case slices.Contains(transportHeaders, strings.ToLower(name)):
+			return fieldErrorf("headers."+name, "is set by the transport")
+		case !validHeaderValue(value.Reveal()):
+			return fieldErrorf("headers."+name, "has characters that a header cannot have")
+		}
+	}
+	if !validHeaderValue(s.BearerToken.Reveal()) {
+		return fieldErrorf("bearerToken", "has characters that a header cannot have")
+	}
+	return nil
+}
+
+// validHeaderValue reports whether a header can have the value (RFC 9110 section 5.5).
+func validHeaderValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// checkURL checks the URL, and that no token would go over a network in the clear.
+func (s *Server) checkURL(service bool) *fieldError {
+	plain, safe := "http", "https"
+	if s.Type == TypeWebSocket {
+		plain, safe = "ws", "wss"
+	}
+	u, err := url.Parse(s.URL)
+	switch {
+	case s.URL == "":
+		return fieldErrorf("url", "is missing")
+	case err != nil:
+		return fieldErrorf("url", "is no URL") // the cause would quote it
+	case u.Scheme != plain && u.Scheme != safe:
+		return fieldErrorf("url", "must begin with %s:// or %s://", plain, safe)
+	case u.Host == "" || u.Hostname() == "":
+		return fieldErrorf("url", "has no host")
+	case u.User != nil:
+		return fieldErrorf("url", "must not hold a user or password")
+	case u.Fragment != "" || strings.Contains(s.URL, "#"):
+		return fieldErrorf("url", "must not have a fragment")
+	}
+	if u.Scheme == safe || IsLoopback(u.Hostname()) {
+		return nil
+	}
+	switch {
+	case !s.BearerToken.IsZero():
+		return fieldErrorf("url", "must be %s://, since bearerToken would go there in the clear", safe)
+	case s.Auth == AuthJWT && service:
+		return fieldErrorf("url", "must be %s://, since the service's token would go there in the clear", safe)
+	case s.Auth.HasAuthorizationServer():
+		return fieldErrorf("url", "must be %s://, since tokens would go there in the clear", safe)
+	}
+	for name := range s.Headers {
+		if strings.EqualFold(name, "Authorization") {
+			return fieldErrorf("url", "must be %s://, since headers.%s would go there in the clear", safe, name)
+		}
+	}
+	return nil
+}
+
+// loopback reports whether a host is this machine without asking DNS, which could
+// answer otherwise the next time.
+func IsLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// maxResourceURI bounds the URI of a resource, in bytes.
+const maxResourceURI = 1 << 10
+
+// AllowsResource reports whether the configuration lets a resource be read. The URI must match
+// a pattern of Resources and have no ".." in its path, which could lead out of the pattern.
+func (s *Server) AllowsResource(uri string) bool {
+	if len(uri) > maxResourceURI || strings.ContainsFunc(uri, isUnprintable) {
+		return false
+	}
+	unescaped, err := url.PathUnescape(uri)
+	if err != nil || slices.Contains(strings.FieldsFunc(unescaped, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
+		return false
+	}
+	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })
+}
+
+// matchWildcard reports whether s matches a pattern in which * stands for any text, slashes
+// included.
+func matchWildcard(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return s == pattern
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(s, part)
+		if !found {
+			return false
+		}
+		s = after
+	}
+	return true
+}
+
+// kind is the server's type, found from what it has where none is given.
+func (s *Server) TransportType() string {
+	switch {
+	case s.Type != "":
+		return s.Type
+	case s.Command != "" && s.URL == "":
+		return TypeStdio
+	}
+	return TypeHTTP
+}
+
+// checkCommand checks a child process. It is started without a shell, so nothing has a
+// meaning beyond itself; a NUL byte would end what the system sees of a string. What
+// is for URLs is refused rather than ignored, but for query (S0.1).
+func (s *Server) checkCommand() *fieldError {
+	nul := func(v string) bool { return strings.ContainsRune(v, 0) }
+	switch {
+	case s.Command == "":
+		return fieldErrorf("command", "is missing")
+	case nul(s.Command):
+		return fieldErrorf("command", "has a NUL byte")
+	case nul(s.WorkDir):
+		return fieldErrorf("workDir", "has a NUL byte")
+	case slices.ContainsFunc(s.Args, nul):
+		return fieldErrorf("args", "one has a NUL byte")
+	case s.URL != "":
+		return fieldErrorf("url", "a server of type stdio has none")
+	case len(s.Headers) > 0:
+		return fieldErrorf("headers", "a server of type stdio has none")
+	case !s.BearerToken.IsZero():
+		return fieldErrorf("bearerToken", "a server of type stdio gets none; put it into env")
+	case s.Auth != "" && s.Auth != AuthNone:
+		return fieldErrorf("auth.type", "a server of type stdio gets no token; put it into env")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		switch {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			return fieldErrorf("env", "%.80q is no name of a variable", name)
+		case nul(s.Env[name].Reveal()):
+			return fieldErrorf("env."+name, "has a NUL byte")
+		}
+	}
+	return nil
+}
+
+// checkNoCommand refuses what belongs to a child process on a server that is none.
+func (s *Server) checkNoCommand() *fieldError {
+	const what = "is for servers of type stdio"
+	switch {
+	case s.Command != "":
+		return fieldErrorf("command", what)
+	case len(s.Args) > 0:
+		return fieldErrorf("args", what)
+	case len(s.Env) > 0:
+		return fieldErrorf("env", what)
+	case s.WorkDir != "":
+		return fieldErrorf("workDir", what)
+	}
+	return nil
+}
