@@ -22,11 +22,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"answerd/internal/mcp/config"
 	"answerd/internal/agent"
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // Nothing but a token in its one header opens a door, whatever somebody in front of us
