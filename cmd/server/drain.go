@@ -64,7 +64,7 @@ func newHaste(ctx context.Context) (h haste, stop func()) {
 // listens any more.
 func drain(h haste, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
-	handler.Unready()
+	handler.MarkUnready()
 	wait(h.runs, delay)
 	runs.Refuse()
 	logger.Info("new runs are refused")

@@ -104,7 +104,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	handler := api.New(api.Options{
-		Agent: runs, Log: log, Verifier: verifier, Refused: refused,
+		Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
@@ -118,7 +118,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err := c.checkBound(listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := newServer(tel.Handler(handler, handler.Route))
+	server := newServer(tel.Handler(handler, handler.RoutePattern))
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(limited(listener, c.maxConnections())) }()
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)

@@ -70,7 +70,7 @@ func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Reques
 }
 
 func (h *Handler) aguiStream(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
-	head := agui.Header{Thread: q.ThreadID, Run: q.RunID, Key: run.ID, V1: q.V1, After: after}
+	head := agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1, After: after}
 	h.follow(w, r, run.ID, 0, h.untilSuspended(r, framesOf(agui.NewEncoder(head))))
 }
 

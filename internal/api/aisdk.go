@@ -39,12 +39,12 @@ func (h *Handler) uiChat(w http.ResponseWriter, r *http.Request) error {
 			return err
 		case len(asked) > 0:
 			return h.uiGoOn(w, r, q, run, asked)
-		case !q.Results():
+		case !q.HasToolResults():
 			return newProblem("conflict", "What this answers was answered before, or is not asked any more.")
 		}
 	}
-	record := aisdk.Record{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
-	req.Record = record.Bytes()
+	record := aisdk.StoredRequest{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
+	req.Record = record.Encode()
 	req.AskAtLimit = false // the format has no part for that question
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
@@ -63,7 +63,7 @@ func asks(q aisdk.Request) func(event.Interrupt) bool {
 
 // uiGoOn answers what the run asks, and goes on with its message.
 func (h *Handler) uiGoOn(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, asked []event.Interrupt) error {
-	head := aisdk.ReadRecord(run.Request).Header(run)
+	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID, head.After, head.Outputs = q.MessageID, run.Last.Seq, make(map[string]json.RawMessage)
 	var inputs []agent.Input
 	for _, a := range q.Answers {
@@ -98,8 +98,8 @@ func (h *Handler) uiResume(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run := page.Runs[0]
-	record := aisdk.ReadRecord(run.Request)
-	if run.Last.Terminal() && (record.Face == "" || !h.told.missed(run, time.Now())) {
+	record := aisdk.DecodeStored(run.Request)
+	if run.Last.Terminal() && (record.Format == "" || !h.told.missed(run, time.Now())) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
@@ -148,7 +148,7 @@ func (h *Handler) uiStop(w http.ResponseWriter, r *http.Request) error {
 
 func chatID(r *http.Request) (string, error) {
 	id := chi.URLParam(r, "id")
-	if !aisdk.IsID(id) {
+	if !aisdk.ValidID(id) {
 		return "", newProblem("invalid_request", "The id of the chat must be 1 to 128 visible ASCII characters.")
 	}
 	return id, nil

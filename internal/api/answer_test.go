@@ -248,7 +248,7 @@ func TestADrainingServiceSaysSoAndRefusesQuestions(t *testing.T) {
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
 		t.Errorf("before: %+v", r)
 	}
-	s.handler.Unready()
+	s.handler.MarkUnready()
 	s.Drain(t.Context())
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 503); r.Status != "draining" {
 		t.Errorf("after: %+v", r)

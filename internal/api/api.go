@@ -3,7 +3,7 @@
 //	h := api.New(api.Options{Agent: a, Log: log, OpenAPI: doc})
 //	srv := &http.Server{Handler: h, ReadHeaderTimeout: api.ReadHeaderTimeout, …}
 //	// at the end:
-//	h.Unready()      // /readyz says so
+//	h.MarkUnready()      // /readyz says so
 //	a.Drain(ctx)     // every follower sees its run end
 //	h.Close(ctx)     // the sessions of MCP hosts end
 //	srv.Shutdown(ctx)
@@ -44,9 +44,9 @@ type Options struct {
 	Log   event.Log
 
 	Verifier *auth.Verifier // nil leaves every caller anonymous
-	// Refused counts a request that Verifier did not let in, by one of auth.Reasons; nil
+	// OnAuthFailure counts a request that Verifier did not let in, by one of auth.Reasons; nil
 	// counts nothing.
-	Refused func(ctx context.Context, reason string)
+	OnAuthFailure func(ctx context.Context, reason string)
 	// CORSOrigins are the exact origins whose pages may call. AllowedHosts are the
 	// names, without port, that requests may be addressed to; nil allows any.
 	CORSOrigins  []string

@@ -21,7 +21,7 @@ func (h *Handler) served(r *http.Request) []chat.Model {
 		ids = []string{h.Agent.DefaultModel}
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.ModelFor(identity(r), id) })
-	return chat.Models(ids, h.started)
+	return chat.ModelList(ids, h.started)
 }
 
 // models is GET /v1/models.
@@ -74,7 +74,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	if err := endProblem(run); err != nil {
-		return onceOnly(err, c.Acted())
+		return onceOnly(err, c.CalledTools())
 	}
 	writeJSON(w, http.StatusOK, "application/json", c.Completion())
 	return nil

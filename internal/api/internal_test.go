@@ -187,7 +187,7 @@ func TestAPanicOverAQuestionToAHostIsLoggedAndNoMore(t *testing.T) {
 	var said bytes.Buffer
 	call := &toolCall{
 		h:    &Handler{Options: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}},
-		call: &mcpserver.Call{Forms: true, Streams: true}, // of no request: asking panics
+		call: &mcpserver.Call{SupportsForm: true, OpenStream: true}, // of no request: asking panics
 	}
 	call.ask(t.Context(), event.Event{RunID: "run_a", Body: event.ApprovalRequired{InterruptID: "int_1"}})
 	call.asking.Wait()

@@ -25,7 +25,7 @@ func (h *Handler) newHost() *mcpserver.Handler {
 			Name: mcptool.Name, Title: mcptool.Title, Description: mcptool.Description,
 			InputSchema: mcptool.InputSchema, OutputSchema: mcptool.OutputSchema,
 		},
-		Server: "answerd", Version: h.Version,
+		ServerName: "answerd", Version: h.Version,
 		Call: h.answerTool, Owner: func(r *http.Request) string { return ownerName(identity(r)) },
 		Heartbeat: h.Heartbeat, Logger: h.Logger,
 	})
@@ -60,7 +60,7 @@ func (h *Handler) mcp(w http.ResponseWriter, r *http.Request) error {
 // answerTool is one call of the tool: a run read to its end, as POST /answer is, or to
 // where it waits for a person whom only another call can ask.
 func (h *Handler) answerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-	t := &toolCall{h: h, call: c, caller: identity(c.Request), narrator: mcptool.NewNarrator(), patience: make(chan struct{})}
+	t := &toolCall{h: h, call: c, caller: identity(c.Request), narrator: mcptool.NewProgressReporter(), patience: make(chan struct{})}
 	run, err := t.answer(ctx)
 	if err != nil {
 		return shown(t.failed(ctx, run, err))
@@ -71,9 +71,9 @@ func (h *Handler) answerTool(ctx context.Context, c *mcpserver.Call) mcpserver.R
 	case event.Suspended:
 		questions := t.askable(end.Interrupts)
 		if len(questions) == 0 {
-			return shown(mcptool.Waiting(h.status(run)))
+			return shown(mcptool.Suspended(h.status(run)))
 		}
-		return mcpserver.Result{Questions: questions, State: native.EventID(run.Last)}
+		return mcpserver.Result{InputRequests: questions, RequestState: native.EventID(run.Last)}
 	}
 	return shown(t.failed(ctx, run, endProblem(run)))
 }

@@ -27,7 +27,7 @@ type toolCall struct {
 	h        *Handler
 	call     *mcpserver.Call
 	caller   auth.Identity
-	narrator *mcptool.Narrator
+	narrator *mcptool.ProgressReporter
 
 	// after is the event up to which an earlier call told the run. answered and misfits are
 	// what this one brought answers to, and what was wrong with them.
@@ -47,7 +47,7 @@ type toolCall struct {
 func (t *toolCall) answer(ctx context.Context) (event.Run, error) {
 	var run event.Run
 	var err error
-	if t.call.State == "" {
+	if t.call.RequestState == "" {
 		run, err = t.begin(ctx)
 	} else {
 		run, err = t.goOn(ctx)
@@ -85,14 +85,14 @@ func (t *toolCall) begin(ctx context.Context) (event.Run, error) {
 	}
 	req.Hops, req.Interactive, req.Awaited = hops, true, true
 	req.AskAtLimit = false // there is no form for it
-	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaText()), t.caller, req)
+	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
 }
 
 // goOn takes the answers that the call brings to the run which asked. The state names the
 // run and the event that asked, and no more: who may go on with a run is its owner.
 // A call that is repeated because its result was lost finds its answers given.
 func (t *toolCall) goOn(ctx context.Context) (event.Run, error) {
-	id, seq, ok := native.ParsePosition(t.call.State)
+	id, seq, ok := native.ParsePosition(t.call.RequestState)
 	if !ok || seq == 0 {
 		return event.Run{}, newProblem("invalid_request", "The requestState is none that this service gave.")
 	}
@@ -129,8 +129,8 @@ func (t *toolCall) give(ctx context.Context, run string, asked []event.Interrupt
 	t.answered, t.misfits = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
 	for _, i := range asked {
-		if a, ok := t.call.Answers[i.ID]; ok {
-			inputs = append(inputs, mcptool.Input(i, a.Action, a.Content))
+		if a, ok := t.call.InputResponses[i.ID]; ok {
+			inputs = append(inputs, mcptool.InputOf(i, a.Action, a.Content))
 		}
 	}
 	all := t.h.Agent.Answer(ctx, t.caller, run, inputs...)
@@ -169,8 +169,8 @@ func inWords(e *agent.ContentError) string {
 
 // see tells an event to the host, and asks what it asks.
 func (t *toolCall) see(ctx context.Context, e event.Event) {
-	message := t.narrator.Tell(e)
-	if t.call.Streams {
+	message := t.narrator.Message(e)
+	if t.call.OpenStream {
 		t.ask(ctx, e)
 	}
 	if e.Seq <= t.after {
@@ -181,7 +181,7 @@ func (t *toolCall) see(ctx context.Context, e event.Event) {
 		close(t.patience)
 	}
 	if m, ok := e.Body.(event.LogMessage); ok {
-		level, logger := mcptool.Log(m)
+		level, logger := mcptool.LogSource(m)
 		t.call.Log(level, logger, m.Data)
 	}
 	if message != "" {
@@ -192,7 +192,7 @@ func (t *toolCall) see(ctx context.Context, e event.Event) {
 // stuck reports whether nothing of what the run waits for is on its way.
 func (t *toolCall) stuck(waits []event.Interrupt) bool {
 	for _, i := range waits {
-		if t.answered[i.ID] || t.call.Streams && t.can(i) {
+		if t.answered[i.ID] || t.call.OpenStream && t.can(i) {
 			return false
 		}
 	}
@@ -201,17 +201,17 @@ func (t *toolCall) stuck(waits []event.Interrupt) bool {
 
 // can reports whether the host can ask its person that.
 func (t *toolCall) can(i event.Interrupt) bool {
-	if mcptool.Question(i).Mode == mcpserver.URL {
-		return t.call.URLs
+	if mcptool.ElicitationOf(i).Mode == mcpserver.ModeURL {
+		return t.call.SupportsURL
 	}
-	return t.call.Forms
+	return t.call.SupportsForm
 }
 
 // askable are the questions that another call can bring answers to.
-func (t *toolCall) askable(waits []event.Interrupt) []mcpserver.Question {
-	var out []mcpserver.Question
+func (t *toolCall) askable(waits []event.Interrupt) []mcpserver.Elicitation {
+	var out []mcpserver.Elicitation
 	for _, i := range waits {
-		if !t.call.Streams && t.can(i) {
+		if !t.call.OpenStream && t.can(i) {
 			out = append(out, question(i, t.misfits[i.ID]))
 		}
 	}
@@ -219,8 +219,8 @@ func (t *toolCall) askable(waits []event.Interrupt) []mcpserver.Question {
 }
 
 // question is what the host asks, and why again.
-func question(i event.Interrupt, misfit string) mcpserver.Question {
-	q := mcpserver.Question(mcptool.Question(i))
+func question(i event.Interrupt, misfit string) mcpserver.Elicitation {
+	q := mcpserver.Elicitation(mcptool.ElicitationOf(i))
 	if misfit != "" {
 		q.Message += "\n\n" + misfit
 	}
@@ -230,10 +230,10 @@ func question(i event.Interrupt, misfit string) mcpserver.Question {
 // ask has the host ask what the event asks, and take back what was resolved otherwise: in
 // the console, or because its time is over.
 func (t *toolCall) ask(ctx context.Context, e event.Event) {
-	if dismiss := t.dismiss[mcptool.Resolves(e.Body)]; dismiss != nil {
+	if dismiss := t.dismiss[mcptool.ResolvedInterrupt(e.Body)]; dismiss != nil {
 		dismiss()
 	}
-	i, ok := mcptool.Asks(e.Body)
+	i, ok := mcptool.InterruptOf(e.Body)
 	if !ok || !t.can(i) {
 		return
 	}
@@ -254,17 +254,17 @@ func (t *toolCall) ask(ctx context.Context, e event.Event) {
 func (t *toolCall) relay(ctx context.Context, run string, i event.Interrupt) {
 	misfit := ""
 	for n := range maxAsked + 1 {
-		a, err := mcpserver.Answer{Action: mcpserver.Cancel}, error(nil)
+		a, err := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}, error(nil)
 		if n < maxAsked {
-			a, err = t.call.Ask(ctx, question(i, misfit))
+			a, err = t.call.Elicit(ctx, question(i, misfit))
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			a = mcpserver.Answer{Action: mcpserver.Cancel}
+			a = mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
 		}
-		err = t.h.Agent.Answer(ctx, t.caller, run, mcptool.Input(i, a.Action, a.Content))
+		err = t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(i, a.Action, a.Content))
 		bad, again := errors.AsType[*agent.ContentError](err)
 		if err != nil && !again && !past(err) && ctx.Err() == nil {
 			t.h.Logger.WarnContext(ctx, "an answer of an MCP host was not taken", "run_id", run, "error", err)

@@ -166,7 +166,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 			id.Token = auth.NewSecret(token)
 		}
 		if err != nil {
-			h.Refused(r.Context(), auth.Reason(err))
+			h.OnAuthFailure(r.Context(), auth.Reason(err))
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
 			h.writeProblem(w, r, authProblem(err, h.metadataURL(r)))
 			return

@@ -35,8 +35,8 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	if len(q.Approvals) > 0 {
 		return h.approve(w, r, q)
 	}
-	record := q.Keep()
-	kept, _ := responses.ReadKept(record)
+	record := q.EncodeStored()
+	kept, _ := responses.DecodeStored(record)
 	if q.Stored() {
 		// Whoever reads can answer an approval with the next request; forms and limits have no
 		// item.
@@ -53,16 +53,16 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 // goOn makes what was said before part of the request: the conversation of the previous
 // response, and the items that are referred to.
 func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
-	err := q.Resolve(func(run string) ([]event.Event, error) {
+	err := q.ResolveReferences(func(run string) ([]event.Event, error) {
 		if _, err := h.owned(r, run); err != nil {
 			return nil, err
 		}
 		return h.all(r.Context(), run)
 	})
-	if err != nil || q.Previous == "" {
+	if err != nil || q.PreviousID == "" {
 		return err
 	}
-	before, err := h.stretch(r, q.Previous)
+	before, err := h.stretch(r, q.PreviousID)
 	if err != nil {
 		return notThere(err, "previous_response_id")
 	}
@@ -75,7 +75,7 @@ func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
 	if err != nil {
 		return notThere(err, "previous_response_id")
 	}
-	q.History = slices.Concat(before.kept.Asked(), responses.Conversation(events), q.History)
+	q.History = slices.Concat(before.kept.Messages(), responses.HistoryOf(events), q.History)
 	q.ThreadID = cmp.Or(q.ThreadID, before.run.ThreadID)
 	return nil
 }
@@ -224,7 +224,7 @@ func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Re
 	if err != nil {
 		return notThere(err, "input")
 	}
-	kept, ok := responses.ReadKept(run.Request)
+	kept, ok := responses.DecodeStored(run.Request)
 	if !ok {
 		return newProblem("not_found", "There is no such response.")
 	}

@@ -19,7 +19,7 @@ import (
 // waits for approvals.
 type stretch struct {
 	run  event.Run
-	kept responses.Kept
+	kept responses.StoredRequest
 	responses.Span
 }
 
@@ -33,7 +33,7 @@ func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
 	if err != nil {
 		return stretch{}, err
 	}
-	kept, ok := responses.ReadKept(run.Request)
+	kept, ok := responses.DecodeStored(run.Request)
 	if !ok || max(span.After, span.Until) > run.Last.Seq {
 		return stretch{}, event.ErrNotFound
 	}
@@ -44,16 +44,16 @@ func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
 func (h *Handler) header(r *http.Request, s stretch, skip int) (responses.Header, error) {
 	head := responses.Header{
 		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
-		Previous: s.kept.Previous, Echo: s.kept.Echo, Span: s.Span, Skip: skip,
+		PreviousID: s.kept.PreviousID, Echo: s.kept.Echo, Span: s.Span, Skip: skip,
 	}
 	if s.After > 0 {
 		events, err := h.all(r.Context(), s.run.ID)
 		if err != nil {
 			return responses.Header{}, err
 		}
-		head.Previous = responses.ID(s.run.ID, endingAt(events, s.After))
+		head.PreviousID = responses.ID(s.run.ID, endingAt(events, s.After))
 	} else {
-		head.Lists = h.lists(r, s.kept)
+		head.ToolLists = h.lists(r, s.kept)
 	}
 	return head, nil
 }
@@ -111,14 +111,14 @@ func answering(events []event.Event, approvals []responses.Approval) (s response
 }
 
 // lists are the tools of the MCP servers that the request named.
-func (h *Handler) lists(r *http.Request, k responses.Kept) []responses.List {
-	var out []responses.List
-	if len(k.Listed) == 0 {
+func (h *Handler) lists(r *http.Request, k responses.StoredRequest) []responses.ToolList {
+	var out []responses.ToolList
+	if len(k.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: k.Listed, Tools: k.Tools})
-	for _, server := range k.Listed {
-		l := responses.List{Server: server}
+	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: k.ListedServers, Tools: k.Tools})
+	for _, server := range k.ListedServers {
+		l := responses.ToolList{Server: server}
 		for _, t := range tools {
 			if t.Server == server {
 				l.Tools = append(l.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})

@@ -30,8 +30,8 @@ func New(o Options) *Handler {
 	if o.TraceID == nil {
 		o.TraceID = func(context.Context) string { return "" }
 	}
-	if o.Refused == nil {
-		o.Refused = func(context.Context, string) {}
+	if o.OnAuthFailure == nil {
+		o.OnAuthFailure = func(context.Context, string) {}
 	}
 	h := &Handler{Options: o, started: time.Now(), crowd: newCrowd()}
 	h.host = h.newHost()
@@ -39,8 +39,8 @@ func New(o Options) *Handler {
 	return h
 }
 
-// Unready makes /readyz fail from now on, so that no new traffic is sent here.
-func (h *Handler) Unready() { h.unready.Store(true) }
+// MarkUnready makes /readyz fail from now on, so that no new traffic is sent here.
+func (h *Handler) MarkUnready() { h.unready.Store(true) }
 
 // Close returns when what MCP hosts have open is gone. It waits for their calls, whose runs
 // have ended, until ctx ends, and then cancels them. The listener may go on.
@@ -109,9 +109,9 @@ func (h *Handler) routes() http.Handler {
 	return r
 }
 
-// Route is the pattern of the route that r goes to, "" if there is none. It names
+// RoutePattern is the pattern of the route that r goes to, "" if there is none. It names
 // the request in traces.
-func (h *Handler) Route(r *http.Request) string {
+func (h *Handler) RoutePattern(r *http.Request) string {
 	routes, ok := h.Handler.(chi.Routes)
 	if !ok {
 		return ""

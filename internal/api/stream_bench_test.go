@@ -31,7 +31,7 @@ func (took) Flush() {}
 // What one event costs that comes alone, for each of those who read the run in a face.
 func BenchmarkReaders(b *testing.B) {
 	for _, face := range []struct{ name, path, record string }{
-		{"aisdk", "/api/chat/c/stream", string(aisdk.Record{}.Bytes())},
+		{"aisdk", "/api/chat/c/stream", string(aisdk.StoredRequest{}.Encode())},
 		{"responses", "/v1/responses/resp_a?stream=true", `{"face":"responses","model":"m"}`},
 	} {
 		for _, readers := range []int{1, 10, 100} {

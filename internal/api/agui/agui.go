@@ -2,7 +2,7 @@
 // events to AG-UI events, for clients of version 1.0 and of 0.0.59 alike.
 //
 //	q, err := agui.Decode(body)              // *agui.Invalid names the field
-//	enc := agui.NewEncoder(agui.Header{Thread: q.ThreadID, Run: q.RunID, Key: run.ID, V1: q.V1})
+//	enc := agui.NewEncoder(agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1})
 //	frames := enc.Encode(e)                  // for every event of the run, from the first
 //
 // Clients of 1.0 say so (protocolVersion); the shapes that 0.0.59 takes for fatal go to
@@ -12,10 +12,10 @@ package agui
 
 // Header is what a stream says about its run.
 type Header struct {
-	Thread string // as the client named it
-	Run    string // as the client named it
-	Key    string // our run's id, which makes the ids of messages unique in the thread
-	V1     bool   // the client speaks 1.0
+	ThreadID    string // as the client named it
+	ClientRunID string // as the client named it
+	RunID       string // our run's id, which makes the ids of messages unique in the thread
+	V1          bool   // the client speaks 1.0
 	// After is the event at which the AG-UI run before this one ended, in the same run of
 	// ours; 0 for the first. The encoder sees the events up to it and says nothing of them.
 	After int64

@@ -35,7 +35,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Message != "" {
 			content["message"] = b.Message
 		}
-		enc.emit("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.Key + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
+		enc.emit("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.RunID + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
 	case event.LogMessage:
 		enc.emit("CUSTOM", fields{"name": "log", "value": b})
 	case event.ToolResult:
@@ -53,7 +53,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 // result is the end of a call. The event has no member for an error: clients of 0.0.59
 // get it as text alone.
 func (enc *Encoder) result(c event.Call, text string, metadata fields) {
-	f := fields{"messageId": enc.head.Key + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
+	f := fields{"messageId": enc.head.RunID + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
 	if enc.head.V1 && metadata != nil {
 		f["metadata"] = metadata
 	}

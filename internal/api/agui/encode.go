@@ -51,7 +51,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		}
 		enc.emit("RUN_STARTED", started)
 		// The client's own name for the run says nothing to our other endpoints.
-		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.Key}})
+		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
 	}
 	enc.encode(e.Body)
 	return enc.frames
@@ -62,7 +62,7 @@ func (enc *Encoder) run(f fields) fields {
 	if f == nil {
 		f = fields{}
 	}
-	f["threadId"], f["runId"] = enc.head.Thread, enc.head.Run
+	f["threadId"], f["runId"] = enc.head.ThreadID, enc.head.ClientRunID
 	return f
 }
 
@@ -86,7 +86,7 @@ func (enc *Encoder) encode(body event.Body) {
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
-		enc.thinking = fmt.Sprintf("%s-%s", enc.head.Key, b.PartID)
+		enc.thinking = fmt.Sprintf("%s-%s", enc.head.RunID, b.PartID)
 		enc.emit("REASONING_START", fields{"messageId": enc.thinking})
 		enc.emit("REASONING_MESSAGE_START", fields{"messageId": enc.thinking, "role": "reasoning"})
 	case event.ReasoningDelta:
@@ -141,7 +141,7 @@ func (enc *Encoder) finish(b event.FinalAnswer) {
 func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
 
 // stepMessage is the message of the current step that calls belong to.
-func (enc *Encoder) stepMessage() string { return fmt.Sprintf("%s-%s", enc.head.Key, enc.stepName()) }
+func (enc *Encoder) stepMessage() string { return fmt.Sprintf("%s-%s", enc.head.RunID, enc.stepName()) }
 
 // nextMessage is the id of the next text message: the first one of a step is the one
 // that the step's calls belong to.

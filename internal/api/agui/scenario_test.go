@@ -12,7 +12,7 @@ import (
 
 // stream is the AG-UI run of a client that saw the run until after.
 func stream(run string, v1 bool, after int64, events []event.Event) []byte {
-	enc := agui.NewEncoder(agui.Header{Thread: "thread", Run: run, Key: scenario.RunID, V1: v1, After: after})
+	enc := agui.NewEncoder(agui.Header{ThreadID: "thread", ClientRunID: run, RunID: scenario.RunID, V1: v1, After: after})
 	var out []byte
 	for _, e := range events {
 		for _, f := range enc.Encode(e) {
@@ -29,13 +29,13 @@ func TestScenarios(t *testing.T) {
 		for name, v1 := range map[string]bool{"agui-0.golden": false, "agui-1.golden": true} {
 			t.Run(s.Name+"/"+name, func(t *testing.T) {
 				var out bytes.Buffer
-				stretches := s.Stretches()
+				stretches := s.Segments()
 				for i, stretch := range stretches {
 					run := fmt.Sprintf("client-run-%d", i+1)
-					fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(run, v1, stretch.After, s.Until(stretch)))
+					fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(run, v1, stretch.After, s.EventsUntil(stretch)))
 				}
 				if last := stretches[len(stretches)-1]; len(stretches) > 1 {
-					fmt.Fprintf(&out, "== replay\n%s", stream("client-run-1", v1, 0, s.Until(last)))
+					fmt.Fprintf(&out, "== replay\n%s", stream("client-run-1", v1, 0, s.EventsUntil(last)))
 				}
 				s.Golden(t, name, out.Bytes())
 			})

@@ -1,4 +1,4 @@
-// Package aisdk is the face for the AI SDK's useChat: its UI messages to an
+// Package aisdk is the API format for the AI SDK's useChat: its UI messages to an
 // agent.Request, the run's events to a UI message stream as versions 5, 6 and 7 of the
 // SDK read it.
 //
@@ -28,13 +28,13 @@ type Header struct {
 	// NoApprovals is for pages that have no chunks for approvals: what was declined on
 	// their behalf is a tool that failed.
 	NoApprovals bool
-	// Outputs are the outputs of the tool Elicitation that the page posted to get this
+	// Outputs are the outputs of the tool "elicitation" that the page posted to get this
 	// stream, by interrupt; the run's events do not repeat them.
 	Outputs map[string]json.RawMessage
 }
 
-// Elicitation is the name of the client tool by which servers ask the person.
-const Elicitation = "elicitation"
+// ElicitationTool is the name of the client tool by which servers ask the person.
+const ElicitationTool = "elicitation"
 
 // Bounds of a request, below the bound of the whole body.
 const (

@@ -10,7 +10,7 @@ import (
 // Answer is a person's answer to one interrupt of a run.
 type Answer struct {
 	agent.Input
-	// Output is the output of the tool Elicitation as the page has it; nil for an
+	// Output is the output of the tool "elicitation" as the page has it; nil for an
 	// approval.
 	Output json.RawMessage
 }
@@ -19,7 +19,7 @@ type Answer struct {
 // marked as executed by the provider since.
 func answers(parts []part) (out []Answer) {
 	for _, p := range parts {
-		elicitation := p.tool() == Elicitation && !p.ProviderExecuted
+		elicitation := p.tool() == ElicitationTool && !p.ProviderExecuted
 		switch {
 		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
 			reason := strings.ToValidUTF8(p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)], "")
@@ -33,7 +33,7 @@ func answers(parts []part) (out []Answer) {
 	return out
 }
 
-// elicited reads the output of the tool Elicitation: {"action", "content"}. What is
+// elicited reads the output of the tool "elicitation": {"action", "content"}. What is
 // something else makes an action that the agent refuses.
 func elicited(p part) agent.Input {
 	var o struct {

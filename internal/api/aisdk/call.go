@@ -111,7 +111,7 @@ func question(b event.Elicitation, answered bool) chunk {
 	if b.URL != "" {
 		in["url"] = b.URL
 	}
-	c := chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": Elicitation, "dynamic": true, "input": in}
+	c := chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": ElicitationTool, "dynamic": true, "input": in}
 	if answered {
 		c["providerExecuted"] = true
 	}

@@ -25,9 +25,9 @@ type Request struct {
 	Options json.RawMessage
 }
 
-// Results reports whether there is something to go on with besides the answers: results
+// HasToolResults reports whether there is something to go on with besides the answers: results
 // of the page's own tools.
-func (q Request) Results() bool {
+func (q Request) HasToolResults() bool {
 	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
 
@@ -57,7 +57,7 @@ func Decode(data []byte) (Request, error) {
 	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
 	q.Interactive, q.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
 	switch {
-	case !IsID(in.ID):
+	case !ValidID(in.ID):
 		return q, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
 	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
 		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
@@ -81,8 +81,8 @@ func misread(err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// IsID reports whether s may be the id of a chat.
-func IsID(s string) bool {
+// ValidID reports whether s may be the id of a chat.
+func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
@@ -101,7 +101,7 @@ func (q *Request) takeQuestion(messages []message, id string) error {
 			return &Invalid{fmt.Sprintf("messages[%d].id", about), "must be 1 to 128 bytes"}
 		}
 		q.MessageID, q.Answers = m.ID, answers(m.Parts)
-		if len(q.Answers) == 0 && !q.Results() {
+		if len(q.Answers) == 0 && !q.HasToolResults() {
 			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 		}
 		return nil

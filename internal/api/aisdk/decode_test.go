@@ -170,11 +170,11 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%T", err)
 		case err != nil:
 			return
-		case !aisdk.IsID(q.ThreadID):
+		case !aisdk.ValidID(q.ThreadID):
 			t.Fatalf("thread %q", q.ThreadID)
 		case q.MessageID == "" && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0:
 			t.Fatal("nothing is asked")
-		case q.MessageID != "" && len(q.Answers) == 0 && !q.Results():
+		case q.MessageID != "" && len(q.Answers) == 0 && !q.HasToolResults():
 			t.Fatal("nothing is answered")
 		}
 		open := map[string]bool{}

@@ -120,7 +120,7 @@ func (q *Request) takeSteps(at string, parts []part) error {
 			end()
 		case p.Type == "text":
 			said.Content = strings.TrimPrefix(said.Content+"\n"+p.Text, "\n")
-		case name == "" || name == Elicitation || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
+		case name == "" || name == ElicitationTool || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
 		case !agent.IsToolName(name):
 			return &Invalid{fmt.Sprintf("%s.parts[%d]", at, i), "must have the name of a tool"}
 		case p.ToolCallID == "" || len(p.ToolCallID) > maxID:

@@ -7,33 +7,33 @@ import (
 	"answerd/internal/event"
 )
 
-// face is how the record of a run says whose it is.
-const face = "aisdk"
+// formatName is how the record of a run says whose it is.
+const formatName = "aisdk"
 
-// Record is what has to be known of a run's request to tell the run again.
-type Record struct {
-	Face        string `json:"face"`
+// StoredRequest is what has to be known of a run's request to tell the run again.
+type StoredRequest struct {
+	Format      string `json:"face"`
 	MessageID   string `json:"message_id"` // that the run goes on with; "" for one of its own
 	NoApprovals bool   `json:"no_approvals"`
 }
 
 // Header is the beginning of a header that tells the run from its first event.
-func (r Record) Header(run event.Run) Header {
+func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }
 
-// Bytes is the record as it is kept with the run.
-func (r Record) Bytes() []byte {
-	r.Face = face
+// Encode returns the record as it is kept with the run.
+func (r StoredRequest) Encode() []byte {
+	r.Format = formatName
 	b, _ := json.Marshal(r) // texts always marshal
 	return b
 }
 
-// ReadRecord reads what Bytes wrote. A record of another face is empty.
-func ReadRecord(data []byte) Record {
-	var r Record
-	if json.Unmarshal(data, &r) != nil || r.Face != face {
-		return Record{}
+// DecodeStored reads what Encode returns. A record of another API format is empty.
+func DecodeStored(data []byte) StoredRequest {
+	var r StoredRequest
+	if json.Unmarshal(data, &r) != nil || r.Format != formatName {
+		return StoredRequest{}
 	}
 	return r
 }

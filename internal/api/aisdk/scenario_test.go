@@ -33,12 +33,12 @@ func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			var out bytes.Buffer
-			stretches := s.Stretches()
+			stretches := s.Segments()
 			for i, stretch := range stretches {
-				fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(stretch.After, s.Until(stretch)))
+				fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(stretch.After, s.EventsUntil(stretch)))
 			}
 			if len(stretches) > 1 {
-				fmt.Fprintf(&out, "== replay\n%s", stream(0, s.Until(stretches[len(stretches)-1])))
+				fmt.Fprintf(&out, "== replay\n%s", stream(0, s.EventsUntil(stretches[len(stretches)-1])))
 			}
 			s.Golden(t, "aisdk.golden", out.Bytes())
 		})
@@ -48,7 +48,7 @@ func TestScenarios(t *testing.T) {
 func TestAStreamGoesOnWhereTheOneBeforeItEnded(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		for after := range int64(len(s.Events)) {
-			if !slices.ContainsFunc(s.Stretches(), func(st scenario.Stretch) bool { return st.After == after }) {
+			if !slices.ContainsFunc(s.Segments(), func(st scenario.Segment) bool { return st.After == after }) {
 				continue
 			}
 			if got := stream(after, s.Events); !bytes.HasPrefix(got, []byte(`data: {"messageId":"msg_1","messageMetadata":`)) {

@@ -40,7 +40,7 @@ func (q *Request) takeTools(in []inTool) error {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, t := range in {
-		if t.Name == Elicitation {
+		if t.Name == ElicitationTool {
 			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is the name by which servers ask the person"}
 		}
 		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {

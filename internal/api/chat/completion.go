@@ -32,8 +32,8 @@ func (c *Collector) Add(e event.Event) {
 	}
 }
 
-// Acted reports whether the run made calls, so that to repeat it would make them twice.
-func (c *Collector) Acted() bool { return c.acted }
+// CalledTools reports whether the run made calls, so that to repeat it would make them twice.
+func (c *Collector) CalledTools() bool { return c.acted }
 
 // Completion is the body of the response, once the run has its final answer. Its
 // content is that answer: what was said on the way to it only streams.

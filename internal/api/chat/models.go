@@ -15,8 +15,8 @@ type Model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// Models are those of those ids, each with its twin that calls no tools.
-func Models(ids []string, since time.Time) []Model {
+// ModelList returns those of those ids, each with its twin that calls no tools.
+func ModelList(ids []string, since time.Time) []Model {
 	out := make([]Model, 0, 2*len(ids))
 	for _, id := range ids {
 		for _, name := range []string{id, id + WithoutTools} {

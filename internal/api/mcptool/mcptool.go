@@ -3,9 +3,9 @@
 // waits for as something to elicit, and the end of a run as a result.
 //
 //	req, err := mcptool.Decode(arguments)
-//	told := mcptool.NewNarrator()
-//	message, tell := told.Tell(e)
-//	q, ok := mcptool.Question(interrupt)
+//	told := mcptool.NewProgressReporter()
+//	message, tell := told.Message(e)
+//	q, ok := mcptool.ElicitationOf(interrupt)
 //	result := mcptool.Completed(run, end)
 package mcptool
 

@@ -19,20 +19,22 @@ const (
 	maxMessage = 500
 )
 
-// Narrator tells a run in short messages, of which a host shows the newest. It must see
+// ProgressReporter tells a run in short messages, of which a host shows the newest. It must see
 // all events, from the first on.
-type Narrator struct {
+type ProgressReporter struct {
 	text       string // of the step, or the end of it
 	shown      string // what was told of it
 	textAt     int64  // when
 	progressAt int64
 }
 
-// NewNarrator returns the narrator of a run that nothing was told of.
-func NewNarrator() *Narrator { return &Narrator{textAt: -textEvery, progressAt: -progressEvery} }
+// NewProgressReporter returns the narrator of a run that nothing was told of.
+func NewProgressReporter() *ProgressReporter {
+	return &ProgressReporter{textAt: -textEvery, progressAt: -progressEvery}
+}
 
-// Tell is what the event is worth; "" if nothing.
-func (n *Narrator) Tell(e event.Event) string {
+// Message is what the event is worth; "" if nothing.
+func (n *ProgressReporter) Message(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.Start:
 		return "Run " + e.RunID + " begins."
@@ -91,7 +93,7 @@ func progress(b event.ToolProgress) string {
 }
 
 // add is the text so far, unless it was told a moment ago.
-func (n *Narrator) add(delta string, now int64) string {
+func (n *ProgressReporter) add(delta string, now int64) string {
 	n.text = tail(n.text+delta, maxText)
 	if now-n.textAt < textEvery {
 		return ""
@@ -100,7 +102,7 @@ func (n *Narrator) add(delta string, now int64) string {
 }
 
 // rest is the text so far, unless it was told.
-func (n *Narrator) rest(now int64) string {
+func (n *ProgressReporter) rest(now int64) string {
 	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
 		return ""
 	}
@@ -108,8 +110,8 @@ func (n *Narrator) rest(now int64) string {
 	return n.text
 }
 
-// Log is a server's log message as the host gets it.
-func Log(m event.LogMessage) (level, logger string) {
+// LogSource is a server's log message as the host gets it.
+func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
 		return m.Level, m.Server
 	}

@@ -13,27 +13,27 @@ import (
 // A model that writes fast and a tool that reports every byte are told at a rate, by the
 // log's time, and the newest of it in the end.
 func TestWhatComesFastIsToldAtARate(t *testing.T) {
-	n := mcptool.NewNarrator()
+	n := mcptool.NewProgressReporter()
 	at, told, last := int64(1000), 0, ""
 	for i := range 100 {
 		at += 30
-		if m := n.Tell(event.Event{Time: at, Body: event.TextDelta{Delta: fmt.Sprintf("%d ", i)}}); m != "" {
+		if m := n.Message(event.Event{Time: at, Body: event.TextDelta{Delta: fmt.Sprintf("%d ", i)}}); m != "" {
 			told, last = told+1, m
 		}
 	}
 	if told != 3 {
 		t.Errorf("3 s of text were told %d times", told)
 	}
-	if m := n.Tell(event.Event{Time: at, Body: event.TextEnd{}}); !strings.HasSuffix(m, "98 99 ") || m == last {
+	if m := n.Message(event.Event{Time: at, Body: event.TextEnd{}}); !strings.HasSuffix(m, "98 99 ") || m == last {
 		t.Errorf("the end of the text: %q", m)
 	}
-	if m := n.Tell(event.Event{Time: at, Body: event.TextEnd{}}); m != "" {
+	if m := n.Message(event.Event{Time: at, Body: event.TextEnd{}}); m != "" {
 		t.Errorf("told twice: %q", m)
 	}
 	told = 0
 	for range 100 {
 		at += 10
-		if n.Tell(event.Event{Time: at, Body: event.ToolProgress{Progress: 1}}) != "" {
+		if n.Message(event.Event{Time: at, Body: event.ToolProgress{Progress: 1}}) != "" {
 			told++
 		}
 	}
@@ -49,7 +49,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		event.TextDelta{Delta: long}, event.ToolProgress{Message: long}, event.ToolError{Payload: long},
 		event.Elicitation{Message: long}, event.ApprovalRequired{Message: long},
 	} {
-		m := mcptool.NewNarrator().Tell(event.Event{Time: 1, Body: b})
+		m := mcptool.NewProgressReporter().Message(event.Event{Time: 1, Body: b})
 		if len(m) > 2100 || !utf8.ValidString(m) || !strings.Contains(m, "…") {
 			t.Errorf("%T: %d bytes, valid %v", b, len(m), utf8.ValidString(m))
 		}

@@ -29,8 +29,8 @@ type Elicitation struct {
 	URL     string
 }
 
-// Asks is what the event asks a person; ok is false if it asks nothing.
-func Asks(b event.Body) (i event.Interrupt, ok bool) {
+// InterruptOf is what the event asks a person; ok is false if it asks nothing.
+func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
 		return event.Interrupt{ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args}, true
@@ -42,8 +42,8 @@ func Asks(b event.Body) (i event.Interrupt, ok bool) {
 	return event.Interrupt{}, false
 }
 
-// Resolves is the id of what is no longer asked after the event; "" if it resolves nothing.
-func Resolves(b event.Body) string {
+// ResolvedInterrupt is the id of what is no longer asked after the event; "" if it resolves nothing.
+func ResolvedInterrupt(b event.Body) string {
 	switch b := b.(type) {
 	case event.ApprovalResolved:
 		return b.InterruptID
@@ -53,8 +53,8 @@ func Resolves(b event.Body) string {
 	return ""
 }
 
-// Question is an interrupt as the host asks it. An approval is a form.
-func Question(i event.Interrupt) Elicitation {
+// ElicitationOf is an interrupt as the host asks it. An approval is a form.
+func ElicitationOf(i event.Interrupt) Elicitation {
 	if i.Kind == event.KindElicitation {
 		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
 	}
@@ -68,9 +68,9 @@ func Question(i event.Interrupt) Elicitation {
 	}
 }
 
-// Input is the answer to an interrupt. A form of ours that is not filled in as it asks
+// InputOf is the answer to an interrupt. A form of ours that is not filled in as it asks
 // is a refusal; one of a server's is for the agent to judge.
-func Input(i event.Interrupt, action string, content json.RawMessage) agent.Input {
+func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if i.Kind == event.KindElicitation {
 		if action == "accept" && content == nil && i.Mode == "form" {
 			content = json.RawMessage("{}")
@@ -90,9 +90,9 @@ func Input(i event.Interrupt, action string, content json.RawMessage) agent.Inpu
 	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: clip(given.Reason, 1000)}
 }
 
-// Waiting is the result of a run that waits for a person whom the host cannot ask. It is
+// Suspended is the result of a run that waits for a person whom the host cannot ask. It is
 // answered elsewhere, and its answer is to be had there.
-func Waiting(s native.Status) Result {
+func Suspended(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")
 	for _, i := range s.Interrupts {

@@ -26,11 +26,11 @@ func TestAnApprovalIsGivenByItsFieldOnly(t *testing.T) {
 		{"cancel", `{"approved":true}`, false},
 		{"nonsense", `{"approved":true}`, false},
 	} {
-		if in := mcptool.Input(i, c.action, json.RawMessage(c.content)); in.Approved == nil || *in.Approved != c.want {
+		if in := mcptool.InputOf(i, c.action, json.RawMessage(c.content)); in.Approved == nil || *in.Approved != c.want {
 			t.Errorf("%s %s: %v", c.action, c.content, *in.Approved)
 		}
 	}
-	if q := mcptool.Question(i); !strings.Contains(q.Message, `{"path":"a"}`) || !strings.Contains(q.Message, "May I?") {
+	if q := mcptool.ElicitationOf(i); !strings.Contains(q.Message, `{"path":"a"}`) || !strings.Contains(q.Message, "May I?") {
 		t.Errorf("asked is %q", q.Message)
 	}
 }

@@ -18,7 +18,7 @@ func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			var out bytes.Buffer
-			told := mcptool.NewNarrator()
+			told := mcptool.NewProgressReporter()
 			for _, e := range s.Events {
 				show(t, &out, told, e)
 			}
@@ -27,21 +27,21 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func show(t *testing.T, out *bytes.Buffer, told *mcptool.Narrator, e event.Event) {
-	if message := told.Tell(e); message != "" {
+func show(t *testing.T, out *bytes.Buffer, told *mcptool.ProgressReporter, e event.Event) {
+	if message := told.Message(e); message != "" {
 		fmt.Fprintf(out, "progress %d %q\n", e.Seq, message)
 	}
 	run := event.Run{ID: e.RunID, ThreadID: scenario.ThreadID}
 	switch b := e.Body.(type) {
 	case event.LogMessage:
-		level, logger := mcptool.Log(b)
+		level, logger := mcptool.LogSource(b)
 		fmt.Fprintf(out, "log %s %s %s\n", level, logger, b.Data)
 	case event.Suspended:
 		for _, i := range b.Interrupts {
-			fmt.Fprintf(out, "elicit %s\n", line(t, mcptool.Question(i)))
+			fmt.Fprintf(out, "elicit %s\n", line(t, mcptool.ElicitationOf(i)))
 		}
 		run.Last = e
-		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.Waiting(native.NewStatus(run, nil))))
+		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.Suspended(native.NewStatus(run, nil))))
 	case event.FinalAnswer:
 		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Completed(run, b)))
 	case event.RunError:

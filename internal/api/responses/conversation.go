@@ -8,8 +8,8 @@ import (
 	"answerd/internal/event"
 )
 
-// Conversation is what was said in a run, as the history of the next one.
-func Conversation(events []event.Event) []agent.Message {
+// HistoryOf is what was said in a run, as the history of the next one.
+func HistoryOf(events []event.Event) []agent.Message {
 	var (
 		out  []agent.Message
 		turn = agent.Message{Role: "assistant"}
@@ -59,9 +59,9 @@ const reference = "item_reference"
 // ones than those of the last runs are left out, as the agent leaves out old history.
 const maxReferred = 32
 
-// Resolve puts the items themselves in the place of references to them. events gives all
+// ResolveReferences puts the items themselves in the place of references to them. events gives all
 // events of a run, or says why not. The error is an *Invalid, or that of events.
-func (q *Request) Resolve(events func(run string) ([]event.Event, error)) error {
+func (q *Request) ResolveReferences(events func(run string) ([]event.Event, error)) error {
 	runs := make(map[string]*spoken)
 	for _, m := range slices.Backward(q.History) {
 		_, run, _, ok := parseItemID(m.CallID)

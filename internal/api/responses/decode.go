@@ -28,14 +28,14 @@ const withoutTools = ":no-tools"
 // Request is a decoded body.
 type Request struct {
 	agent.Request
-	Model    string // as named, for the answer
-	Stream   bool
-	Previous string // previous_response_id; "" if none
-	Echo     Echo
+	Model      string // as named, for the answer
+	Stream     bool
+	PreviousID string // previous_response_id; "" if none
+	Echo       Echo
 	// Approvals, if there are any, are what the request is: answers to what an earlier
 	// response asked, whose run goes on with them.
-	Approvals []Approval
-	Listed    []string // the MCP servers that the request names
+	Approvals     []Approval
+	ListedServers []string // the MCP servers that the request names
 	// Options is the member "answerd", where the native fields that this format lacks
 	// can be given; nil where it is missing.
 	Options json.RawMessage
@@ -59,7 +59,7 @@ type body struct {
 	Model        string          `json:"model"`
 	Input        json.RawMessage `json:"input"`
 	Stream       bool            `json:"stream"`
-	Previous     string          `json:"previous_response_id"`
+	PreviousID   string          `json:"previous_response_id"`
 	Conversation json.RawMessage `json:"conversation"`
 	Prompt       json.RawMessage `json:"prompt"`
 	Include      []string        `json:"include"`
@@ -85,7 +85,7 @@ func Decode(data []byte) (Request, error) {
 			return Request{}, &Invalid{name, "is not supported"}
 		}
 	}
-	q := Request{Stream: in.Stream, Previous: in.Previous, Echo: in.Echo, Options: in.Answerd}
+	q := Request{Stream: in.Stream, PreviousID: in.PreviousID, Echo: in.Echo, Options: in.Answerd}
 	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
 	q.Model, q.ToolChoice = in.Model, agent.ToolAuto
 	q.Sampling = agent.Sampling{
@@ -253,7 +253,7 @@ func (q *Request) takeServer(at string, t inTool) error {
 	}
 	if !slices.Contains(q.Servers, t.ServerLabel) {
 		q.Servers = append(q.Servers, t.ServerLabel)
-		q.Listed = append(q.Listed, t.ServerLabel)
+		q.ListedServers = append(q.ListedServers, t.ServerLabel)
 	}
 	if t.Allowed == nil || string(t.Allowed) == "null" {
 		return nil

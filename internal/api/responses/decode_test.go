@@ -46,8 +46,8 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 	if q.Sampling.ReasoningEffort != "low" || string(q.Sampling.ResponseFormat) != `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}` {
 		t.Errorf("%+v", q.Sampling)
 	}
-	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.Listed, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" {
-		t.Errorf("%v %v %v %s", q.Servers, q.Tools, q.Listed, q.ForcedTool)
+	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" {
+		t.Errorf("%v %v %v %s", q.Servers, q.Tools, q.ListedServers, q.ForcedTool)
 	}
 	var got []string
 	for _, m := range q.History {
@@ -56,7 +56,7 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 	if want := `user "And" 1 0 |assistant "I look." 0 2 |tool "red" 0 0 a|tool "blue" 0 0 b`; strings.Join(got, "|") != want {
 		t.Errorf("got %s", strings.Join(got, "|"))
 	}
-	if kept := string(q.Keep()); strings.Contains(kept, "s3cret") {
+	if kept := string(q.EncodeStored()); strings.Contains(kept, "s3cret") {
 		t.Errorf("kept: %s", kept)
 	}
 }
@@ -149,21 +149,21 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	for i := range 8 {
 		q.History = append(q.History, agent.Message{Role: "user", Content: fmt.Sprint(i, long)})
 	}
-	kept, ok := responses.ReadKept(q.Keep())
-	if !ok || len(q.Keep()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
-		t.Errorf("%t, %d bytes, %d messages", ok, len(q.Keep()), len(kept.History))
+	kept, ok := responses.DecodeStored(q.EncodeStored())
+	if !ok || len(q.EncodeStored()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
+		t.Errorf("%t, %d bytes, %d messages", ok, len(q.EncodeStored()), len(kept.History))
 	}
 	q = responses.Request{Request: agent.Request{Question: "What?", Media: []agent.Media{{MIME: "image/png", Data: strings.Repeat(long, 3)}}}}
 	q.Echo.Instructions = long
-	if kept, ok = responses.ReadKept(q.Keep()); !ok || kept.Question != "What?\n[1 images were here.]" || kept.Echo.Instructions != long {
+	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Question != "What?\n[1 images were here.]" || kept.Echo.Instructions != long {
 		t.Errorf("%t %.50s", ok, kept.Question)
 	}
 	q.Echo.Instructions = strings.Repeat(long, 3)
-	if kept, ok = responses.ReadKept(q.Keep()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
+	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
 		t.Errorf("%t %+.50v", ok, kept)
 	}
 	for _, other := range []string{"", "null", "{}", `{"face":"chat"}`, `{"face":"responses"`} {
-		if _, ok := responses.ReadKept([]byte(other)); ok {
+		if _, ok := responses.DecodeStored([]byte(other)); ok {
 			t.Errorf("%s is kept", other)
 		}
 	}
@@ -180,7 +180,7 @@ func TestReferencesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	looked := 0
-	err = q.Resolve(func(run string) ([]event.Event, error) {
+	err = q.ResolveReferences(func(run string) ([]event.Event, error) {
 		looked++
 		return []event.Event{{Body: event.TextStart{PartID: "text_1"}}, {Body: event.TextDelta{PartID: "text_1", Delta: run}}, {Body: event.TextEnd{PartID: "text_1"}}}, nil
 	})
@@ -197,7 +197,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := responses.Decode(body)
 		if err == nil {
-			err = q.Resolve(func(string) ([]event.Event, error) { return nil, nil })
+			err = q.ResolveReferences(func(string) ([]event.Event, error) { return nil, nil })
 		}
 		if err != nil {
 			if _, ok := errors.AsType[*responses.Invalid](err); !ok {
@@ -208,8 +208,8 @@ func FuzzDecode(f *testing.F) {
 		if n := len(q.History); len(q.Approvals) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (n == 0 || q.History[n-1].Role != "tool") {
 			t.Errorf("nothing to answer: %+v", q)
 		}
-		if _, ok := responses.ReadKept(q.Keep()); !ok || !json.Valid(q.Keep()) {
-			t.Errorf("kept: %s", q.Keep())
+		if _, ok := responses.DecodeStored(q.EncodeStored()); !ok || !json.Valid(q.EncodeStored()) {
+			t.Errorf("kept: %s", q.EncodeStored())
 		}
 	})
 }

@@ -92,7 +92,7 @@ func (enc *Encoder) begin() {
 	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
 	enc.emit("response.created", enc.snapshot())
 	enc.emit("response.in_progress", enc.snapshot())
-	for _, l := range enc.head.Lists {
+	for _, l := range enc.head.ToolLists {
 		item := listItem{ID: itemID("mcpl", enc.head.ID, l.Server), Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
 		i := enc.add(item)
 		enc.emit("response.mcp_list_tools.in_progress", at(item.ID, i))

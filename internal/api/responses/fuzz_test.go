@@ -30,8 +30,8 @@ func FuzzKept(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if k, ok := responses.ReadKept(data); ok {
-			k.Asked()
+		if k, ok := responses.DecodeStored(data); ok {
+			k.Messages()
 		}
 	})
 }

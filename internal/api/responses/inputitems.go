@@ -11,12 +11,12 @@ import (
 // conversation up to its question, or the approvals that its run went on with. events
 // are those of the run. Pictures of a request that was too large to be kept are not
 // among them.
-func (k Kept) InputItems(id string, events []event.Event) []InputItem {
+func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
 		return approvals(id, span, events)
 	}
 	var out []InputItem
-	for _, m := range k.Asked() {
+	for _, m := range k.Messages() {
 		name := fmt.Sprintf("in_%d", len(out))
 		switch m.Role {
 		case "tool":

@@ -8,33 +8,33 @@ import (
 	"answerd/internal/agent"
 )
 
-// maxKept bounds what is kept of a request, in bytes.
-const maxKept = 256 << 10
+// maxStored bounds what is kept of a request, in bytes.
+const maxStored = 256 << 10
 
-// Kept is what of a request its responses, and those that go on after them, need again.
-type Kept struct {
-	Face     string          `json:"face"` // responses
-	Model    string          `json:"model"`
-	Previous string          `json:"previous,omitempty"`
-	Echo     Echo            `json:"echo"`
-	Listed   []string        `json:"listed,omitempty"`
-	Tools    []string        `json:"tools,omitempty"` // that the request narrows to
-	History  []agent.Message `json:"history,omitempty"`
-	Question string          `json:"question,omitempty"`
-	Media    []agent.Media   `json:"media,omitempty"`
+// StoredRequest is what of a request its responses, and those that go on after them, need again.
+type StoredRequest struct {
+	Format        string          `json:"face"` // responses
+	Model         string          `json:"model"`
+	PreviousID    string          `json:"previous,omitempty"`
+	Echo          Echo            `json:"echo"`
+	ListedServers []string        `json:"listed,omitempty"`
+	Tools         []string        `json:"tools,omitempty"` // that the request narrows to
+	History       []agent.Message `json:"history,omitempty"`
+	Question      string          `json:"question,omitempty"`
+	Media         []agent.Media   `json:"media,omitempty"`
 }
 
-const face = "responses"
+const formatName = "responses"
 
 // Keep is the request as a run keeps it. Of one that is too large, pictures are left out
 // first, then the oldest messages, and at last what the response would repeat of it.
-func (q *Request) Keep() []byte {
-	k := Kept{
-		Face: face, Model: q.Model, Previous: q.Previous, Echo: q.Echo, Listed: q.Listed, Tools: q.Tools,
+func (q *Request) EncodeStored() []byte {
+	k := StoredRequest{
+		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
 	data, _ := json.Marshal(k) // nothing in it can fail
-	if len(data) <= maxKept {
+	if len(data) <= maxStored {
 		return data
 	}
 	k.Question, k.Media = withoutMedia(k.Question, k.Media), nil
@@ -44,7 +44,7 @@ func (q *Request) Keep() []byte {
 		k.History[i] = m
 	}
 	for {
-		if data, _ = json.Marshal(k); len(data) <= maxKept {
+		if data, _ = json.Marshal(k); len(data) <= maxStored {
 			return data
 		}
 		switch n := len(k.History); {
@@ -67,13 +67,13 @@ func withoutMedia(text string, media []agent.Media) string {
 	return strings.TrimPrefix(fmt.Sprintf("%s\n[%d images were here.]", text, len(media)), "\n")
 }
 
-// ReadKept reads what Keep wrote. ok is false for the runs of other faces.
-func ReadKept(data []byte) (k Kept, ok bool) {
-	return k, json.Unmarshal(data, &k) == nil && k.Face == face
+// DecodeStored reads what EncodeStored returns. ok is false for a run of another API format.
+func DecodeStored(data []byte) (k StoredRequest, ok bool) {
+	return k, json.Unmarshal(data, &k) == nil && k.Format == formatName
 }
 
 // Asked is the conversation up to the answer.
-func (k Kept) Asked() []agent.Message {
+func (k StoredRequest) Messages() []agent.Message {
 	if k.Question == "" && len(k.Media) == 0 {
 		return k.History
 	}

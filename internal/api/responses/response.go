@@ -71,8 +71,8 @@ func newResponse(h Header) *response {
 		Metadata: map[string]string{}, MaxOutputTokens: (*int64)(e.MaxOutputTokens), MaxToolCalls: (*int64)(e.MaxToolCalls), Background: e.Background,
 		SafetyIdentifier: e.SafetyIdentifier, PromptCacheKey: e.PromptCacheKey, User: e.User,
 	}
-	if h.Previous != "" {
-		r.PreviousResponseID = &h.Previous
+	if h.PreviousID != "" {
+		r.PreviousResponseID = &h.PreviousID
 	}
 	if e.Instructions != "" {
 		r.Instructions = &e.Instructions

@@ -26,12 +26,12 @@ import (
 
 // Header is what a response says besides its items.
 type Header struct {
-	ID       string // of the response
-	Created  time.Time
-	Model    string // as the request named it
-	Previous string // the response that this one goes on after; "" if none
-	Echo     Echo
-	Lists    []List // the tools of the MCP servers that the request names
+	ID         string // of the response
+	Created    time.Time
+	Model      string // as the request named it
+	PreviousID string // the response that this one goes on after; "" if none
+	Echo       Echo
+	ToolLists  []ToolList // the tools of the MCP servers that the request names
 	// The encoder sees the events up to After, at which the response before this one
 	// ended, and says nothing of them.
 	Span
@@ -39,8 +39,8 @@ type Header struct {
 	Skip int
 }
 
-// List is an MCP server's tools, for an mcp_list_tools item.
-type List struct {
+// ToolList is an MCP server's tools, for an mcp_list_tools item.
+type ToolList struct {
 	Server string
 	Tools  []ListedTool
 }

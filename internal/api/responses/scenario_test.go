@@ -17,10 +17,10 @@ func TestScenarios(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			var got []byte
 			previous := ""
-			for _, part := range s.Stretches() {
+			for _, part := range s.Segments() {
 				span := responses.Span{After: part.After}
 				head := responses.Header{
-					ID: responses.ID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, Previous: previous,
+					ID: responses.ID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous,
 				}
 				previous = head.ID
 				stream, enc := encode(head, s)

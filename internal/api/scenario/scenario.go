@@ -97,23 +97,23 @@ func load(t *testing.T, dir string) Scenario {
 	return s
 }
 
-// Stretches are the parts that the run is read in by those who come back after every
+// Segments are the parts that the run is read in by those who come back after every
 // question to a person: the position that each begins after, and its events.
-func (s Scenario) Stretches() []Stretch {
-	var out []Stretch
+func (s Scenario) Segments() []Segment {
+	var out []Segment
 	var from int
 	for i, e := range s.Events {
 		if _, waits := e.Body.(event.Suspended); waits || i == len(s.Events)-1 {
-			out = append(out, Stretch{After: int64(from), Events: s.Events[from : i+1]})
+			out = append(out, Segment{After: int64(from), Events: s.Events[from : i+1]})
 			from = i + 1
 		}
 	}
 	return out
 }
 
-// Until is the run up to the end of a stretch, as the log shows it to who begins to read
+// EventsUntil is the run up to the end of a stretch, as the log shows it to who begins to read
 // then: a reader is told that the run waits only where it still does.
-func (s Scenario) Until(end Stretch) []event.Event {
+func (s Scenario) EventsUntil(end Segment) []event.Event {
 	var out []event.Event
 	last := end.Events[len(end.Events)-1].Seq
 	for _, e := range s.Events[:last] {
@@ -124,8 +124,8 @@ func (s Scenario) Until(end Stretch) []event.Event {
 	return out
 }
 
-// Stretch is a part of a run.
-type Stretch struct {
+// Segment is a part of a run.
+type Segment struct {
 	After  int64
 	Events []event.Event
 }

@@ -14,12 +14,12 @@ import (
 
 // The kinds of an elicitation, and the answers to it.
 const (
-	Form = "form"
-	URL  = "url"
+	ModeForm = "form"
+	ModeURL  = "url"
 
-	Accept  = "accept"
-	Decline = "decline"
-	Cancel  = "cancel"
+	ActionAccept  = "accept"
+	ActionDecline = "decline"
+	ActionCancel  = "cancel"
 )
 
 // Call is one call of the tool.
@@ -29,12 +29,12 @@ type Call struct {
 	Request   *http.Request   // that carries it: it has the caller's identity and headers
 
 	// Forms and URLs say what the person before the host can be asked. Streams says how:
-	// by Ask, while the call goes on, or else by a Result with Questions.
-	Forms, URLs, Streams bool
-	// State and Answers are those of a call that goes on with an earlier one: the State of
-	// its Result, as the host gave it back, and what its Questions were answered with.
-	State   string
-	Answers map[string]Answer
+	// by Ask, while the call goes on, or else by a Result with InputRequests.
+	SupportsForm, SupportsURL, OpenStream bool
+	// State and InputResponses are those of a call that goes on with an earlier one: the State of
+	// its Result, as the host gave it back, and what its InputRequests were answered with.
+	RequestState   string
+	InputResponses map[string]ElicitResult
 
 	req     *sdk.CallToolRequest
 	ctx     context.Context // the SDK's, which finds the stream
@@ -42,22 +42,22 @@ type Call struct {
 	owner   string
 }
 
-// Question is something that a person is asked.
-type Question struct {
+// Elicitation is something that a person is asked.
+type Elicitation struct {
 	ID      string
-	Mode    string // Form or URL
+	Mode    string // ModeForm or ModeURL
 	Message string
 	Schema  json.RawMessage // of a form
 	URL     string
 }
 
-// Answer is what the person says to it.
-type Answer struct {
-	Action  string          // Accept, Decline or Cancel
+// ElicitResult is what the person says to it.
+type ElicitResult struct {
+	Action  string          // ActionAccept, ActionDecline or ActionCancel
 	Content json.RawMessage // of an accepted form, a JSON object
 }
 
-// Result is what became of a call. One with Questions is not the end of it: they are to
+// Result is what became of a call. One with InputRequests is not the end of it: they are to
 // be answered by another call, which brings State back. State is shown to the host, and
 // comes from it: it must not be trusted.
 type Result struct {
@@ -65,8 +65,8 @@ type Result struct {
 	Structured any
 	IsError    bool
 
-	Questions []Question
-	State     string
+	InputRequests []Elicitation
+	RequestState  string
 }
 
 // ErrClosed is the cause of the context of a call whose handler is closed.
@@ -123,23 +123,23 @@ func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.
 	}
 	x.stream.open()
 	c := &Call{
-		Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: x.request, State: req.Params.RequestState,
+		Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: x.request, RequestState: req.Params.RequestState,
 		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(x.request),
 	}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
 	}
-	c.Streams = c.session != ""
+	c.OpenStream = c.session != ""
 	if caps := req.ClientCapabilities(); caps != nil && caps.Elicitation != nil {
-		c.URLs = caps.Elicitation.URL != nil
-		c.Forms = caps.Elicitation.Form != nil || !c.URLs // which is what it was before there were URLs
+		c.SupportsURL = caps.Elicitation.URL != nil
+		c.SupportsForm = caps.Elicitation.Form != nil || !c.SupportsURL // which is what it was before there were URLs
 	}
 	for id, given := range req.Params.InputResponses {
 		if r, ok := given.(*sdk.ElicitResult); ok {
-			if c.Answers == nil {
-				c.Answers = make(map[string]Answer)
+			if c.InputResponses == nil {
+				c.InputResponses = make(map[string]ElicitResult)
 			}
-			c.Answers[id] = answerOf(r)
+			c.InputResponses[id] = answerOf(r)
 		}
 	}
 	// The call ends with its request (2026-07-28 has no other cancellation), and in the older
@@ -164,40 +164,40 @@ func (h *Handler) survived(ctx context.Context, res **sdk.CallToolResult) {
 }
 
 func result(r Result) *sdk.CallToolResult {
-	if len(r.Questions) == 0 {
+	if len(r.InputRequests) == 0 {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}, StructuredContent: r.Structured, IsError: r.IsError}
 	}
-	out := &sdk.CallToolResult{InputRequests: make(sdk.InputRequestMap, len(r.Questions)), RequestState: r.State}
-	for _, q := range r.Questions {
+	out := &sdk.CallToolResult{InputRequests: make(sdk.InputRequestMap, len(r.InputRequests)), RequestState: r.RequestState}
+	for _, q := range r.InputRequests {
 		out.InputRequests[q.ID] = q.params()
 	}
 	return out
 }
 
-func (q Question) params() *sdk.ElicitParams {
-	if q.Mode == URL {
-		return &sdk.ElicitParams{Mode: URL, Message: q.Message, URL: q.URL, ElicitationID: q.ID}
+func (q Elicitation) params() *sdk.ElicitParams {
+	if q.Mode == ModeURL {
+		return &sdk.ElicitParams{Mode: ModeURL, Message: q.Message, URL: q.URL, ElicitationID: q.ID}
 	}
-	return &sdk.ElicitParams{Mode: Form, Message: q.Message, RequestedSchema: q.Schema}
+	return &sdk.ElicitParams{Mode: ModeForm, Message: q.Message, RequestedSchema: q.Schema}
 }
 
-func answerOf(r *sdk.ElicitResult) Answer {
-	a := Answer{Action: r.Action}
-	if r.Action == Accept && r.Content != nil {
+func answerOf(r *sdk.ElicitResult) ElicitResult {
+	a := ElicitResult{Action: r.Action}
+	if r.Action == ActionAccept && r.Content != nil {
 		a.Content, _ = json.Marshal(r.Content) // which came as JSON
 	}
 	return a
 }
 
-// Ask puts a question to the host's person, and waits for the answer until ctx ends. It may
+// Elicit puts a question to the host's person, and waits for the answer until ctx ends. It may
 // be called for several questions at a time. Only a call with Streams can ask.
-func (c *Call) Ask(ctx context.Context, q Question) (Answer, error) {
+func (c *Call) Elicit(ctx context.Context, q Elicitation) (ElicitResult, error) {
 	asked, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	r, err := c.req.Session.Elicit(asked, q.params())
 	if err != nil {
-		return Answer{}, err
+		return ElicitResult{}, err
 	}
 	return answerOf(r), nil
 }
@@ -215,8 +215,8 @@ func (c *Call) Log(level, logger string, data json.RawMessage) {
 	_ = c.req.Session.Log(c.ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: logger, Data: data})
 }
 
-// MetaText are the entries of Meta that are texts.
-func (c *Call) MetaText() map[string]string {
+// MetaStrings are the entries of Meta that are texts.
+func (c *Call) MetaStrings() map[string]string {
 	out := make(map[string]string)
 	for k, v := range c.Meta {
 		if s, ok := v.(string); ok {

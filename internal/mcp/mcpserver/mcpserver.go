@@ -47,7 +47,7 @@ type Tool struct {
 // Options are the tool and its bounds. Tool and Call are required.
 type Options struct {
 	Tool         Tool
-	Server       string // the name of this service; "" is the tool's
+	ServerName   string // the name of this service; "" is the tool's
 	Version      string // of the service
 	Instructions string // for the host's model
 	// Call carries a call out. Whatever becomes of it is a Result.
@@ -56,10 +56,10 @@ type Options struct {
 	// for the same.
 	Owner func(*http.Request) string
 
-	Heartbeat   time.Duration // silence of a stream before a comment; 0 means 15 s
-	MaxSessions int           // 0 means 1024
-	IdleTime    time.Duration // of a session without a request; 0 means 10 min
-	Logger      *slog.Logger
+	Heartbeat          time.Duration // silence of a stream before a comment; 0 means 15 s
+	MaxSessions        int           // 0 means 1024
+	SessionIdleTimeout time.Duration // of a session without a request; 0 means 10 min
+	Logger             *slog.Logger
 }
 
 // Handler serves the tool. It is an http.Handler for POST and DELETE: a stream for what
@@ -79,14 +79,14 @@ func New(o Options) *Handler {
 	if o.MaxSessions <= 0 {
 		o.MaxSessions = 1024
 	}
-	if o.IdleTime <= 0 {
-		o.IdleTime = 10 * time.Minute
+	if o.SessionIdleTimeout <= 0 {
+		o.SessionIdleTimeout = 10 * time.Minute
 	}
 	if o.Owner == nil {
 		o.Owner = func(*http.Request) string { return "" }
 	}
-	if o.Server == "" {
-		o.Server = o.Tool.Name
+	if o.ServerName == "" {
+		o.ServerName = o.Tool.Name
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -98,7 +98,7 @@ func New(o Options) *Handler {
 }
 
 func (h *Handler) server() *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: h.Server, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
+	s := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
 		Instructions: h.Instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
 		// The list is the same for everybody until the next release.
@@ -118,7 +118,7 @@ func (h *Handler) server() *sdk.Server {
 
 func (h *Handler) transport(s *sdk.Server, modern bool) http.Handler {
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
-		Stateless: modern, PropagateRequestCancellation: true, SessionTimeout: h.IdleTime,
+		Stateless: modern, PropagateRequestCancellation: true, SessionTimeout: h.SessionIdleTimeout,
 		// The body and the Host header are whoever's who stands in front of us.
 		MaxRequestBodyBytes: -1, DisableLocalhostProtection: true,
 	})

@@ -56,7 +56,7 @@ var modern = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools
 // Sessions are not given out for ever to those who forget them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := handler(t, mcpserver.Options{MaxSessions: 2, IdleTime: time.Minute}, says)
+		h := handler(t, mcpserver.Options{MaxSessions: 2, SessionIdleTimeout: time.Minute}, says)
 		defer h.Close(t.Context())
 		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
 		do(h, request("POST", initialize))
