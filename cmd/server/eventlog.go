@@ -11,6 +11,7 @@ import (
 	"answerd/internal/agent/admission"
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream"
+	"answerd/internal/event/memory"
 )
 
 // openTimeout bounds the wait for a NATS cluster at start-up. Without its log the
@@ -58,7 +59,7 @@ func checkLog(ctx context.Context, c config, stdout io.Writer) bool {
 // openLog opens the log that EVENTS_URL names, and returns what closes it.
 func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
-		return event.NewMemory(event.MemoryOptions{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)}), func() {}, nil
+		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)}), func() {}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -78,15 +79,15 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 // memoryShort reports whether the process is near its GOMEMLIMIT, which a log in memory
 // does something about.
 func memoryShort(log event.Log) func() bool {
-	memory := new(admission.Memory)
-	kept, ok := log.(*event.Memory)
+	gauge := new(admission.Memory)
+	memoryLog, ok := log.(*memory.Log)
 	if !ok {
-		return memory.Short
+		return gauge.Short
 	}
 	return func() bool {
-		short := memory.Short()
+		short := gauge.Short()
 		if short {
-			kept.DropEndedRuns()
+			memoryLog.DropEndedRuns()
 		}
 		return short
 	}

@@ -13,6 +13,7 @@ import (
 	"answerd/internal/agent/hook/hooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -149,7 +150,7 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 			o.Rules = rules(t, clerksAdd)
 		}
 	}
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	first := agenttest.Build(t, script, with(origin))
 	token := clerk
 	token.Token = auth.NewSecret("canary")

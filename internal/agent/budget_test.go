@@ -16,6 +16,7 @@ import (
 	"answerd/internal/agent/hook/hooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
@@ -266,7 +267,7 @@ func TestTheSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 				tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 				tools.Tools(t.Context())
 				a, err := agent.New(agent.Options{
-					Model: c.model, Tools: tools, Log: event.NewMemory(event.MemoryOptions{}), Grace: time.Hour, Budget: agent.Budget{Seconds: c.ours},
+					Model: c.model, Tools: tools, Log: memory.New(memory.Options{}), Grace: time.Hour, Budget: agent.Budget{Seconds: c.ours},
 				})
 				if err != nil {
 					t.Fatal(err)

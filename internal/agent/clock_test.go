@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 // While a run waits for a person, be it for several answers at a time, its clock
 // stands still.
 func TestThePatienceOfAPersonCostsARunNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := event.NewMemory(event.MemoryOptions{})
+		log := memory.New(memory.Options{})
 		if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -27,11 +28,11 @@ func with(h *agenttest.House) func(*config.Server) {
 	return func(s *config.Server) { s.URL = h.Tools.URL }
 }
 
-func memory() event.Log { return event.NewMemory(event.MemoryOptions{}) }
+func newMemoryLog() event.Log { return memory.New(memory.Options{}) }
 
 // A drained process hands its runs over instead of failing them.
 func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
-	log, g, gone := memory(), newGate(), make(chan struct{}, 1)
+	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
 	a := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
 	run := a.Begin(t, agent.Request{}).ID
 	a.Until(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
@@ -63,7 +64,7 @@ func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 
 // Nobody executes a run that only waits; whoever gets the answer goes on.
 func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
-	log := memory()
+	log := newMemoryLog()
 	a := adding(t, durable(log), onePlusTwo)
 	run := a.Begin(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, a, run, 1)[0]
@@ -94,7 +95,7 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 // The time to answer ends when the event says so, although nobody holds the run.
 func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	h := adding(t, func(o *agent.Options) {
-		durable(memory())(o)
+		durable(newMemoryLog())(o)
 		o.AnswerTime = 50 * time.Millisecond
 	}, onePlusTwo)
 	events := h.Events(t, h.Begin(t, agent.Request{Interactive: true}).ID)
@@ -107,7 +108,7 @@ func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 
 // What a server asks is answered to the call that is open, or to nobody.
 func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
-	log := memory()
+	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
 	a := agenttest.Build(t, script, durable(log), guarded("add"))
 	run := a.Begin(t, agent.Request{Interactive: true}).ID
@@ -137,7 +138,7 @@ func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 }
 
 func TestARunIsCancelledFromAnyProcess(t *testing.T) {
-	log, g, gone := memory(), newGate(), make(chan struct{}, 1)
+	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
 	a := agenttest.Build(t, llmtest.Turns(g.hold(gone)), durable(log))
 	run := a.Begin(t, agent.Request{}).ID
 	<-g.reached
@@ -156,7 +157,7 @@ func TestARunIsCancelledFromAnyProcess(t *testing.T) {
 }
 
 func TestAParkedRunIsCancelled(t *testing.T) {
-	h := adding(t, durable(memory()), onePlusTwo)
+	h := adding(t, durable(newMemoryLog()), onePlusTwo)
 	run := h.Begin(t, agent.Request{Interactive: true}).ID
 	suspended(t, h, run, 1)
 	cancel(t, h, run)
@@ -167,7 +168,7 @@ func TestAParkedRunIsCancelled(t *testing.T) {
 
 // A run that kills whoever executes it must not kill everybody.
 func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	first := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
 	run := first.Begin(t, agent.Request{})
 	first.Events(t, run.ID)
@@ -197,7 +198,7 @@ func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 // What a newer version held, or nobody can read, ends with a word.
 func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 	for _, request := range []string{``, `{`, `{"version":99,"request":{}}`} {
-		log := memory()
+		log := newMemoryLog()
 		if err := log.Create(t.Context(), event.Run{ID: "run_a", Created: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +229,7 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 			return llmtest.Says("Done.")
 		}
 		return llmtest.Calls(onePlusTwo)
-	}, durable(memory()), guarded("add"))
+	}, durable(newMemoryLog()), guarded("add"))
 	for range 300 {
 		run := h.Begin(t, agent.Request{Interactive: true}).ID
 		answer(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
@@ -239,7 +240,7 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
 	build := func(log event.Log, more ...func(*config.Server)) *agenttest.House {
 		more = append(more, guarded("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })

@@ -8,6 +8,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -98,7 +99,7 @@ func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
 // F32: a bug over a run that is to be taken up costs neither the process nor the run: it is
 // given back, and taken up again.
 func TestAPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
 	run := agenttest.Build(t, says, durable(origin)).Begin(t, agent.Request{Question: "?", Background: true})
 	log := &forgetful{Log: origin.diedAfter(t, run, 0)}

@@ -12,6 +12,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
@@ -155,7 +156,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 		tools.Tools(t.Context())
 		a, err := agent.New(agent.Options{
-			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: event.NewMemory(event.MemoryOptions{}), Grace: time.Hour, AnswerTime: time.Hour, MaxTurns: 99,
+			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: memory.New(memory.Options{}), Grace: time.Hour, AnswerTime: time.Hour, MaxTurns: 99,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +201,7 @@ func TestARaisedLimitOutlivesItsProcess(t *testing.T) {
 
 func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 	once := float64(max(budget.ToolCalls, int(budget.TotalTokens)))
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	first := agenttest.Build(t, whileOffered(echoTen), durable(origin))
 	run := first.Begin(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
 	whole := generous(t, first, run.ID, once)

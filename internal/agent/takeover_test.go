@@ -14,6 +14,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -21,7 +22,7 @@ import (
 // chronicle is a log that remembers what was done to a run, step by step, so that a
 // process can be made to have died after any of them.
 type chronicle struct {
-	*event.Memory
+	*memory.Log
 
 	mu      sync.Mutex // protects what follows
 	request []byte
@@ -57,12 +58,12 @@ func (c *chronicle) CreateJob(ctx context.Context, run string, request []byte) (
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.request = request
-	return c.Memory.CreateJob(ctx, run, request)
+	return c.Log.CreateJob(ctx, run, request)
 }
 
 func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
 	err = c.did(string(b.Type()),
-		func() error { seq, err = c.Memory.Append(ctx, run, b); return err },
+		func() error { seq, err = c.Log.Append(ctx, run, b); return err },
 		func(ctx context.Context, log event.Log) error { _, err := log.Append(ctx, run, b); return err })
 	return seq, err
 }
@@ -70,26 +71,26 @@ func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq i
 func (c *chronicle) AddNote(ctx context.Context, run string, note []byte) error {
 	word, _, _ := strings.Cut(string(note), " ")
 	return c.did("note "+word,
-		func() error { return c.Memory.AddNote(ctx, run, note) },
+		func() error { return c.Log.AddNote(ctx, run, note) },
 		func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run, note) })
 }
 
 func (c *chronicle) AddInput(ctx context.Context, run, id string, data []byte) error {
 	return c.did("give",
-		func() error { return c.Memory.AddInput(ctx, run, id, data) },
+		func() error { return c.Log.AddInput(ctx, run, id, data) },
 		func(ctx context.Context, log event.Log) error { return log.AddInput(ctx, run, id, data) })
 }
 
 func (c *chronicle) SaveResult(ctx context.Context, run, call string, result []byte) error {
 	return c.did("keep",
-		func() error { return c.Memory.SaveResult(ctx, run, call, result) },
+		func() error { return c.Log.SaveResult(ctx, run, call, result) },
 		func(ctx context.Context, log event.Log) error { return log.SaveResult(ctx, run, call, result) })
 }
 
 // diedAfter is the log of a process that died after so many acts.
 func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	t.Helper()
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 // Only of a call that was under way nobody knows what became of it. The call journal of
 // issue 5, S2.8, S3.3.
 func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
-	origin := &chronicle{Memory: event.NewMemory(event.MemoryOptions{})}
+	origin := &chronicle{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
 	house := func(log event.Log) *agenttest.House {
 		var args string
@@ -272,7 +273,7 @@ func oneEndingPerCall(t *testing.T, events []event.Event) {
 
 func TestAYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 	const youth = 300 * time.Millisecond
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	run := event.Run{ID: log.NewID(), Created: time.Now()}
 	if err := log.Create(t.Context(), run); err != nil {
 		t.Fatal(err)

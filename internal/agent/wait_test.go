@@ -9,13 +9,14 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/mcp"
 )
 
 // waiting is a loop of a run with one call under way, in memory and in a bubble's time.
 func waiting(t *testing.T, r Request) (*loop, event.Call) {
 	t.Helper()
-	a, err := New(Options{Log: event.NewMemory(event.MemoryOptions{})})
+	a, err := New(Options{Log: memory.New(memory.Options{})})
 	if err != nil {
 		t.Fatal(err)
 	}

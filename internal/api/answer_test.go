@@ -14,6 +14,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -119,7 +120,7 @@ func TestAPositionThatIsNoneAndARunThatIsNotThere(t *testing.T) {
 }
 
 func TestAPastThatIsNoLongerKeptIs410AndNeverAGap(t *testing.T) {
-	log := event.NewMemory(event.MemoryOptions{MaxBytes: 16 << 10})
+	log := memory.New(memory.Options{MaxBytes: 16 << 10})
 	long := make([]string, 100)
 	for i := range long {
 		long[i] = strings.Repeat("x", 200)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"answerd/internal/agent"
-	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -14,7 +14,7 @@ import (
 // replicas are two services on one log, with the same tools: a request may reach either,
 // and either may execute a run that waited.
 func replicas(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (one, other *service) {
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	shared := func(o *agent.Options) { o.Log, o.Durable = log, true }
 	one = serve(t, script, shared, nil, configure...)
 	same := func(c *config.Server) { c.URL = one.Tools.URL }

@@ -13,7 +13,7 @@ import (
 	"unicode/utf16"
 
 	"answerd/internal/api"
-	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 func TestWhatIsNoRequestOfOursIsRefusedByWhatItIs(t *testing.T) {
@@ -172,7 +172,7 @@ func TestAPanicInAHandlerIsAProblemAndTheServiceLives(t *testing.T) {
 }
 
 func TestAServiceWithoutServersListsNoToolsAsAList(t *testing.T) {
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	server := httptest.NewServer(apiOver(t, log))
 	defer server.Close()
 	resp, err := server.Client().Get(server.URL + "/tools")

@@ -14,6 +14,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -87,7 +88,7 @@ func TestARunIsForgotten(t *testing.T) {
 // Without a durable log, runs go with their process; whoever asks is told so.
 func TestARunOfAnEarlierProcessIsGone(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
-	run := event.NewMemory(event.MemoryOptions{}).NewID()
+	run := memory.New(memory.Options{}).NewID()
 	for _, r := range [][3]string{
 		{"GET", "/runs/" + run}, {"GET", "/runs/" + run + "/events"}, {"POST", "/runs/" + run + "/cancel"}, {"DELETE", "/runs/" + run},
 	} {
@@ -208,7 +209,7 @@ func TestAResultIsForTheOwnerOfTheRun(t *testing.T) {
 }
 
 func TestAResultThatIsNoLongerKeptIsGone(t *testing.T) {
-	s := serve(t, gives(), func(o *agent.Options) { o.Log = event.NewMemory(event.MemoryOptions{MaxBytes: 900 << 10}) }, nil)
+	s := serve(t, gives(), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 900 << 10}) }, nil)
 	gift(s.Tools)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_1", ""), 410, "gone")

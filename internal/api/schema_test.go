@@ -20,6 +20,7 @@ import (
 
 	contract "answerd/api"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 type object = map[string]any
@@ -312,7 +313,7 @@ func bodies() []event.Body {
 // kept is b as a log keeps it.
 func kept(t *testing.T, b event.Body) event.Event {
 	t.Helper()
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
 		t.Fatal(err)
 	}

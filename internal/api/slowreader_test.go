@@ -22,6 +22,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/sse"
@@ -88,7 +89,7 @@ func TestASlowReaderGetsALargeAnswerWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := apiOf(t, agent.Options{Model: wordy{}, Log: event.NewMemory(event.MemoryOptions{}), DefaultModel: "wordy"})
+				h := apiOf(t, agent.Options{Model: wordy{}, Log: memory.New(memory.Options{}), DefaultModel: "wordy"})
 				takeSlowly(t, askOver(t, overPipes(t, h), "POST", ask.path, ask.body, ask.header...).Body)
 			})
 		})
@@ -260,7 +261,7 @@ func sentAt(data []byte) time.Time {
 // for ever; the run and its other readers never wait for it.
 func TestAReaderThatStallsIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := event.NewMemory(event.MemoryOptions{})
+		log := memory.New(memory.Options{})
 		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/api/aisdk"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 // took is a connection that counts what is written to it, and keeps nothing.
@@ -36,7 +37,7 @@ func BenchmarkReaders(b *testing.B) {
 	} {
 		for _, readers := range []int{1, 10, 100} {
 			b.Run(fmt.Sprintf("%s-%d", face.name, readers), func(b *testing.B) {
-				log := event.NewMemory(event.MemoryOptions{MaxBytes: 1 << 40})
+				log := memory.New(memory.Options{MaxBytes: 1 << 40})
 				if err := log.Create(b.Context(), event.Run{ID: "run_a", ThreadID: "c", Request: []byte(face.record)}); err != nil {
 					b.Fatal(err)
 				}

@@ -20,6 +20,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
 )
@@ -63,9 +64,9 @@ func readRun(c net.Conn) error {
 }
 
 // followed is a log in which a run has been made, and a connection that reads it.
-func followed(t *testing.T) (*event.Memory, net.Conn) {
+func followed(t *testing.T) (*memory.Log, net.Conn) {
 	t.Helper()
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/sse"
@@ -53,7 +54,7 @@ func (p published) RoundTrip(*http.Request) (*http.Response, error) {
 
 // inTime runs test in a bubble with a service whose callers bring tokens of m, without
 // sockets; the model takes an hour. through, unless it is nil, is what readers read.
-func inTime(t *testing.T, m *mint, through func(*event.Memory) event.Log, test func(t *testing.T, dial func() net.Conn)) {
+func inTime(t *testing.T, m *mint, through func(*memory.Log) event.Log, test func(t *testing.T, dial func() net.Conn)) {
 	t.Helper()
 	keys := published(text(fields{"keys": []fields{rsaJWK("r", m.rsa)}}))
 	synctest.Test(t, func(t *testing.T) {
@@ -64,10 +65,10 @@ func inTime(t *testing.T, m *mint, through func(*event.Memory) event.Log, test f
 		if err != nil {
 			t.Fatal(err)
 		}
-		memory := event.NewMemory(event.MemoryOptions{Retention: 24 * time.Hour})
-		log := event.Log(memory)
+		memoryLog := memory.New(memory.Options{Retention: 24 * time.Hour})
+		log := event.Log(memoryLog)
 		if through != nil {
-			log = through(memory)
+			log = through(memoryLog)
 		}
 		a, err := agent.New(agent.Options{Model: slow{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", Grace: time.Hour})
 		if err != nil {
@@ -222,20 +223,20 @@ func datas(frames []sse.Frame) string {
 }
 
 // talkative is a log in which there is always more to read.
-type talkative struct{ *event.Memory }
+type talkative struct{ *memory.Log }
 
 func (l talkative) After(ctx context.Context, run string, pos int64) (event.Page, error) {
 	<-time.After(time.Second)
 	if _, err := l.Append(ctx, run, event.TextDelta{PartID: "p", Delta: "and"}); err != nil {
 		return event.Page{}, err
 	}
-	return l.Memory.After(ctx, run, pos)
+	return l.Log.After(ctx, run, pos)
 }
 
 // The end of a token is not put off by a run that never stops talking.
 func TestATokenEndsABusyStreamToo(t *testing.T) {
 	m := newMint(t)
-	inTime(t, m, func(log *event.Memory) event.Log { return talkative{log} }, func(t *testing.T, dial func() net.Conn) {
+	inTime(t, m, func(log *memory.Log) event.Log { return talkative{log} }, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()
 		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.good(nil, nil)))
 		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// filled is a value of type t with something in every field.
-func filled(t reflect.Type) reflect.Value {
+// filledValue returns a value of type t with something in every field.
+func filledValue(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
 	switch {
 	case t == reflect.TypeFor[json.RawMessage]():
@@ -22,56 +22,56 @@ func filled(t reflect.Type) reflect.Value {
 	case v.CanFloat():
 		v.SetFloat(0.1)
 	case t.Kind() == reflect.Slice:
-		v.Set(reflect.Append(v, filled(t.Elem())))
+		v.Set(reflect.Append(v, filledValue(t.Elem())))
 	case t.Kind() == reflect.Map:
 		v.Set(reflect.MakeMap(t))
-		v.SetMapIndex(filled(t.Key()), filled(t.Elem()))
+		v.SetMapIndex(filledValue(t.Key()), filledValue(t.Elem()))
 	case t.Kind() == reflect.Pointer:
 		v.Set(reflect.New(t.Elem()))
-		v.Elem().Set(filled(t.Elem()))
+		v.Elem().Set(filledValue(t.Elem()))
 	case t.Kind() == reflect.Struct:
 		for i := range t.NumField() {
-			v.Field(i).Set(filled(t.Field(i).Type))
+			v.Field(i).Set(filledValue(t.Field(i).Type))
 		}
 	}
 	return v
 }
 
-// A durable log gives a body back as it was appended, whatever its type.
-func TestEveryEventComesBackAsItWas(t *testing.T) {
+// A durable log returns a body of any type as it was appended.
+func TestDecodeReturnsWhatEncodeWasGiven(t *testing.T) {
 	for typ, decode := range decoders {
 		empty, err := decode([]byte(`{}`))
 		if err != nil || empty.Type() != typ {
-			t.Fatalf("%s decodes to %v, %v", typ, empty, err)
+			t.Fatalf("decoder of %q returns a %T, %v", typ, empty, err)
 		}
-		for _, b := range []Body{empty, filled(reflect.TypeOf(empty)).Interface().(Body)} {
+		for _, b := range []Body{empty, filledValue(reflect.TypeOf(empty)).Interface().(Body)} {
 			e, err := Encode("run_a", 7, 1<<40, b)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, err := Decode(e.JSON)
 			if err != nil || got.RunID != "run_a" || got.Seq != 7 || got.Time != 1<<40 {
-				t.Fatalf("%s: %+v, %v", e.JSON, got, err)
+				t.Fatalf("Decode(%s) = %+v, %v, want run_a, number 7, time %d", e.JSON, got, err, int64(1)<<40)
 			}
 			again, err := Encode("run_a", 7, 1<<40, got.Body)
 			if err != nil || !bytes.Equal(again.JSON, e.JSON) {
-				t.Errorf("%s became %s, %v", e.JSON, again.JSON, err)
+				t.Errorf("Encode(Decode(%s)) = %s, %v, want the same", e.JSON, again.JSON, err)
 			}
 		}
 	}
 	for _, typ := range Types() {
 		if decoders[typ] == nil {
-			t.Errorf("%s cannot be decoded", typ)
+			t.Errorf("type %q has no decoder", typ)
 		}
 	}
 	for _, bad := range []string{"", "null", "[]", `{"type":"nothing"}`, `{"type":"start","question":1}`, `{"type":1}`} {
 		if e, err := Decode([]byte(bad)); err == nil {
-			t.Errorf("%q became %+v", bad, e)
+			t.Errorf("Decode(%q) = %+v, want an error", bad, e)
 		}
 	}
 }
 
-func TestOnlyDeltasOfOnePartAreJoined(t *testing.T) {
+func TestJoinDeltasJoinsThoseOfOnePart(t *testing.T) {
 	call := Call{CallID: "c", Tool: "t"}
 	for _, c := range []struct{ a, b, want Body }{
 		{nil, TextDelta{"p", "a"}, TextDelta{"p", "a"}},
@@ -84,7 +84,7 @@ func TestOnlyDeltasOfOnePartAreJoined(t *testing.T) {
 		{ToolCallArgs{call, "a"}, ToolCallArgs{Call{CallID: "d"}, "b"}, nil},
 	} {
 		if got, ok := JoinDeltas(c.a, c.b); got != c.want || ok != (c.want != nil) {
-			t.Errorf("%v and %v: %v, %v", c.a, c.b, got, ok)
+			t.Errorf("JoinDeltas(%v, %v) = %v, %v, want %v", c.a, c.b, got, ok, c.want)
 		}
 	}
 }

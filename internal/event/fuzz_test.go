@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// An event of a log that others write is one that reads the same when it is written again,
-// or none.
+// An event that Decode accepts reads the same after it was encoded again.
 func FuzzDecode(f *testing.F) {
 	for _, body := range []Body{Start{Question: "?", Model: "m"}, TextDelta{PartID: "p", Delta: "a"}, ToolResult{Call: Call{CallID: "c", Tool: "t", Server: "s"}, Payload: []byte(`{"a":1}`)}, FinalAnswer{Answer: "a", FinishReason: "stop"}, Cancelled{Reason: "r"}} {
 		e, err := Encode("run_a", 1, 2, body)
@@ -25,15 +24,15 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Encode(e.RunID, e.Seq, e.Time, e.Body)
 		if err != nil {
-			return // a value that JSON lets through and that is none of ours
+			return // valid JSON, but not a value that answerd writes
 		}
 		third, err := Decode(again.JSON)
 		if err != nil || third.Body.Type() != e.Body.Type() {
-			t.Fatalf("%q became %q: %v", line, again.JSON, err)
+			t.Fatalf("Decode(%q) and Encode gave %q, which decodes as %v, %v", line, again.JSON, third.Body, err)
 		}
 		last, err := Encode(third.RunID, third.Seq, third.Time, third.Body)
 		if err != nil || !bytes.Equal(last.JSON, again.JSON) {
-			t.Errorf("%q became %q (%v)", again.JSON, last.JSON, err)
+			t.Errorf("Encode(Decode(%q)) = %q, %v, want the same", again.JSON, last.JSON, err)
 		}
 	})
 }

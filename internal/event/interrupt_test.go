@@ -10,7 +10,7 @@ import (
 
 var (
 	other = event.Call{CallID: "c2", Tool: "t", Server: "s"}
-	// running are two calls that go on.
+	// running begins two calls that have no result yet.
 	running = []event.Body{
 		event.Start{}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call}, event.ToolCallStart{Call: other}, event.ToolCall{Call: other},
 	}
@@ -21,7 +21,7 @@ var (
 	waits   = event.Suspended{}
 )
 
-func TestASuspendedRunDoesNothingButGoOnWaitingGoOnOrEnd(t *testing.T) {
+func TestWriterOfASuspendedRunAppendsQuestionsAnswersAndTheEnd(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		after []event.Body
@@ -39,15 +39,15 @@ func TestASuspendedRunDoesNothingButGoOnWaitingGoOnOrEnd(t *testing.T) {
 		{"nothing new", []event.Body{approve, waits, waits}, "approval_required suspended", event.ErrSuspended},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := types(t, append(append([]event.Body{}, running...), c.after...)...)
+			got, err := appendTypes(t, append(append([]event.Body{}, running...), c.after...)...)
 			if rest := strings.Join(got[len(running):], " "); rest != c.want || !errors.Is(err, c.err) {
-				t.Errorf("%s, %v", rest, err)
+				t.Errorf("after the calls came %s, %v, want %s, %v", rest, err, c.want, c.err)
 			}
 		})
 	}
 }
 
-func TestQuestionsAndAnswersKeepTheirOrder(t *testing.T) {
+func TestWriterKeepsTheOrderOfQuestionsAndAnswers(t *testing.T) {
 	for name, after := range map[string][]event.Body{
 		"an answer without a question":       {agreed},
 		"a second answer":                    {approve, agreed, agreed},
@@ -61,22 +61,22 @@ func TestQuestionsAndAnswersKeepTheirOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bodies := append(append([]event.Body{}, running...), after...)
-			got, err := types(t, bodies...)
+			got, err := appendTypes(t, bodies...)
 			var order *event.OrderError
 			if !errors.As(err, &order) || len(got) != len(bodies)-1 {
-				t.Errorf("got %v, %v", got, err)
+				t.Errorf("events are %v, %v, want all but the last one and an OrderError", got, err)
 			}
 		})
 	}
 }
 
-func TestTheRecordOfAnInterruptIsWhatTheEventAsks(t *testing.T) {
+func TestInterruptBodyIsTheEventThatAsks(t *testing.T) {
 	a := event.Interrupt{ID: "i", Kind: event.KindApproval, Call: call, Message: "m", Args: []byte(`{}`), ToolVersion: "v", ExpiresAt: 2}
 	if b, ok := a.Body().(event.ApprovalRequired); !ok || b.InterruptID != "i" || b.Call != call || b.Message != "m" || string(b.Args) != "{}" || b.ToolVersion != "v" || b.ExpiresAt != 2 {
-		t.Errorf("%+v", b)
+		t.Errorf("Body of an approval = %+v, want the fields of %+v", b, a)
 	}
 	e := event.Interrupt{ID: "i", Kind: event.KindElicitation, Call: call, Mode: "form", Schema: []byte(`{}`), URL: "u", ExpiresAt: 2}
 	if b, ok := e.Body().(event.Elicitation); !ok || b.InterruptID != "i" || b.Mode != "form" || string(b.Schema) != "{}" || b.URL != "u" {
-		t.Errorf("%+v", b)
+		t.Errorf("Body of an elicitation = %+v, want the fields of %+v", b, e)
 	}
 }

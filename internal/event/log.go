@@ -31,6 +31,12 @@ var (
 	ErrTooLarge = errors.New("the result is too large to be kept")
 )
 
+// Bounds of a log whose options leave them out.
+const (
+	DefaultRetention = time.Hour
+	DefaultMaxBytes  = 256 << 20
+)
+
 // MaxResult bounds one result that a log keeps, in bytes. It leaves room for an answer
 // of the most that an MCP server may send and what tells whose it is.
 const MaxResult = 4<<20 + 64<<10

@@ -7,15 +7,17 @@ import (
 	"testing"
 
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 var call = event.Call{CallID: "c1", Tool: "t", Server: "s"}
 
-// types appends bodies through a Writer and returns what the log has then.
-func types(t *testing.T, bodies ...event.Body) ([]string, error) {
+// appendTypes appends bodies to a new run through a Writer, up to the first error, and
+// returns the types of the run's events and that error.
+func appendTypes(t *testing.T, bodies ...event.Body) ([]string, error) {
 	t.Helper()
-	log := event.NewMemory(event.MemoryOptions{})
-	newRun(t, log, "run_a")
+	log := memory.New(memory.Options{})
+	createRun(t, log)
 	w := event.NewWriter(log, "run_a")
 	var err error
 	for _, b := range bodies {
@@ -34,7 +36,15 @@ func types(t *testing.T, bodies ...event.Body) ([]string, error) {
 	return got, err
 }
 
-func TestATerminalEventClosesWhateverIsOpen(t *testing.T) {
+// createRun creates run_a.
+func createRun(t *testing.T, log event.Log) {
+	t.Helper()
+	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWriterClosesWhatIsOpenBeforeTheTerminalEvent(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		bodies []event.Body
@@ -51,30 +61,30 @@ func TestATerminalEventClosesWhateverIsOpen(t *testing.T) {
 		{"nothing", []event.Body{event.Start{}, event.FinalAnswer{}}, "start final_answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := types(t, c.bodies...)
+			got, err := appendTypes(t, c.bodies...)
 			if err != nil || strings.Join(got, " ") != c.want {
-				t.Errorf("got %v, %v, want %s", got, err, c.want)
+				t.Errorf("events are %v, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 }
 
-// A reader that knows no step_reset still sees every part and every call end.
-func TestAResetClosesWhatItsStepHasOpen(t *testing.T) {
+// A reader that does not know step_reset still sees the end of every part and every call.
+func TestWriterClosesWhatIsOpenBeforeStepReset(t *testing.T) {
 	another := event.Call{CallID: "c2"}
-	got, err := types(t, event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call},
+	got, err := appendTypes(t, event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call},
 		event.ToolCallStart{Call: another}, event.ToolCallArgs{Call: another, Delta: "{"}, event.StepReset{Step: 1},
 		event.TextStart{PartID: "q"}, event.TextEnd{PartID: "q"}, event.StepEnd{Step: 1}, event.FinalAnswer{})
 	want := "start step_start text_start tool_call_start tool_call tool_call_start tool_call_args text_end tool_error tool_call tool_error step_reset " +
 		"text_start text_end step_end final_answer"
 	if err != nil || strings.Join(got, " ") != want {
-		t.Errorf("got  %v, %v\nwant %s", got, err, want)
+		t.Errorf("events are\n%v, %v, want\n%s", got, err, want)
 	}
 }
 
-func TestASealedWriterAppendsNothing(t *testing.T) {
-	log := event.NewMemory(event.MemoryOptions{})
-	newRun(t, log, "run_a")
+func TestWriterAppendsNothingOnceSealed(t *testing.T) {
+	log := memory.New(memory.Options{})
+	createRun(t, log)
 	w := event.NewWriter(log, "run_a")
 	if err := w.Append(t.Context(), event.Start{}); err != nil {
 		t.Fatal(err)
@@ -82,17 +92,17 @@ func TestASealedWriterAppendsNothing(t *testing.T) {
 	w.Seal()
 	for _, b := range []event.Body{event.StepStart{Step: 1}, event.RunError{}} {
 		if err := w.Append(t.Context(), b); !errors.Is(err, event.ErrFenced) {
-			t.Errorf("%s: %v", b.Type(), err)
+			t.Errorf("Append(%s) = %v, want %v", b.Type(), err, event.ErrFenced)
 		}
 	}
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 1 {
-		t.Errorf("%+v, %v", r.Last, err)
+		t.Errorf("last event is %d, %v, want 1", r.Last.Seq, err)
 	}
 }
 
-func TestWhatWouldBreakTheOrderIsRefused(t *testing.T) {
+func TestWriterRefusesWhatWouldBreakTheOrder(t *testing.T) {
 	start, step := event.Start{}, event.StepStart{Step: 1}
-	begun, said := event.ToolCallStart{Call: call}, event.ToolCall{Call: call}
+	started, complete := event.ToolCallStart{Call: call}, event.ToolCall{Call: call}
 	for _, c := range []struct {
 		name   string
 		bodies []event.Body
@@ -108,43 +118,51 @@ func TestWhatWouldBreakTheOrderIsRefused(t *testing.T) {
 		{"a delta of no part", []event.Body{start, step, event.TextDelta{PartID: "p"}}},
 		{"a delta of another part", []event.Body{start, step, event.TextStart{PartID: "p"}, event.TextDelta{PartID: "q"}}},
 		{"reasoning closed as text", []event.Body{start, step, event.ReasoningStart{PartID: "p"}, event.TextEnd{PartID: "p"}}},
-		{"a call that never started", []event.Body{start, said}},
-		{"a call started twice", []event.Body{start, begun, begun}},
-		{"a call said twice", []event.Body{start, begun, said, said}},
-		{"arguments after the call", []event.Body{start, begun, said, event.ToolCallArgs{Call: call}}},
-		{"progress before the call", []event.Body{start, begun, event.ToolProgress{Call: call}}},
-		{"a result before the call", []event.Body{start, begun, event.ToolResult{Call: call}}},
-		{"two results", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolError{Call: call}}},
-		{"progress after the result", []event.Body{start, begun, said, event.ToolResult{Call: call}, event.ToolProgress{Call: call}}},
+		{"a call that never started", []event.Body{start, complete}},
+		{"a call started twice", []event.Body{start, started, started}},
+		{"a call completed twice", []event.Body{start, started, complete, complete}},
+		{"arguments after the call", []event.Body{start, started, complete, event.ToolCallArgs{Call: call}}},
+		{"progress before the call", []event.Body{start, started, event.ToolProgress{Call: call}}},
+		{"a result before the call", []event.Body{start, started, event.ToolResult{Call: call}}},
+		{"two results", []event.Body{start, started, complete, event.ToolResult{Call: call}, event.ToolError{Call: call}}},
+		{"progress after the result", []event.Body{start, started, complete, event.ToolResult{Call: call}, event.ToolProgress{Call: call}}},
 		{"the reset of another step", []event.Body{start, step, event.TextStart{PartID: "p"}, event.StepReset{Step: 2}}},
-		{"a call id used again", []event.Body{start, begun, said, event.ToolResult{Call: call}, begun}},
+		{"a call id used again", []event.Body{start, started, complete, event.ToolResult{Call: call}, started}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := types(t, c.bodies...)
+			got, err := appendTypes(t, c.bodies...)
 			var order *event.OrderError
 			if !errors.As(err, &order) || len(got) != len(c.bodies)-1 {
-				t.Errorf("got %v, %v", got, err)
+				t.Errorf("events are %v, %v, want all but the last one and an OrderError", got, err)
 			}
 		})
 	}
 }
 
-func TestARunEndsOnce(t *testing.T) {
+func TestWriterAppendsOneTerminalEvent(t *testing.T) {
 	for _, after := range []event.Body{event.FinalAnswer{}, event.RunError{}, event.Cancelled{}, event.Budget{}} {
-		if _, err := types(t, event.Start{}, event.FinalAnswer{}, after); !errors.Is(err, event.ErrEnded) {
-			t.Errorf("%s after the end: %v", after.Type(), err)
+		if _, err := appendTypes(t, event.Start{}, event.FinalAnswer{}, after); !errors.Is(err, event.ErrEnded) {
+			t.Errorf("Append(%s) after the terminal event = %v, want %v", after.Type(), err, event.ErrEnded)
 		}
 	}
 }
 
-func TestNoEventHasANameThatBrowsersUse(t *testing.T) {
+func TestTypesAvoidTheNamesOfEventSource(t *testing.T) {
 	all := event.Types()
 	for _, name := range []event.Type{"error", "open", "message"} {
 		if slices.Contains(all, name) {
-			t.Errorf("%s is an event", name)
+			t.Errorf("Types has %q, which browsers use themselves", name)
 		}
 	}
 	if len(all) != 28 {
-		t.Errorf("%d types", len(all))
+		t.Errorf("Types has %d types, want 28", len(all))
+	}
+}
+
+// Arguments that are not JSON must be refused, and not be made into JSON.
+func TestWriterRefusesArgumentsThatAreNotJSON(t *testing.T) {
+	got, err := appendTypes(t, event.Start{}, event.ToolCallStart{Call: call}, event.ToolCall{Call: call, Args: []byte(`{"a":`)})
+	if err == nil || len(got) != 2 {
+		t.Errorf("events are %v, %v, want the first two and an error", got, err)
 	}
 }

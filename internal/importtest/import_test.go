@@ -35,7 +35,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
 	"answerd/internal/agent/search":    {},
 	"answerd/internal/agent/admission": {},
-	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
 	"answerd/internal/api/clients":     {},
 	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
@@ -49,11 +49,12 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/importtest":      {},
 	"answerd/internal/faults":          {},
 	"answerd/internal/supply":          {},
-	"answerd/internal/api/scenario":    {ours: []string{"event"}},
+	"answerd/internal/api/scenario":    {ours: []string{"event", "event/memory"}},
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/memory":    {ours: []string{"event"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "llm", "mcp", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

@@ -25,6 +25,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
@@ -170,7 +171,7 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), config
 	t.Cleanup(model.Close)
 	o := agent.Options{
 		Model: model,
-		Tools: tools, Log: event.NewMemory(event.MemoryOptions{}),
+		Tools: tools, Log: memory.New(memory.Options{}),
 		DefaultModel: "scripted", Grace: time.Hour,
 	}
 	if set != nil {

@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -62,7 +63,7 @@ func load(t *testing.T, dir string) Scenario {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := event.NewMemory(event.MemoryOptions{})
+	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: RunID, ThreadID: ThreadID}); err != nil {
 		t.Fatal(err)
 	}

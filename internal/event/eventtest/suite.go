@@ -1,7 +1,7 @@
 // Package eventtest is what every event.Log must pass.
 //
 //	func TestMemory(t *testing.T) {
-//		eventtest.Run(t, func(t *testing.T) event.Log { return event.NewMemory(event.MemoryOptions{}) })
+//		eventtest.Run(t, func(t *testing.T) event.Log { return memory.New(memory.Options{}) })
 //	}
 package eventtest
 

@@ -7,6 +7,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream"
+	"answerd/internal/event/memory"
 )
 
 // places are where a log can be; a benchmark compares them in one run.
@@ -25,7 +26,7 @@ func inEach(b *testing.B, bench func(b *testing.B, log event.Log, again func() e
 		b.Run(p.name, func(b *testing.B) {
 			b.ReportAllocs()
 			if p.url == nil {
-				log := event.NewMemory(event.MemoryOptions{})
+				log := memory.New(memory.Options{})
 				bench(b, log, func() event.Log { return log })
 				return
 			}

@@ -7,23 +7,23 @@ import (
 	"testing"
 )
 
-// sameJSON compares how b is written by hand with what encoding/json makes of it.
-func sameJSON(t *testing.T, b Body) {
+// checkSameJSON compares the JSON that b appends itself with the JSON of encoding/json.
+func checkSameJSON(t *testing.T, b Body) {
 	t.Helper()
 	fields, err := marshal(b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Appendf(nil, `{"type":"%s","run_id":"run_a","seq":1,"ts":2,%s`, b.Type(), fields[1:])
-	for escape, r := range map[string]string{`\u2028`: "\u2028", `\ufffd`: "\ufffd"} { // which need none
+	for escape, r := range map[string]string{`\u2028`: "\u2028", `\ufffd`: "\ufffd"} { // valid in JSON as they are
 		want = bytes.ReplaceAll(want, []byte(escape), []byte(r))
 	}
-	if got := encoded(t, b); !bytes.Equal(got, want) {
-		t.Errorf("got  %s\nwant %s", got, want)
+	if got := encodeBody(t, b); !bytes.Equal(got, want) {
+		t.Errorf("Encode of %s\ngot  %s\nwant %s", b.Type(), got, want)
 	}
 }
 
-func encoded(t *testing.T, b Body) []byte {
+func encodeBody(t *testing.T, b Body) []byte {
 	t.Helper()
 	e, err := Encode("run_a", 1, 2, b)
 	if err != nil {
@@ -32,8 +32,8 @@ func encoded(t *testing.T, b Body) []byte {
 	return e.JSON
 }
 
-// A field that is added to a body and forgotten by hand shows here.
-func TestBodiesWrittenByHandAreAsEncodingJSONWritesThem(t *testing.T) {
+// This finds a field that was added to a body and forgotten in its appendFields.
+func TestAppendFieldsWritesTheJSONOfEncodingJSON(t *testing.T) {
 	raw := []json.RawMessage{json.RawMessage(`{"a":[1,"<&>"]}`), json.RawMessage(`0`)}
 	call := Call{"c", "t<>\"", "s"}
 	full := []Body{
@@ -46,21 +46,10 @@ func TestBodiesWrittenByHandAreAsEncodingJSONWritesThem(t *testing.T) {
 		FinalAnswer{}, FinalAnswer{Metadata: Metadata{ToolNames: []string{}, ToolParams: []json.RawMessage{}, ToolResults: []json.RawMessage{nil}}},
 		ToolResult{Payload: json.RawMessage("{\r\n \"a\" : [ ]\n}")},
 	) {
-		sameJSON(t, b)
+		checkSameJSON(t, b)
 	}
-	broken := encoded(t, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")})
+	broken := encodeBody(t, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")})
 	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
-		t.Errorf("%s", broken)
-	}
-}
-
-// What the model wrote as arguments is refused where it is no JSON, and not made into some.
-func TestArgumentsThatAreNoJSONAreNoEvent(t *testing.T) {
-	m := NewMemory(MemoryOptions{})
-	if err := m.Create(t.Context(), Run{ID: "run_a"}); err != nil {
-		t.Fatal(err)
-	}
-	if seq, err := m.Append(t.Context(), "run_a", ToolCall{Args: json.RawMessage(`{"a":`)}); err == nil {
-		t.Errorf("it is event %d", seq)
+		t.Errorf("Encode of a payload that is not JSON = %q, want JSON of one line", broken)
 	}
 }

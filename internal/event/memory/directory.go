@@ -1,0 +1,80 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+
+	"answerd/internal/event"
+)
+
+// Runs implements event.Directory. The position of a run is its number in the order of
+// creation.
+func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
+	before := int64(1) << 62
+	if f.Before != "" {
+		n, err := strconv.ParseInt(f.Before, 36, 64)
+		if err != nil || n < 1 {
+			return event.RunPage{}, event.ErrInvalidPosition
+		}
+		before = n
+	}
+	var found []*run
+	for _, v := range l.runs.Range {
+		if r := v.(*run); r.number < before && r.record.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.record.ThreadID) {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, func(a, b *run) int { return cmp.Compare(b.number, a.number) })
+	var page event.RunPage
+	var last int64
+	for _, r := range found {
+		snapshot, kept := l.snapshot(r)
+		if !kept || f.Status != "" && snapshot.Status() != f.Status {
+			continue
+		}
+		if len(page.Runs) == f.PageSize() {
+			page.Next = strconv.FormatInt(last, 36)
+			break
+		}
+		page.Runs, last = append(page.Runs, snapshot), r.number
+	}
+	return page, nil
+}
+
+// snapshot returns what is known of r, and whether r is kept.
+func (l *Log) snapshot(r *run) (event.Run, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.snapshotLocked(), !l.expiredLocked(r)
+}
+
+// RunByKey implements event.Directory.
+func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.Run, error) {
+	l.mu.RLock()
+	r := l.keys[ownedKey{owner, key}]
+	l.mu.RUnlock()
+	if r == nil {
+		return event.Run{}, event.ErrNotFound
+	}
+	snapshot, kept := l.snapshot(r)
+	if !kept {
+		return event.Run{}, event.ErrNotFound
+	}
+	return snapshot, nil
+}
+
+// Delete implements event.Directory.
+func (l *Log) Delete(_ context.Context, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r, ok := l.runs.Load(id); ok {
+		l.dropLocked(r.(*run))
+		return nil
+	}
+	if _, dropped := l.tombstones.owner(id); dropped {
+		return nil
+	}
+	return event.ErrNotFound
+}

@@ -1,0 +1,78 @@
+package memory
+
+import (
+	"context"
+
+	"answerd/internal/event"
+)
+
+// inbox has the inputs of one run. The position of an input is its index plus 1.
+type inbox struct {
+	inputs []event.Input
+	more   chan struct{} // closed at the next input; nil while nobody waits
+}
+
+// AddInput implements event.Inbox.
+func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error {
+	if !event.ValidID(inputID) {
+		return event.ErrNotFound
+	}
+	if len(data) > event.MaxResult {
+		return event.ErrTooLarge
+	}
+	r, err := l.findRun(id)
+	if err != nil {
+		return err
+	}
+	size := int64(len(data)) + entryOverhead
+	job, err := l.addInput(r, inputID, data, size)
+	if err != nil {
+		return err
+	}
+	l.addBytes(r, size, false)
+	if job != nil {
+		job.wake()
+	}
+	return nil
+}
+
+// addInput adds an input to r and returns the job that it may wake, nil if there is none.
+func (l *Log) addInput(r *run, inputID string, data []byte, size int64) (*job, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case l.expiredLocked(r):
+		return nil, event.ErrGone
+	case !r.ended.IsZero():
+		return nil, event.ErrEnded
+	}
+	for _, earlier := range r.inbox.inputs {
+		if earlier.ID == inputID {
+			return nil, event.ErrDuplicateInput
+		}
+	}
+	r.inbox.inputs = append(r.inbox.inputs, event.Input{ID: inputID, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
+	r.bytes += size
+	wakeWaiters(&r.inbox.more)
+	return r.job, nil
+}
+
+// Inputs implements event.Inbox.
+func (l *Log) Inputs(_ context.Context, id string, after int64) (event.InputPage, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		return event.InputPage{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := int64(len(r.inbox.inputs))
+	switch {
+	case l.expiredLocked(r):
+		return event.InputPage{}, event.ErrGone
+	case after < 0:
+		return event.InputPage{}, event.ErrInvalidPosition
+	case after < n:
+		return event.InputPage{Inputs: r.inbox.inputs[after:n:n]}, nil
+	}
+	return event.InputPage{More: waitChannel(&r.inbox.more)}, nil
+}

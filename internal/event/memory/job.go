@@ -1,0 +1,172 @@
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// jobQueue has the jobs that wait for a Claim, in the order in which they were released or
+// woken.
+type jobQueue struct {
+	mu   sync.Mutex // guards the fields below; taken after a run's own mutex
+	jobs []*job
+	more chan struct{} // closed when a job is added; nil while nobody waits
+}
+
+// job is an event.Job. It is in one of three states: claimed by this process, parked, or in
+// the queue. This process is the only one, so a job that is claimed is never lost.
+type job struct {
+	log     *Log
+	run     *run
+	request []byte
+
+	// The run's mutex guards the fields below.
+	claimed bool
+	parked  bool
+	timer   *time.Timer // wakes the parked run; nil if only an input can
+	attempt int
+}
+
+// CreateJob implements event.Jobs.
+func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job, error) {
+	if len(request) > event.MaxResult {
+		return nil, event.ErrTooLarge
+	}
+	r, err := l.findRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case l.expiredLocked(r):
+		return nil, event.ErrGone
+	case !r.ended.IsZero():
+		return nil, event.ErrEnded
+	case r.job != nil:
+		return nil, event.ErrFenced
+	}
+	r.job = &job{log: l, run: r, request: request, claimed: true, attempt: 1}
+	return r.job, nil
+}
+
+// Claim implements event.Jobs.
+func (l *Log) Claim(ctx context.Context) (event.Job, error) {
+	for {
+		j, more := l.queue.removeFirst()
+		if j != nil {
+			if j.claim() {
+				return j, nil
+			}
+			continue // the run was deleted meanwhile
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// removeFirst returns the first job of the queue, or a channel that is closed when there is
+// one.
+func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.jobs) == 0 {
+		return nil, waitChannel(&q.more)
+	}
+	j := q.jobs[0]
+	q.jobs = q.jobs[1:]
+	return j, nil
+}
+
+func (q *jobQueue) add(j *job) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.jobs = append(q.jobs, j)
+	wakeWaiters(&q.more)
+}
+
+// claim gives the job to this process, unless the run is over.
+func (j *job) claim() bool {
+	j.run.mu.Lock()
+	defer j.run.mu.Unlock()
+	if j.run.dropped || !j.run.ended.IsZero() {
+		return false
+	}
+	j.claimed, j.attempt = true, j.attempt+1
+	return true
+}
+
+// Run implements event.Job.
+func (j *job) Run() string { return j.run.record.ID }
+
+// Request implements event.Job.
+func (j *job) Request() []byte { return j.request }
+
+// Attempt implements event.Job.
+func (j *job) Attempt() int {
+	j.run.mu.Lock()
+	defer j.run.mu.Unlock()
+	return j.attempt
+}
+
+// Lost implements event.Job: no other process could take the run.
+func (j *job) Lost() <-chan struct{} { return nil }
+
+// Done implements event.Job.
+func (j *job) Done(context.Context) error {
+	j.run.mu.Lock()
+	defer j.run.mu.Unlock()
+	j.run.job = nil
+	return nil
+}
+
+// Release implements event.Job.
+func (j *job) Release(context.Context) error {
+	j.run.mu.Lock()
+	j.claimed = false
+	j.run.mu.Unlock()
+	j.log.queue.add(j)
+	return nil
+}
+
+// Park implements event.Job. If an input after seen has come already, the job goes into the
+// queue instead.
+func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
+	j.run.mu.Lock()
+	j.claimed = false
+	j.parked = int64(len(j.run.inbox.inputs)) <= seen && !j.run.dropped
+	if j.parked && !until.IsZero() {
+		j.timer = time.AfterFunc(time.Until(until), j.wake)
+	}
+	parked := j.parked
+	j.run.mu.Unlock()
+	if !parked {
+		j.log.queue.add(j)
+	}
+	return nil
+}
+
+// wake moves a parked job into the queue.
+func (j *job) wake() {
+	j.run.mu.Lock()
+	wasParked := j.parked
+	j.parked = false
+	j.stopTimerLocked()
+	j.run.mu.Unlock()
+	if wasParked {
+		j.log.queue.add(j)
+	}
+}
+
+func (j *job) stopTimerLocked() {
+	if j.timer != nil {
+		j.timer.Stop()
+		j.timer = nil
+	}
+}

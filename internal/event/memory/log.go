@@ -1,0 +1,214 @@
+// Package memory is the event log that lives in the memory of one process and ends with it.
+// It implements event.Log and serves wherever EVENTS_URL is unset.
+//
+//	log := memory.New(memory.Options{Retention: time.Hour, MaxBytes: 256 << 20})
+//	id := log.NewID()
+//	if err := log.Create(ctx, event.Run{ID: id, Owner: owner}); err != nil {
+//		return err
+//	}
+//	seq, err := log.Append(ctx, id, event.Start{Question: "?"})
+//	page, err := log.After(ctx, id, 0)
+//	for _, e := range page.Events {
+//		send(e.AppendJSON(nil))
+//	}
+//
+// Every method may be called concurrently, returns at once and starts no goroutine. An event
+// is readable as soon as Append returns. Pages share their events with the log; when the log
+// drops an event, a page that has it stays valid.
+//
+// The log keeps a run for Retention after its terminal event, and drops the runs that ended
+// first when all runs together exceed MaxBytes. Of a run that was dropped it keeps the owner
+// (a tombstone), so that the owner reads ErrGone and everyone else reads ErrNotFound.
+package memory
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/event"
+)
+
+const (
+	// entryOverhead is the estimated cost in bytes of an event, input, note or result
+	// besides its own text.
+	entryOverhead = 128
+	// runOverhead is the estimated cost in bytes of a run besides its entries.
+	runOverhead = 1 << 10
+	// maxPageEvents bounds the events of a page, so that the reader of a long run does
+	// other things in between.
+	maxPageEvents = 64
+)
+
+// A run id is idPrefix and idLength characters of five random bits each. The last
+// instanceIDLength of them are the same in all ids of one log.
+const (
+	idPrefix         = "run_"
+	idLength         = 26
+	instanceIDLength = 6
+)
+
+// Options bounds a Log. The zero value has the defaults.
+type Options struct {
+	// Retention is how long a run is kept after its last event; 0 means
+	// event.DefaultRetention.
+	Retention time.Duration
+	// MaxBytes bounds the events, inputs, notes and results of all runs together; 0 means
+	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which
+	// they ended. If none has ended, the run that appends loses its oldest results and
+	// then its oldest events.
+	MaxBytes int64
+}
+
+// Log is an event.Log in the memory of this process.
+type Log struct {
+	instanceID string
+	retention  time.Duration
+	maxBytes   int64
+	bytes      atomic.Int64 // of all runs
+
+	// runs has a *run for every id that was not dropped. Each append and each read looks
+	// here. A sync.Map needs no lock for that; with a lock, even a shared one, all cores
+	// would contend for its cache line.
+	runs sync.Map
+
+	mu          sync.RWMutex // guards the fields below and additions to runs; taken before a run's own mutex
+	ended       []*run       // in the order in which they ended
+	tombstones  tombstones   // of the runs that were dropped
+	keys        map[ownedKey]*run
+	created     int64 // runs, ever
+	lastDropped time.Time
+
+	queue jobQueue
+}
+
+var _ event.Log = (*Log)(nil)
+
+// ownedKey is an idempotency key of one owner.
+type ownedKey struct {
+	owner event.Owner
+	key   string
+}
+
+// New returns an empty log.
+func New(o Options) *Log {
+	if o.Retention <= 0 {
+		o.Retention = event.DefaultRetention
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = event.DefaultMaxBytes
+	}
+	return &Log{
+		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
+		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run),
+	}
+}
+
+// NewID implements event.Log.
+func (l *Log) NewID() string {
+	return idPrefix + strings.ToLower(rand.Text()[:idLength-instanceIDLength]) + l.instanceID
+}
+
+// isForeignID reports whether id has the form of a run id that another process made.
+func (l *Log) isForeignID(id string) bool {
+	random, ok := strings.CutPrefix(id, idPrefix)
+	return ok && event.ValidID(id) && len(random) == idLength && random == strings.ToLower(random) && !strings.HasSuffix(random, l.instanceID)
+}
+
+// Create implements event.Log. It also drops the runs whose retention has passed: a log to
+// which no run is added does not need their memory.
+func (l *Log) Create(_ context.Context, record event.Run) error {
+	if !event.ValidID(record.ID) {
+		return event.ErrNotFound
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.dropExpiredLocked(now)
+	if _, ok := l.runs.Load(record.ID); ok {
+		return event.ErrExists
+	}
+	if _, ok := l.tombstones.owner(record.ID); ok {
+		return event.ErrExists
+	}
+	record.Last = event.Event{}
+	added := &run{number: l.created + 1, began: now, record: record, bytes: int64(len(record.Request)) + runOverhead}
+	if key := (ownedKey{record.Owner, record.Key}); record.Key != "" {
+		if other := l.keys[key]; other != nil {
+			return &event.KeyError{Run: other.record.ID, Same: other.record.Fingerprint == record.Fingerprint}
+		}
+		l.keys[key] = added
+	}
+	l.created++
+	l.runs.Store(record.ID, added)
+	l.bytes.Add(added.bytes)
+	return nil
+}
+
+// findRun returns the run of an id, or the error that says why there is none.
+func (l *Log) findRun(id string) (*run, error) {
+	if r, ok := l.runs.Load(id); ok {
+		return r.(*run), nil
+	}
+	if _, dropped := l.ownerOfDropped(id); dropped {
+		return nil, event.ErrGone
+	}
+	if l.isForeignID(id) {
+		return nil, event.ErrLost
+	}
+	return nil, event.ErrNotFound
+}
+
+// Append implements event.Log.
+func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		return 0, err
+	}
+	e, err := r.append(b)
+	if err != nil {
+		return 0, err
+	}
+	l.addBytes(r, eventSize(e), e.Terminal())
+	return e.Seq, nil
+}
+
+// After implements event.Log.
+func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		return event.Page{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.expiredLocked(r) {
+		return event.Page{}, event.ErrGone
+	}
+	return r.pageLocked(seq)
+}
+
+// Run implements event.Log.
+func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		if owner, dropped := l.ownerOfDropped(id); dropped {
+			return event.Run{ID: id, Owner: owner}, event.ErrGone
+		}
+		return event.Run{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.expiredLocked(r) {
+		return event.Run{ID: id, Owner: r.record.Owner}, event.ErrGone
+	}
+	return r.snapshotLocked(), nil
+}
+
+// Ready implements event.Log.
+func (l *Log) Ready(context.Context) error { return nil }
+
+// HasRemoteReader implements event.Log: no other process can read this log.
+func (l *Log) HasRemoteReader(context.Context, string) bool { return false }

@@ -1,0 +1,318 @@
+package memory_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
+	"answerd/internal/event/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLog(t *testing.T) {
+	eventtest.Run(t, func(*testing.T) event.Log { return memory.New(memory.Options{}) })
+}
+
+func TestLogAnswersAsItsModel(t *testing.T) {
+	eventtest.Model(t, memory.New(memory.Options{}), nil)
+}
+
+func createRun(t *testing.T, log event.Log, id string, bodies ...event.Body) {
+	t.Helper()
+	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bodies {
+		if _, err := log.Append(t.Context(), id, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRunIsGoneAfterItsRetentionAndKeepsItsOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{Retention: time.Minute})
+		createRun(t, log, "run_a", event.Start{}, event.FinalAnswer{})
+		createRun(t, log, "run_live", event.Start{})
+		<-time.After(time.Minute - time.Nanosecond)
+		if _, err := log.After(t.Context(), "run_a", 0); err != nil {
+			t.Fatalf("After a nanosecond before the retention has passed: %v", err)
+		}
+		<-time.After(time.Nanosecond)
+		if _, err := log.After(t.Context(), "run_a", 0); !errors.Is(err, event.ErrGone) {
+			t.Fatalf("After when the retention has passed = %v, want %v", err, event.ErrGone)
+		}
+		createRun(t, log, "run_b", event.Start{}) // drops what has expired
+		r, err := log.Run(t.Context(), "run_a")
+		if !errors.Is(err, event.ErrGone) || r.Owner.Subject != "ada" {
+			t.Fatalf("Run = owner %q, %v, want owner ada, %v", r.Owner.Subject, err, event.ErrGone)
+		}
+		if _, err := log.After(t.Context(), "run_live", 0); err != nil {
+			t.Fatalf("After of a run that has not ended: %v", err)
+		}
+	})
+}
+
+func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
+	log := memory.New(memory.Options{MaxBytes: 64 << 10})
+	filler := event.Start{Question: strings.Repeat("x", 10<<10)}
+	for i := range 10 {
+		createRun(t, log, fmt.Sprintf("run_%d", i), filler, event.FinalAnswer{})
+	}
+	if _, err := log.After(t.Context(), "run_0", 0); !errors.Is(err, event.ErrGone) {
+		t.Fatalf("After of the run that ended first = %v, want %v", err, event.ErrGone)
+	}
+	if page, err := log.After(t.Context(), "run_9", 0); err != nil || len(page.Events) != 2 {
+		t.Fatalf("After of the run that ended last = %d events, %v, want 2", len(page.Events), err)
+	}
+}
+
+func TestMaxBytesDropsTheFirstEventsOfTheOnlyRun(t *testing.T) {
+	log := memory.New(memory.Options{MaxBytes: 64 << 10})
+	createRun(t, log, "run_a", event.Start{})
+	for range 100 {
+		if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 2<<10)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := log.After(t.Context(), "run_a", 1); !errors.Is(err, event.ErrGone) {
+		t.Fatalf("After(1) = %v, want %v", err, event.ErrGone)
+	}
+	for seq := int64(95); seq < 101; {
+		page, err := log.After(t.Context(), "run_a", seq)
+		if err != nil || len(page.Events) == 0 || page.Events[0].Seq != seq+1 {
+			t.Fatalf("After(%d) = %d events, %v, want events from %d on", seq, len(page.Events), err, seq+1)
+		}
+		seq += int64(len(page.Events))
+	}
+}
+
+// A page that was read stays valid when the log drops its events.
+func TestAfterReadsTheSameFromEveryPosition(t *testing.T) {
+	for _, size := range []int{1, 31, 32, 33, 64, 100} {
+		log := memory.New(memory.Options{MaxBytes: int64(size) * 300})
+		createRun(t, log, "run_a", event.Start{})
+		first, err := log.After(t.Context(), "run_a", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 300 {
+			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprint("word ", n)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept := 0
+		for seq := range int64(301) {
+			for pos := seq; pos < 301; {
+				page, err := log.After(t.Context(), "run_a", pos)
+				if pos == seq && errors.Is(err, event.ErrGone) {
+					break
+				}
+				if err != nil || len(page.Events) == 0 || page.Ended || page.More != nil {
+					t.Fatalf("After(%d) = %+v, %v, want events and no end", pos, page, err)
+				}
+				for _, e := range page.Events {
+					if pos++; e.Seq != pos || e.Body == nil || !strings.Contains(string(e.AppendJSON(nil)), fmt.Sprintf(`"seq":%d,`, pos)) {
+						t.Fatalf("event %d is %+v", pos, e)
+					}
+				}
+				if page.HasNext != (pos < 301) {
+					t.Fatalf("page that ends at event %d: HasNext = %v, want %v", pos, page.HasNext, pos < 301)
+				}
+				kept++
+			}
+		}
+		if kept == 0 || first.Events[0].Seq != 1 {
+			t.Errorf("MaxBytes %d: %d pages were read, want some; the first page has event %d, want 1", size*300, kept, first.Events[0].Seq)
+		}
+	}
+}
+
+// A process that is short of memory gets it back from runs that have ended.
+func TestDropEndedRunsDropsAQuarterInTheOrderOfTheirEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{})
+		createRun(t, log, "run_live", event.Start{})
+		for i := range 8 {
+			createRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{})
+		}
+		for _, left := range []int{6, 4, 3, 2, 1, 0, 0} {
+			log.DropEndedRuns()
+			log.DropEndedRuns() // too soon: does nothing
+			for i := range 8 {
+				if _, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); errors.Is(err, event.ErrGone) != (i < 8-left) {
+					t.Errorf("After of run %d = %v, want the last %d runs kept", i, err, left)
+				}
+			}
+			<-time.After(2 * time.Second)
+		}
+		if _, err := log.After(t.Context(), "run_live", 0); err != nil {
+			t.Errorf("After of a run that has not ended: %v", err)
+		}
+	})
+}
+
+func TestResultIsGoneWithItsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{Retention: time.Minute})
+		createRun(t, log, "run_a", event.Start{})
+		saveResult(t, log, "run_a", "call_1", 10)
+		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		for _, when := range []string{"expired", "dropped"} {
+			if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrGone) {
+				t.Errorf("Result of a run that is %s = %v, want %v", when, err, event.ErrGone)
+			}
+			if err := log.SaveResult(t.Context(), "run_a", "call_1", nil); !errors.Is(err, event.ErrGone) {
+				t.Errorf("SaveResult of a run that is %s = %v, want %v", when, err, event.ErrGone)
+			}
+			createRun(t, log, "run_"+when, event.Start{})
+		}
+	})
+}
+
+func TestMaxBytesDropsResultsBeforeEvents(t *testing.T) {
+	log := memory.New(memory.Options{MaxBytes: 64 << 10})
+	createRun(t, log, "run_a", event.Start{})
+	for i := range 20 {
+		saveResult(t, log, "run_a", fmt.Sprintf("call_%d", i), 10<<10)
+	}
+	if _, err := log.Result(t.Context(), "run_a", "call_0"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("the oldest Result = %v, want %v", err, event.ErrGone)
+	}
+	if got, err := log.Result(t.Context(), "run_a", "call_19"); err != nil || len(got) != 10<<10 {
+		t.Errorf("the newest Result has %d bytes, %v, want %d", len(got), err, 10<<10)
+	}
+	if page, err := log.After(t.Context(), "run_a", 0); err != nil || len(page.Events) != 1 {
+		t.Errorf("After(0) = %d events, %v, want 1", len(page.Events), err)
+	}
+	saveResult(t, log, "run_a", "call_20", 1<<20)
+	if _, err := log.Result(t.Context(), "run_a", "call_20"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("Result that is larger than the log = %v, want %v", err, event.ErrGone)
+	}
+}
+
+func saveResult(t *testing.T, log event.Log, run, call string, size int) {
+	t.Helper()
+	if err := log.SaveResult(t.Context(), run, call, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A run whose retention has passed leaves nothing but its tombstone.
+func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
+	var before, during, after uint64
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{Retention: time.Minute})
+		before = heap()
+		for n := range 10_000 {
+			id := log.NewID()
+			owner := event.Owner{Issuer: "https://iam.example.com", Subject: fmt.Sprint("user ", n%100)}
+			r := event.Run{ID: id, ThreadID: "thr_" + id, TraceID: id, Owner: owner, Request: make([]byte, 100)}
+			if err := log.Create(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range []event.Body{event.Start{Question: "?"}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.TextDelta{PartID: "p", Delta: strings.Repeat("word ", 100)}, event.FinalAnswer{}} {
+				if _, err := log.Append(t.Context(), id, e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		during = heap()
+		<-time.After(time.Minute)
+		if err := log.Create(t.Context(), event.Run{ID: "run_last"}); err != nil {
+			t.Fatal(err)
+		}
+		after = heap()
+		runtime.KeepAlive(log)
+	})
+	left := int64(after) - int64(before)
+	t.Logf("heap: %d KiB before, %d KiB with 10,000 runs, %d KiB after: %d bytes a run", before>>10, during>>10, after>>10, left/10_000)
+	if left > 10_000*150 {
+		t.Errorf("%d bytes are left of each run, want at most 150", left/10_000)
+	}
+}
+
+func TestTombstonesAreBounded(t *testing.T) {
+	const kept = 16384
+	log := memory.New(memory.Options{})
+	for n := range 3 * kept {
+		id := fmt.Sprintf("run_%d", n)
+		createRun(t, log, id)
+		if err := log.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, want := range map[int]error{0: event.ErrNotFound, kept - 1: event.ErrNotFound, 2 * kept: event.ErrGone, 3*kept - 1: event.ErrGone} {
+		id := fmt.Sprintf("run_%d", n)
+		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, want) {
+			t.Errorf("After of run %d = %v, want %v", n, err, want)
+		}
+		if r, err := log.Run(t.Context(), id); !errors.Is(err, want) || errors.Is(err, event.ErrGone) && r.Owner.Subject != "ada" {
+			t.Errorf("Run of run %d = owner %q, %v, want owner ada, %v", n, r.Owner.Subject, err, want)
+		}
+	}
+}
+
+// The estimate of the bytes that a run takes is right for runs of few events and of many, of
+// few words and of many.
+func TestMaxBytesBoundsTheHeap(t *testing.T) {
+	const most = 8 << 20
+	for _, tc := range []struct{ events, words int }{{3, 1}, {65, 1}, {1000, 1}, {200, 20}, {5, 2000}} {
+		before := heap()
+		log := memory.New(memory.Options{MaxBytes: most})
+		for appended := 0; appended < 2*most; appended += tc.events * (100 + 5*tc.words) {
+			id := log.NewID()
+			createRun(t, log, id)
+			for range tc.events {
+				if _, err := log.Append(t.Context(), id, event.TextDelta{PartID: "text_1", Delta: strings.Repeat("word ", tc.words)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := log.Append(t.Context(), id, event.FinalAnswer{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := heap() - before; took > most+most/8 {
+			t.Errorf("runs of %d events of %d words take %d bytes, want at most %d", tc.events, tc.words, took, most)
+		}
+		runtime.KeepAlive(log)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// The log does not know the runs of an earlier process, but recognizes the form of their ids.
+func TestRunOfAnotherProcessIsLost(t *testing.T) {
+	earlier, log := memory.New(memory.Options{}), memory.New(memory.Options{})
+	for range 100 {
+		id, mine := earlier.NewID(), log.NewID()
+		if !event.ValidID(id) || id == earlier.NewID() || len(id) != len(mine) {
+			t.Fatalf("NewID = %q, want a valid id of %d characters that is not given twice", id, len(mine))
+		}
+		if _, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrLost) {
+			t.Errorf("Run(%q) = %v, want %v", id, err, event.ErrLost)
+		}
+		for _, other := range []string{mine, "run_none", id + "x", "RUN" + id[3:], "thr" + id[3:], ""} {
+			if _, err := log.Run(t.Context(), other); !errors.Is(err, event.ErrNotFound) {
+				t.Errorf("Run(%q) = %v, want %v", other, err, event.ErrNotFound)
+			}
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package memory
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unique"
+
+	"answerd/internal/event"
+)
+
+// dropInterval is the least time between two effective calls of DropEndedRuns: the garbage
+// collector needs some time before the memory that one freed can be measured.
+const dropInterval = 2 * time.Second
+
+// maxTombstones is how many of the runs dropped last are certainly known. At most twice as
+// many are, at some 100 bytes each.
+const maxTombstones = 16384
+
+// addBytes accounts for what was added to r, and drops runs where the log exceeds its
+// bound. Most calls do not take l.mu, which other runs need.
+func (l *Log) addBytes(r *run, size int64, ended bool) {
+	if l.bytes.Add(size) <= l.maxBytes && !ended {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ended {
+		l.ended = append(l.ended, r)
+	}
+	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
+		l.dropLocked(l.ended[0])
+	}
+	// Other runs may have appended since the loop found enough. As long as runs that have
+	// ended are left, their next append drops one, and r keeps its events.
+	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
+		// More than needed, because each trim copies the events that are left.
+		l.bytes.Add(-r.trim(excess + l.maxBytes/16))
+	}
+}
+
+// hasOtherEndedLocked reports whether the run that ended first is not r.
+func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
+
+// trim drops the oldest results of r, and then its oldest events, until want bytes are free
+// or only the newest event is left. It returns how many bytes it freed.
+func (r *run) trim(want int64) (freed int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if freed = r.results.dropOldest(want); freed >= want {
+		r.bytes -= freed
+		return freed
+	}
+	n := 0
+	for ; freed < want && n < len(r.events)-1; n++ {
+		freed += eventSize(r.events[n])
+	}
+	r.events = slices.Clone(r.events[n:]) // a subslice would keep the dropped events in memory
+	r.bytes -= freed
+	return freed
+}
+
+// DropEndedRuns drops a quarter of the runs that have ended, in the order in which they
+// ended; calls within two seconds of the last one do nothing. It is for a process that is
+// short of memory. Without it, ended runs would occupy that memory for the whole retention
+// while new runs are refused.
+func (l *Log) DropEndedRuns() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.lastDropped) < dropInterval {
+		return
+	}
+	l.lastDropped = now
+	for n := (len(l.ended) + 3) / 4; n > 0; n-- {
+		l.dropLocked(l.ended[0])
+	}
+}
+
+// dropExpiredLocked drops the runs whose retention has passed.
+func (l *Log) dropExpiredLocked(now time.Time) {
+	for len(l.ended) > 0 && now.Sub(l.ended[0].endTime()) >= l.retention {
+		l.dropLocked(l.ended[0])
+	}
+}
+
+// expiredLocked reports whether r was dropped, or will be at the next Create because its
+// retention has passed. r.mu is held.
+func (l *Log) expiredLocked(r *run) bool {
+	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= l.retention
+}
+
+// dropLocked removes a run and leaves its tombstone.
+func (l *Log) dropLocked(r *run) {
+	l.ended = removeRun(l.ended, r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dropped {
+		return // Delete came while the run ended; its key may belong to another run by now
+	}
+	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
+	l.bytes.Add(-r.bytes)
+	// A reader that has r already sees dropped at its next call, which the wake-up causes.
+	r.events, r.results, r.bytes, r.dropped = nil, results{}, 0, true
+	r.inbox.inputs, r.notes, r.record.Request = nil, nil, nil
+	if r.job != nil {
+		r.job.stopTimerLocked()
+	}
+	l.tombstones.add(r.record.ID, r.record.Owner)
+	l.runs.Delete(r.record.ID)
+	wakeWaiters(&r.more)
+	wakeWaiters(&r.inbox.more)
+}
+
+// removeRun returns runs without r, which is nearly always the first one.
+func removeRun(runs []*run, r *run) []*run {
+	if len(runs) > 0 && runs[0] == r {
+		runs[0] = nil
+		return runs[1:]
+	}
+	if i := slices.Index(runs, r); i >= 0 {
+		return slices.Delete(runs, i, i+1)
+	}
+	return runs
+}
+
+// ownerOfDropped returns the owner of a run that was dropped. l.mu is not held.
+func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.tombstones.owner(id)
+}
+
+// tombstones has the owners of dropped runs by id. Nothing else of a run is kept, because a
+// tombstone that refers to a run would keep most of its memory alive.
+//
+// There are two generations. When the newer one is full it replaces the older one, so the
+// order in which single tombstones came need not be stored.
+type tombstones struct {
+	newer, older map[string]unique.Handle[event.Owner]
+}
+
+func (t *tombstones) add(id string, owner event.Owner) {
+	if len(t.newer) >= maxTombstones {
+		t.older, t.newer = t.newer, nil
+	}
+	if t.newer == nil {
+		t.newer = make(map[string]unique.Handle[event.Owner])
+	}
+	// The id may be a substring of something larger, which a clone does not keep alive.
+	// unique clones the owner's strings, and stores an owner of many runs once.
+	t.newer[strings.Clone(id)] = unique.Make(owner)
+}
+
+func (t *tombstones) owner(id string) (event.Owner, bool) {
+	handle, ok := t.newer[id]
+	if !ok {
+		handle, ok = t.older[id]
+	}
+	if !ok {
+		return event.Owner{}, false
+	}
+	return handle.Value(), true
+}

@@ -1,0 +1,91 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// A log at its bound drops runs that have ended. As long as there are any, a run that goes on
+// keeps its first events, however many runs append at the same time.
+func TestRunKeepsItsFirstEventsWhileOthersHaveEnded(t *testing.T) {
+	log := New(Options{MaxBytes: 1 << 20})
+	appendRun := func(id string) error {
+		if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
+			return err
+		}
+		for i := range 60 {
+			var b event.Body = event.TextDelta{PartID: "p", Delta: "word "}
+			if i == 0 {
+				b = event.Start{}
+			}
+			if _, err := log.Append(t.Context(), id, b); err != nil {
+				return err
+			}
+		}
+		page, err := log.After(t.Context(), id, 0)
+		if err != nil {
+			return fmt.Errorf("After(%s, 0): %w", id, err)
+		}
+		if got := page.Events[0].Seq; got != 1 {
+			return fmt.Errorf("After(%s, 0) begins with event %d, want 1", id, got)
+		}
+		_, err = log.Append(t.Context(), id, event.FinalAnswer{})
+		return err
+	}
+	var writers sync.WaitGroup
+	for writer := range 8 {
+		writers.Go(func() {
+			for n := range 400 {
+				if err := appendRun(fmt.Sprintf("run_%d_%d", writer, n)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// Delete comes between a run's terminal event and addBytes. When the retention has passed,
+// the run must not be dropped once more, with a key that belongs to another run by then.
+func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := New(Options{Retention: time.Minute})
+		create := func(id, key string) {
+			t.Helper()
+			if err := log.Create(t.Context(), event.Run{ID: id, Key: key}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		create("run_a", "k")
+		deleted, err := log.findRun("run_a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := log.Delete(t.Context(), "run_a"); err != nil {
+			t.Fatal(err)
+		}
+		log.addBytes(deleted, 0, true) // as an Append that Delete overtook
+		create("run_b", "k")
+		<-time.After(time.Minute)
+		create("run_c", "") // drops what has expired
+		if got, err := log.RunByKey(t.Context(), event.Owner{}, "k"); err != nil || got.ID != "run_b" {
+			t.Errorf("RunByKey = %q, %v, want run_b", got.ID, err)
+		}
+		if _, err := log.Run(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) {
+			t.Errorf("Run of the deleted run = %v, want %v", err, event.ErrGone)
+		}
+		if got, want := log.bytes.Load(), int64(2*runOverhead); got != want {
+			t.Errorf("two runs without events count %d bytes, want %d", got, want)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package memory
+
+import (
+	"sync"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// run is one run of a Log.
+type run struct {
+	number int64 // in the order of creation, from 1
+	began  time.Time
+
+	mu      sync.Mutex    // guards the fields below
+	record  event.Run     // its Last is unset: the newest of events takes its place
+	events  []event.Event // without a gap, the newest one always; pages share parts of it
+	bytes   int64         // of events, results, notes and inputs
+	results results
+	inbox   inbox
+	notes   []event.Note
+	job     *job          // nil before CreateJob and after Done
+	ended   time.Time     // when the terminal event came; zero before
+	dropped bool          // only record is left
+	more    chan struct{} // closed at the next append; nil while nobody waits
+}
+
+// append adds an event with the next number.
+func (r *run) append(b event.Body) (e event.Event, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.checkWritableLocked(); err != nil {
+		return event.Event{}, err
+	}
+	// The monotonic clock keeps the times of a run in order when the system's clock is set
+	// back. It does not count the time that a machine was suspended.
+	now := r.began.Add(time.Since(r.began))
+	e = event.Event{RunID: r.record.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
+	if isDelta := event.DeltaSize(b) > 0; !isDelta { // readers encode a delta, see event.Event.AppendJSON
+		if e, err = event.Encode(e.RunID, e.Seq, e.Time, b); err != nil {
+			return event.Event{}, err
+		}
+	}
+	r.events = append(r.events, e)
+	if e.Terminal() {
+		r.ended = now
+	}
+	r.bytes += eventSize(e)
+	wakeWaiters(&r.more)
+	return e, nil
+}
+
+// eventSize returns about how many bytes e takes. The text of most events is there twice, as
+// JSON and in the body; that of a delta once.
+func eventSize(e event.Event) int64 {
+	if e.JSON == nil {
+		return int64(event.DeltaSize(e.Body)) + entryOverhead
+	}
+	return 2*int64(len(e.JSON)) + entryOverhead
+}
+
+// checkWritableLocked returns the error that an append gets, nil if it is allowed.
+func (r *run) checkWritableLocked() error {
+	switch {
+	case r.dropped:
+		return event.ErrGone
+	case !r.ended.IsZero():
+		return event.ErrEnded
+	case r.job != nil && !r.job.claimed:
+		return event.ErrFenced
+	}
+	return nil
+}
+
+// pageLocked returns the events after seq.
+func (r *run) pageLocked(seq int64) (event.Page, error) {
+	following := r.newestLocked().Seq - seq // kept or not
+	switch {
+	case seq < 0 || following < 0:
+		return event.Page{}, event.ErrInvalidPosition
+	case following > int64(len(r.events)):
+		return event.Page{}, event.ErrGone
+	}
+	events := r.events[len(r.events)-int(following):]
+	n := min(len(events), maxPageEvents)
+	hasNext := n < len(events)
+	p := event.Page{Events: events[:n:n], Ended: !r.ended.IsZero() && !hasNext, HasNext: hasNext}
+	if !p.Ended && n == 0 {
+		p.More = waitChannel(&r.more)
+	}
+	return p, nil
+}
+
+// snapshotLocked returns what is known of the run, its newest event included.
+func (r *run) snapshotLocked() event.Run {
+	record := r.record
+	record.Last = r.newestLocked()
+	return record
+}
+
+// newestLocked returns the newest event. Its number is 0 before there is one.
+func (r *run) newestLocked() (newest event.Event) {
+	if n := len(r.events); n > 0 {
+		newest = r.events[n-1]
+	}
+	return newest
+}
+
+// endTime returns when the terminal event came, zero before.
+func (r *run) endTime() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// waitChannel returns the channel that the next wakeWaiters closes.
+func waitChannel(more *chan struct{}) <-chan struct{} {
+	if *more == nil {
+		*more = make(chan struct{})
+	}
+	return *more
+}
+
+// wakeWaiters closes the channel that waitChannel returned.
+func wakeWaiters(more *chan struct{}) {
+	if *more != nil {
+		close(*more)
+		*more = nil
+	}
+}
