@@ -25,7 +25,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/config":  {ours: []string{"auth", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
@@ -57,6 +57,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
+
+	"answerd/internal/mcp/transport": {ours: []string{"mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/wire":      {outside: jsonv2},
 
 	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // needsApproval reports whether a person must agree to calls of t. What the server says of
@@ -54,12 +55,12 @@ func (t Tool) Version() string {
 
 // unapproved refuses a call that a person has not agreed to, or not to this: the tool's
 // definition has changed since he was asked.
-func (b binding) unapproved(call Call) *failure {
+func (b binding) unapproved(call Call) *transport.Failure {
 	switch {
 	case !b.NeedsApproval || call.Approved != "" && call.Approved == b.Version():
 		return nil
 	case call.Approved == "":
-		return &failure{kind: Denied, public: "the call needs a person's approval, which it does not have", notRun: true}
+		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval, which it does not have", NotRun: true}
 	}
-	return &failure{kind: Denied, public: "the tool has changed since a person approved the call", notRun: true}
+	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
 }

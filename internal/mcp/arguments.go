@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"answerd/internal/mcp/schema"
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 )
 
 // compile compiles the schemas of the tools of the server with that id. Those that are
@@ -46,7 +48,7 @@ func (c *catalogue) compiled(t *Tool, which string, raw json.RawMessage) (*schem
 		return s, ""
 	}
 	reason := "the " + which + " schema cannot be used: " + err.Error()
-	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", printable(t.Original, 80), "reason", reason)
+	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason)
 	return nil, reason
 }
 
@@ -63,19 +65,19 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	coerced, wrong := b.input.Check(args)
 	if wrong != nil {
 		return args, &CallError{
-			Kind: InvalidArguments, Tool: printable(tool, 80), Server: b.Server, Message: misfit(wrong), Fields: wrong,
+			Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: b.Server, Message: misfit(wrong), Fields: wrong,
 		}
 	}
 	return coerced, nil
 }
 
 // refits is what is wrong with the arguments of a call right before it is sent.
-func (b *binding) refits(args json.RawMessage) *failure {
+func (b *binding) refits(args json.RawMessage) *transport.Failure {
 	if b.input == nil {
 		return nil
 	}
 	if wrong := b.input.Validate(args); wrong != nil {
-		return &failure{kind: InvalidArguments, public: misfit(wrong), notRun: true, fields: wrong}
+		return &transport.Failure{Kind: InvalidArguments, Public: misfit(wrong), NotRun: true, Err: &wrongArguments{wrong}}
 	}
 	return nil
 }
@@ -90,7 +92,7 @@ func bulleted(wrong []ContentField) string {
 	for _, w := range wrong {
 		b.WriteString("\n- ")
 		if w.Pointer != "" {
-			b.WriteString(printable(w.Pointer, 300) + ": ")
+			b.WriteString(wire.Printable(w.Pointer, 300) + ": ")
 		}
 		b.WriteString(w.Detail)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -22,17 +23,17 @@ const (
 // have changed, and the resources that we offer. It returns when that session is the
 // current one no more, which ends ctx, or when there is nothing to be told.
 func (s *server) attend(ctx context.Context, used *session) {
-	defer recovered(s.log, func(*failure) {}) // the session's calls go on
+	defer transport.Recover(s.log, func(*transport.Failure) {}) // the session's calls go on
 	r := used.cs.InitializeResult()
 	if r == nil || r.Capabilities == nil {
 		return
 	}
 	// Over a connection what the server says comes by itself; over HTTP see standing.
-	if used.shelf != nil && s.cfg.Type != config.TypeHTTP && used.protocol() < statelessVersion {
+	if used.shelf != nil && s.cfg.Type != config.TypeHTTP && used.protocol() < transport.StatelessVersion {
 		used.hears(true)
 	}
 	canWatch := used.shelf != nil && r.Capabilities.Resources != nil && r.Capabilities.Resources.Subscribe
-	if used.protocol() >= statelessVersion {
+	if used.protocol() >= transport.StatelessVersion {
 		s.listenOn(ctx, used, r.Capabilities, canWatch)
 	} else if canWatch {
 		s.subscribe(ctx, used)
@@ -44,14 +45,14 @@ func (s *server) subscribe(ctx context.Context, used *session) {
 	for n := 0; ; {
 		for _, uri := range used.shelf.wants(n) {
 			n++
-			_, f := s.request(ctx, used, nil, time.Now().Add(sideTime), func(x *exchange) (json.RawMessage, *failure) {
+			_, f := s.request(ctx, used, nil, time.Now().Add(sideTime), func(x *exchange) (json.RawMessage, *transport.Failure) {
 				if err := used.cs.Subscribe(x.ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
 					return nil, x.failure(err)
 				}
 				return nil, nil
 			})
 			switch {
-			case ctx.Err() != nil, f != nil && f.lost, noSuchMethod(f):
+			case ctx.Err() != nil, f != nil && f.Lost, noSuchMethod(f):
 				return
 			case f == nil:
 				used.shelf.watch(uri)
@@ -102,17 +103,17 @@ func (s *server) listenOn(ctx context.Context, used *session, caps *sdk.ServerCa
 		more, f := s.listenOnce(ctx, used, want, wake)
 		used.hears(false)
 		switch {
-		case ctx.Err() != nil, f != nil && f.lost, noSuchMethod(f):
+		case ctx.Err() != nil, f != nil && f.Lost, noSuchMethod(f):
 			return
 		case more || time.Since(began) > calmStream:
 			failures = 0
 		}
 		wait := renewalGap // so that what comes up together is asked for together
 		if !more {
-			wait = backoff(failures)
+			wait = transport.Backoff(failures)
 			failures++
 		}
-		if !pause(ctx, wait) {
+		if !transport.Pause(ctx, wait) {
 			return
 		}
 	}
@@ -120,7 +121,7 @@ func (s *server) listenOn(ctx context.Context, used *session, caps *sdk.ServerCa
 
 // listenOnce opens the stream, and returns when it is over, or when there is more to
 // listen to.
-func (s *server) listenOnce(ctx context.Context, used *session, want sdk.NotificationSubscriptions, wake <-chan struct{}) (more bool, _ *failure) {
+func (s *server) listenOnce(ctx context.Context, used *session, want sdk.NotificationSubscriptions, wake <-chan struct{}) (more bool, _ *transport.Failure) {
 	// The bound is so that a stream which is only half dead ends some time.
 	x := newExchange(ctx, s.life, time.Now().Add(config.MaxTimeout))
 	defer x.finish()
@@ -146,22 +147,10 @@ func (s *server) listenOnce(ctx context.Context, used *session, want sdk.Notific
 }
 
 // noSuchMethod reports whether the server doesn't know what it was asked for.
-func noSuchMethod(f *failure) bool {
+func noSuchMethod(f *transport.Failure) bool {
 	if f == nil {
 		return false
 	}
-	e, ok := errors.AsType[*jsonrpc.Error](f.err)
+	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	return ok && e.Code == jsonrpc.CodeMethodNotFound
-}
-
-// pause waits, and reports whether ctx is still on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"answerd/internal/mcp/wire"
+
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -34,7 +36,7 @@ func (r *Result) parse() []block {
 	if len(r.blocks) != len(r.Content) { // not from decodeResult
 		r.blocks = make([]block, len(r.Content))
 		for i, raw := range r.Content {
-			r.blocks[i], _ = readBlock(newDecoder(raw), raw)
+			r.blocks[i], _ = readBlock(wire.NewDecoder(raw), raw)
 		}
 	}
 	for i := range r.blocks {
@@ -49,16 +51,16 @@ func (r *Result) parse() []block {
 // readBlock reads a content block out of raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (b block, err error) {
 	before := int(dec.InputOffset())
-	err = object(dec, func(name string) (err error) {
+	err = wire.Object(dec, func(name string) (err error) {
 		switch name {
 		case "type":
-			b.kind, err = readRaw(dec, raw)
+			b.kind, err = wire.ReadRaw(dec, raw)
 		case "text":
-			b.textJSON, err = readRaw(dec, raw)
+			b.textJSON, err = wire.ReadRaw(dec, raw)
 		case "mimeType":
-			b.mimeJSON, err = readRaw(dec, raw)
+			b.mimeJSON, err = wire.ReadRaw(dec, raw)
 		case "data":
-			b.dataJSON, err = readRaw(dec, raw)
+			b.dataJSON, err = wire.ReadRaw(dec, raw)
 		default:
 			err = dec.SkipValue()
 		}
@@ -70,16 +72,16 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (b block, err error) {
 
 // parse looks into the parts of the block.
 func (b *block) parse() {
-	name, read := textOf(b.kind)
+	name, read := wire.Text(b.kind)
 	switch name {
 	case "text":
-		if b.Text, read = textOf(b.textJSON); b.Text == "" {
+		if b.Text, read = wire.Text(b.textJSON); b.Text == "" {
 			b.textJSON = json.RawMessage(`""`)
 		}
 	case "image", "audio":
 		var ok bool
-		b.MIME, ok = textOf(b.mimeJSON)
-		b.Data, read = textOf(b.dataJSON)
+		b.MIME, ok = wire.Text(b.mimeJSON)
+		b.Data, read = wire.Text(b.dataJSON)
 		read = read && ok
 	default:
 		read = read && json.Unmarshal(b.raw, b) == nil
@@ -96,18 +98,18 @@ func (b *block) render() string {
 	case "text":
 		return b.Text
 	case "image", "audio":
-		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, printable(b.MIME, 100), base64Size(b.Data))
+		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, wire.Printable(b.MIME, 100), base64Size(b.Data))
 	case "resource_link":
-		s := "[link to resource " + printable(b.URI, 500)
+		s := "[link to resource " + wire.Printable(b.URI, 500)
 		if b.MIME != "" {
-			s += ", " + printable(b.MIME, 100)
+			s += ", " + wire.Printable(b.MIME, 100)
 		}
 		if b.Size > 0 {
 			s += fmt.Sprintf(", %d bytes", b.Size)
 		}
 		return s + "]"
 	case "resource":
-		uri, mime := printable(b.Resource.URI, 500), printable(b.Resource.MIME, 100)
+		uri, mime := wire.Printable(b.Resource.URI, 500), wire.Printable(b.Resource.MIME, 100)
 		if t := b.Resource.Text; t != nil {
 			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*t), *t)
 		}
@@ -116,7 +118,7 @@ func (b *block) render() string {
 	if b.Type == "" {
 		return fmt.Sprintf("[unreadable content, %d bytes]", len(b.raw))
 	}
-	return fmt.Sprintf("[content of type %s, %d bytes]", printable(b.Type, 40), len(b.raw))
+	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
 }
 
 // base64Size is the number of bytes that s stands for.

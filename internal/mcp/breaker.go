@@ -1,9 +1,12 @@
 package mcp
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"answerd/internal/mcp/transport"
 )
 
 // When a breaker opens, and for how long (F12).
@@ -49,14 +52,14 @@ const (
 )
 
 // judge is what f, nil for a result, says about the server.
-func judge(f *failure) verdict {
+func judge(f *transport.Failure) verdict {
 	if f == nil {
 		return works
 	}
-	if f.fields != nil { // the server was not asked
+	if errors.As(f.Err, new(*wrongArguments)) { // the server was not asked
 		return saysNothing
 	}
-	switch f.kind {
+	switch f.Kind {
 	case Cancelled, Denied:
 		return saysNothing
 	case Unavailable, Timeout, Protocol, UnknownOutcome:
@@ -69,17 +72,17 @@ func judge(f *failure) verdict {
 type pass struct{ turn, noted, trial int }
 
 // refuse says why a call would not be let through now; nil if it would.
-func (b *breaker) refuse() *failure {
+func (b *breaker) refuse() *transport.Failure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.refuseLocked(time.Now())
 }
 
-func (b *breaker) refuseLocked(now time.Time) *failure {
+func (b *breaker) refuseLocked(now time.Time) *transport.Failure {
 	if b.opened.IsZero() || b.trial == 0 && !now.Before(b.retry) {
 		return nil
 	}
-	return &failure{kind: Unavailable, public: b.reasonLocked(now), notRun: true}
+	return &transport.Failure{Kind: Unavailable, Public: b.reasonLocked(now), NotRun: true}
 }
 
 // reasonLocked is the open breaker in words fit for the caller.
@@ -95,7 +98,7 @@ func (b *breaker) reasonLocked(now time.Time) string {
 }
 
 // enter lets one call through, or says why not. Who was let through must call leave.
-func (b *breaker) enter() (pass, *failure) {
+func (b *breaker) enter() (pass, *transport.Failure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f := b.refuseLocked(time.Now()); f != nil {

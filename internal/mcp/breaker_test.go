@@ -40,7 +40,7 @@ func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 			report(t, &b, saysNothing)
 			report(t, &b, fails)
 		}
-		if f := b.refuse(); f == nil || f.public != "it failed too often; tried again in 5 s" {
+		if f := b.refuse(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
 			t.Errorf("not open: %v", f)
 		}
 	})
@@ -95,7 +95,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			if f != nil {
 				t.Fatal(f)
 			}
-			if _, f := b.enter(); f == nil || f.kind != Unavailable || !f.notRun {
+			if _, f := b.enter(); f == nil || f.Kind != Unavailable || !f.NotRun {
 				t.Errorf("a second call was let through: %v", f)
 			}
 			if since, _, _ := b.state(); since != begin {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"unicode/utf8"
+
+	"answerd/internal/mcp/wire"
 )
 
 // BriefOptions bound a Brief.
@@ -48,7 +50,7 @@ func (r *Result) Brief(o BriefOptions) Brief {
 			break
 		}
 		text, _ = CutText(text, share, o.Where)
-		b.Payload = quote(text)
+		b.Payload = wire.Quote(text)
 	default:
 		b.Payload = join(b.Content)
 	}
@@ -85,13 +87,13 @@ const minShown = 256
 
 // standIn is a content block that says what is left out, and where it is.
 func (b *block) standIn(kind, mimeType string, bytes int, where string) json.RawMessage {
-	mimeType = printable(mimeType, 100)
+	mimeType = wire.Printable(mimeType, 100)
 	if where == "" {
 		return textBlock(fmt.Sprintf("[%s %s, %d bytes, is left out]", kind, mimeType, bytes))
 	}
 	name := kind
 	if kind == "resource" {
-		name = printable(b.Resource.URI, 500)
+		name = wire.Printable(b.Resource.URI, 500)
 	}
 	raw, _ := json.Marshal(map[string]any{ // strings and numbers always marshal
 		"type": "resource_link", "uri": where, "name": name, "mimeType": mimeType, "size": bytes,
@@ -101,7 +103,7 @@ func (b *block) standIn(kind, mimeType string, bytes int, where string) json.Raw
 }
 
 func textBlock(text string) json.RawMessage {
-	return append(append([]byte(`{"type":"text","text":`), quote(text)...), '}')
+	return append(append([]byte(`{"type":"text","text":`), wire.Quote(text)...), '}')
 }
 
 func size(values []json.RawMessage) (n int) {
@@ -140,7 +142,7 @@ func CutValue(value json.RawMessage, limit int, where string) json.RawMessage {
 		text = string(value)
 	}
 	text, _ = CutText(text, limit, where)
-	return quote(text)
+	return wire.Quote(text)
 }
 
 // fits returns how many bytes of text, in whole runes, take at most limit bytes within a JSON

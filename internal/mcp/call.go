@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -82,8 +84,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 			b, ok = c.names.find(call.Tool)
 		}
 		if !ok {
-			f := &failure{kind: UnknownTool, public: "there is no tool of that name"}
-			return nil, f.of(call.Tool, "")
+			f := &transport.Failure{Kind: UnknownTool, Public: "there is no tool of that name"}
+			return nil, callError(f, call.Tool, "")
 		}
 		f := check(&call)
 		var res *Result
@@ -100,24 +102,12 @@ func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 		case f == moved && ctx.Err() == nil && c.life.Err() == nil:
 			continue
 		}
-		return nil, f.of(call.Tool, b.Server)
+		return nil, callError(f, call.Tool, b.Server)
 	}
-}
-
-// of is f as the error of a call.
-func (f *failure) of(tool, server string) *CallError {
-	message := f.public
-	if server != "" {
-		message = "MCP server " + server + ": " + f.public
-	}
-	if f.kind == UnknownOutcome {
-		message += "; the call may or may not have been carried out"
-	}
-	return &CallError{Kind: f.kind, Tool: printable(tool, 80), Server: server, Message: message, Fields: f.fields, Err: f}
 }
 
 // check refuses, without asking the server, what cannot be sent.
-func check(call *Call) *failure {
+func check(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
 	}
@@ -127,11 +117,11 @@ func check(call *Call) *failure {
 	}
 	switch {
 	case len(call.Args) > maxArgs:
-		return &failure{kind: TooLarge, public: "the arguments are too large", notRun: true}
-	case !validJSON(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
-		return &failure{kind: InvalidArguments, public: "the arguments are not a JSON object", notRun: true}
+		return &transport.Failure{Kind: TooLarge, Public: "the arguments are too large", NotRun: true}
+	case !wire.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
+		return &transport.Failure{Kind: InvalidArguments, Public: "the arguments are not a JSON object", NotRun: true}
 	case len(call.Context) > maxEntries || size > maxContext:
-		return &failure{kind: InvalidArguments, public: "the context is too large", notRun: true}
+		return &transport.Failure{Kind: InvalidArguments, Public: "the context is too large", NotRun: true}
 	}
 	return nil
 }
@@ -139,9 +129,9 @@ func check(call *Call) *failure {
 // admitted waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) admitted(ctx context.Context, call Call) (*Result, *transport.Failure) {
 	if !s.live() {
-		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
 	// Before the breaker: too many callers, or one without a token, say nothing about the
 	// server.
@@ -161,7 +151,7 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	case <-s.departure.leaving:
 		return nil, moved
 	case <-s.life.Done():
-		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	if !s.departure.begin() {
 		return nil, moved
@@ -177,7 +167,7 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 	res, f := s.attempts(ctx, call, on)
 	// Else the caller's own time was too short, or his own token no good.
 	if ctx.Err() == nil && f != moved && !s.personal(f) {
-		said, rest = judge(f), f.rest()
+		said, rest = judge(f), f.RetryAfter()
 	}
 	if f == nil && s.callers == nil && s.missed() {
 		s.poke()
@@ -186,17 +176,17 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *failure) {
 }
 
 // attempts sends the call as often as may be.
-func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *failure) {
+func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
-	var last *failure
+	var last *transport.Failure
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call, deadline)
 		if f == nil && call.Check {
 			f = b.refits(call.Args)
 		}
 		switch {
-		case f != nil && last != nil && last.kind == UnknownOutcome:
+		case f != nil && last != nil && last.Kind == UnknownOutcome:
 			return nil, last // it may have run, whatever it is now
 		case f != nil:
 			return nil, f
@@ -218,7 +208,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *fa
 			asked, sends = true, 0
 			continue
 		}
-		again := f.lost && f.notRun || f.kind == UnknownOutcome && s.repeatable(b)
+		again := f.Lost && f.NotRun || f.Kind == UnknownOutcome && s.repeatable(b)
 		if !again || sends > 1 || try >= maxTries || ctx.Err() != nil {
 			return nil, f
 		}
@@ -227,7 +217,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *fa
 }
 
 // way is the way of requests on behalf of who, until leave.
-func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
+func (s *server) way(who auth.Identity) (on ways, leave func(), _ *transport.Failure) {
 	if s.callers == nil {
 		return ways{pool: s.pool}, func() {}, nil
 	}
@@ -240,28 +230,28 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *failure) {
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
 // called: now, not when the call began to wait (S3.8, F22).
-func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (binding, *failure) {
+func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (binding, *transport.Failure) {
 	if f := s.verify(ctx, deadline); f != nil {
 		return binding{}, f
 	}
 	b, ok := s.c.names.find(call.Tool)
 	switch {
 	case !ok:
-		return b, &failure{kind: UnknownTool, public: "the tool is no longer there", notRun: true}
+		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool is no longer there", NotRun: true}
 	case b.server != s.id:
 		return b, moved
 	case b.disabled != "":
-		return b, &failure{kind: Denied, public: b.disabled, notRun: true}
+		return b, &transport.Failure{Kind: Denied, Public: b.disabled, NotRun: true}
 	}
 	return b, b.unapproved(call)
 }
 
 // ended is a call that its caller gave up before it was sent.
-func ended(ctx context.Context) *failure {
+func ended(ctx context.Context) *transport.Failure {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &failure{kind: Timeout, public: "no answer in time", notRun: true, err: context.Cause(ctx)}
+		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
 	}
-	return &failure{kind: Cancelled, public: "cancelled", notRun: true, err: context.Cause(ctx)}
+	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
 // repeatable reports whether the configuration allows a call whose outcome is
@@ -293,7 +283,7 @@ type ways struct {
 
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
-func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *failure) {
+func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *transport.Failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.limit.between(s.cfg.Timeout)
@@ -302,8 +292,8 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	if f != nil {
 		if x.ctx.Err() != nil {
 			waited := f
-			if f = x.ended(); errors.Is(waited, errCredentials) {
-				f.err = waited
+			if f = x.ended(); errors.Is(waited, transport.ErrCredentials) {
+				f.Err = waited
 			}
 		} else if s.callers == nil && s.down(f) {
 			s.poke()
@@ -343,18 +333,18 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	sent = x.sent.Load()
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
-	case f.lost:
+	case f.Lost:
 		on.pool.drop(used)
-	case !sent && f.kind == Unavailable && s.callers == nil && s.down(f):
+	case !sent && f.Kind == Unavailable && s.callers == nil && s.down(f):
 		s.poke()
 	}
 	return nil, sent, f
 }
 
 // carryOut sends what the tool stands for and waits for the answer.
-func (s *server) carryOut(x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *failure) {
+func (s *server) carryOut(x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *transport.Failure) {
 	if !b.reads {
-		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params.InputResponses, params.RequestState = in, state
 			return ask(x, methodCall, params)
 		})
@@ -376,7 +366,7 @@ func (s *server) listen(x *exchange, call Call, params *sdk.CallToolParams) {
 		x.token = s.c.nextToken()
 		params.SetProgressToken(x.token)
 	}
-	if x.wantsLog = call.Log != nil; x.wantsLog && x.session.protocol() >= statelessVersion {
+	if x.wantsLog = call.Log != nil; x.wantsLog && x.session.protocol() >= transport.StatelessVersion {
 		params.Meta[metaLogLevel] = logLevel
 	}
 	x.notes = newNoteQueue(func(n note) {

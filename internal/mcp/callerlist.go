@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/transport"
 )
 
 // wanted reports whether the tools should be listed with the token of whoever asks for
@@ -78,14 +79,14 @@ func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
 // round lists the tools and sets the server's state. A caller whose token is refused
 // has found out nothing about the server.
 func (c *callers) round(who auth.Identity) (err error) {
-	defer recovered(c.s.log, func(f *failure) {
+	defer transport.Recover(c.s.log, func(f *transport.Failure) {
 		c.s.down(f)
 		c.note(f)
-		err = &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+		err = &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	})
 	t, f := c.enter(who)
 	if f != nil {
-		return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+		return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	}
 	defer c.leave(t)
 	_, changes := c.s.renewalDue()
@@ -103,17 +104,17 @@ func (c *callers) round(who auth.Identity) (err error) {
 	default:
 		c.offerSignIn(f)
 	}
-	return &ServerError{Server: c.s.cfg.Name, Reason: f.public, Err: f}
+	return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 }
 
 // note takes down how a list went: the next one after a failure waits, ever longer.
-func (c *callers) note(f *failure) {
+func (c *callers) note(f *transport.Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f == nil {
 		c.known, c.failures, c.next = true, 0, time.Time{}
 		return
 	}
-	c.next = time.Now().Add(max(backoff(c.failures), f.rest()))
+	c.next = time.Now().Add(max(transport.Backoff(c.failures), f.RetryAfter()))
 	c.failures++
 }

@@ -8,6 +8,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/lru"
+	"answerd/internal/mcp/transport"
 )
 
 const (
@@ -76,16 +77,16 @@ func (c *callers) run() {
 func (c *callers) takes(who auth.Identity) bool { return !c.takesToken || !who.Token.IsZero() }
 
 // enter is the sessions of a principal, which stay at least until leave.
-func (c *callers) enter(who auth.Identity) (*seat, *failure) {
+func (c *callers) enter(who auth.Identity) (*seat, *transport.Failure) {
 	if !c.takes(who) {
-		return nil, &failure{kind: Unavailable, notRun: true, err: errCredentials,
-			public: "it is used on behalf of its caller, and this one has brought no token"}
+		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
+			Public: "it is used on behalf of its caller, and this one has brought no token"}
 	}
 	key := principal{who.Issuer, who.Subject}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	t, err := c.seats.Acquire(key, func() *seat {
 		t := &seat{who: key}
@@ -93,12 +94,12 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 		// he comes again.
 		t.pool = &pool{
 			life: c.s.life, log: c.s.log, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
-			made: func() {}, changed: c.s.noticed, gone: func(*failure) {},
+			made: func() {}, changed: c.s.noticed, gone: func(*transport.Failure) {},
 		}
 		return t
 	})
 	if err != nil {
-		return nil, &failure{kind: Unavailable, public: "too many callers use it at a time", notRun: true}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "too many callers use it at a time", NotRun: true}
 	}
 	t.now = who
 	return t, nil
@@ -106,15 +107,15 @@ func (c *callers) enter(who auth.Identity) (*seat, *failure) {
 
 // personal reports whether f is its caller's own trouble: it says nothing about the
 // server, to the breaker for one.
-func (s *server) personal(f *failure) bool {
-	return s.callers != nil && f != nil && errors.Is(f, errCredentials)
+func (s *server) personal(f *transport.Failure) bool {
+	return s.callers != nil && f != nil && errors.Is(f, transport.ErrCredentials)
 }
 
 func (c *callers) leave(t *seat) { c.seats.Release(t.who) }
 
 // end ends a principal's session at the server, if he has one.
 func (c *callers) end(t *seat) {
-	defer recovered(c.s.log, func(*failure) {})
+	defer transport.Recover(c.s.log, func(*transport.Failure) {})
 	if err := t.pool.close(); err != nil {
 		c.s.log.Debug("end MCP session", "error", err)
 	}

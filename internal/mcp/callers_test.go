@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 func textLog(w io.Writer) *slog.Logger {
@@ -76,7 +77,7 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 			t.Error("the wrong one made room")
 		}
 		c.close()
-		if _, f := c.enter(caller("late")); f == nil || f.kind != Cancelled {
+		if _, f := c.enter(caller("late")); f == nil || f.Kind != Cancelled {
 			t.Errorf("after close: %v", f)
 		}
 	})
@@ -91,7 +92,7 @@ func TestTooManyPrincipalsAtATime(t *testing.T) {
 			t.Fatal(f)
 		}
 	}
-	if _, f := c.enter(caller("one more")); f == nil || f.kind != Unavailable || !f.notRun {
+	if _, f := c.enter(caller("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
 		t.Errorf("got %v", f)
 	}
 	if _, f := c.enter(caller("0")); f != nil { // who is there already
@@ -159,7 +160,7 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" {
 			t.Errorf("%+v", st)
 		}
-		<-time.After(maxBackoff)
+		<-time.After(transport.MaxBackoff)
 		for range 3 {
 			if d := took(); d != 0 {
 				t.Errorf("a later caller waited %s", d)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -38,7 +40,7 @@ func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Reque
 	}
 	// The SDK gave it 5 s, which are over if the machine stood still that long.
 	ctx = context.WithoutCancel(ctx)
-	if !c.recall(ctx, x, m) && x.life.Err() == nil && c.of.protocol() < statelessVersion {
+	if !c.recall(ctx, x, m) && x.life.Err() == nil && c.of.protocol() < transport.StatelessVersion {
 		// The SDK's session does not wait for these.
 		c.rests.Go(func() { c.repeat(ctx, x, m) })
 	}
@@ -48,19 +50,19 @@ func (c *streamable) takeBack(ctx context.Context, x *exchange, m *jsonrpc.Reque
 // the server must have read that request. A refusal came through, too.
 func (c *streamable) recall(ctx context.Context, x *exchange, m *jsonrpc.Request) (certain bool) {
 	read := time.Since(time.Unix(0, x.sentAt.Load())) >= readTime
-	f, _ := errors.AsType[*failure](c.aside(ctx, sideTime, http.MethodPost, m))
-	return read && (f == nil || f.kind != UnknownOutcome)
+	f, _ := errors.AsType[*transport.Failure](c.aside(ctx, sideTime, http.MethodPost, m))
+	return read && (f == nil || f.Kind != UnknownOutcome)
 }
 
 // repeat sends m, which cancels the request of x, again and again until that is certain.
 func (c *streamable) repeat(ctx context.Context, x *exchange, m *jsonrpc.Request) {
-	defer recovered(c.log, func(*failure) {})
+	defer transport.Recover(c.log, func(*transport.Failure) {})
 	for wait := repeatAfter; wait <= lastRepeat; wait *= 2 {
 		// Not every server ends the calls of a session that is deleted, so it is said a last
 		// time when that has begun.
-		closing := !pause(x.life, wait)
+		closing := !transport.Pause(x.life, wait)
 		if closing {
-			pause(ctx, repeatAfter)
+			transport.Pause(ctx, repeatAfter)
 		}
 		if c.recall(ctx, x, m) || closing {
 			return

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -163,7 +164,7 @@ func TestACallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 			switch {
 			case cfg.Type == config.TypeWebSocket:
 				cfg.URL = wsServer(t, newWSSDK(t, server)).URL
-			case cfg.ProtocolVersion >= statelessVersion:
+			case cfg.ProtocolVersion >= transport.StatelessVersion:
 				cfg.URL = serve(t, handler(server, flavours["stateless sse"])).URL
 			default:
 				cfg.URL = serve(t, handler(server, flavours["stateful sse"])).URL

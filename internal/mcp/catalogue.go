@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/wire"
 )
 
 // maxHeld bounds the names that are remembered beyond the tools that there are.
@@ -110,7 +111,7 @@ func (c *catalogue) audit(server string, before, now []barred) {
 			continue
 		}
 		if lines++; lines <= maxAudit {
-			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", printable(b.Original, 80),
+			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80),
 				"reason", b.why, "sha256", b.digest, "accepted_sha256", b.accepted)
 		}
 	}
@@ -119,7 +120,7 @@ func (c *catalogue) audit(server string, before, now []barred) {
 	}
 	for _, b := range before {
 		if !slices.ContainsFunc(now, func(n barred) bool { return n.Original == b.Original }) {
-			c.log.Info("MCP tool no longer disabled", "mcp_server", server, "tool", printable(b.Original, 80))
+			c.log.Info("MCP tool no longer disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80))
 		}
 	}
 }
@@ -235,7 +236,7 @@ func (c *catalogue) rebuildLocked() {
 		for _, t := range n.inOrder(e.kept) {
 			name, clash := n.name(t.Original)
 			if clash != "" && c.held[name] != (ref{t.Server, t.Original}) { // said once
-				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", printable(t.Original, 80),
+				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80),
 					"name", name, "reason", clash)
 			}
 			t.Name, t.cfg, t.version = name, e.cfg, &version{}

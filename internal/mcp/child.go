@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 const (
@@ -163,7 +164,7 @@ func (c *child) launch(started chan<- error) {
 
 // begin starts the process. A panic is an error: whoever waits for the start must be told.
 func (c *child) begin() (err error) {
-	defer recovered(c.log, func(f *failure) { err = f })
+	defer transport.Recover(c.log, func(f *transport.Failure) { err = f })
 	return c.cmd.Start()
 }
 
@@ -268,7 +269,7 @@ func (c *child) write(data []byte) error {
 		return nil
 	}
 	f := c.obituary()
-	return &failure{kind: Unavailable, public: f.public, notRun: n == 0, err: errors.Join(err, f.err)}
+	return &transport.Failure{Kind: Unavailable, Public: f.Public, NotRun: n == 0, Err: errors.Join(err, f.Err)}
 }
 
 // read implements frames.
@@ -280,7 +281,7 @@ func (c *child) read() ([]byte, error) {
 		return nil, io.EOF
 	case <-c.outDone:
 	}
-	if f, ok := errors.AsType[*failure](c.outErr); ok {
+	if f, ok := errors.AsType[*transport.Failure](c.outErr); ok {
 		return nil, f
 	}
 	return nil, c.obituary()
@@ -288,13 +289,13 @@ func (c *child) read() ([]byte, error) {
 
 // obituary says how the process ended, which is known a moment after its pipes are
 // closed.
-func (c *child) obituary() *failure {
-	f := &failure{kind: Unavailable, public: "its process closed its output"}
+func (c *child) obituary() *transport.Failure {
+	f := &transport.Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(obituaryTime)
 	defer t.Stop()
 	select {
 	case <-c.reaped:
-		f.public = "its process ended (" + c.cmd.ProcessState.String() + ")"
+		f.Public = "its process ended (" + c.cmd.ProcessState.String() + ")"
 	case <-c.stop:
 	case <-t.C:
 	}

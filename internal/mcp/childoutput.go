@@ -9,6 +9,9 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 )
 
 const (
@@ -29,7 +32,7 @@ func (c *child) listen() {
 // messages hands on the lines that may be messages. Many servers print a banner there
 // first, or logs: that is skipped (F23).
 func (c *child) messages() (err error) {
-	defer recovered(c.log, func(f *failure) { err = f })
+	defer transport.Recover(c.log, func(f *transport.Failure) { err = f })
 	in := bufio.NewReaderSize(c.stdout, 32<<10)
 	noise := false
 	for {
@@ -40,7 +43,7 @@ func (c *child) messages() (err error) {
 		if !isMessage(line) {
 			if len(line) > 0 && !noise {
 				noise = true
-				c.log.Warn("MCP server prints lines that are not MCP", "first", printable(string(line), maxTailLine))
+				c.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine))
 			}
 			continue
 		}
@@ -58,7 +61,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(line)+len(part) > maxBody+1 { // the line feed isn't counted
-			return nil, tooLarge(maxBody)
+			return nil, transport.AnswerTooLarge(maxBody)
 		}
 		line = append(line, part...)
 		switch {
@@ -92,7 +95,7 @@ func (c *child) overhear() {
 
 // remember keeps what was said on stderr. Whatever that was, the pipe must be read on.
 func (c *child) remember(said []byte) {
-	defer recovered(c.log, func(*failure) {})
+	defer transport.Recover(c.log, func(*transport.Failure) {})
 	c.tail.add(said)
 }
 
@@ -142,7 +145,7 @@ func (t *tail) tell(b []byte) {
 			t.second, t.lines = now, 0
 		}
 		if t.lines++; t.lines <= maxTailRate {
-			t.log.Debug("MCP server says", "stderr", printable(string(t.line), maxTailLine))
+			t.log.Debug("MCP server says", "stderr", wire.Printable(string(t.line), maxTailLine))
 		}
 		t.line = t.line[:0]
 	}
@@ -163,7 +166,7 @@ func (t *tail) last() []string {
 		lines = lines[len(lines)-maxLastWord:]
 	}
 	for i, line := range lines {
-		lines[i] = printable(line, maxTailLine)
+		lines[i] = wire.Printable(line, maxTailLine)
 	}
 	return lines
 }

@@ -46,6 +46,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // Options are the settings of a Client. The zero value works.
@@ -80,9 +81,6 @@ type Options struct {
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
 var ErrUnknownServer = errors.New("no such MCP server")
-
-// errClosed ends whatever is under way when the Client is closed.
-var errClosed = errors.New("the MCP client is closed")
 
 // Client is the tools of many MCP servers. New makes one.
 type Client struct {
@@ -297,7 +295,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.end(errClosed)
+	c.end(transport.ErrClosed)
 	var all sync.WaitGroup
 	for _, s := range c.all() {
 		if s.live() {

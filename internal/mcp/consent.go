@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/oauth"
+	"answerd/internal/mcp/transport"
 )
 
 const (
@@ -26,14 +27,14 @@ const (
 // call makes a call. Where the server is used on behalf of the call's principal, and he
 // has not agreed to that yet, he is asked, and then the call goes on by itself. It holds
 // no permit meanwhile.
-func (s *server) call(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) call(ctx context.Context, call Call) (*Result, *transport.Failure) {
 	do := s.admitted
 	if b, ok := s.c.names.find(call.Tool); ok && b.signsIn && s.consents() != nil {
 		do = s.signIn
 	}
 	for asked := 0; ; asked++ {
 		res, f := do(ctx, call)
-		if f == nil || !f.notRun || s.consents() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
+		if f == nil || !f.NotRun || s.consents() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
 			return res, f
 		}
 		if f := s.ask(ctx, call); f != nil {
@@ -52,13 +53,13 @@ func (s *server) consents() *oauth.Client {
 
 // ask asks the person behind a call to agree in his browser, and waits until he has. He
 // may do so without a word to us, or say first that he will.
-func (s *server) ask(ctx context.Context, call Call) *failure {
+func (s *server) ask(ctx context.Context, call Call) *transport.Failure {
 	if call.Elicit == nil {
 		return notAllowed(nil)
 	}
 	a, err := s.consents().Authorize(ctx, call.Principal)
 	if err != nil {
-		return &failure{kind: Unavailable, public: publicOf(err), notRun: true, err: ofCredentials(err)}
+		return &transport.Failure{Kind: Unavailable, Public: publicOf(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
 	actx, end := context.WithDeadline(ctx, a.Expires)
 	defer end()
@@ -83,21 +84,21 @@ func (s *server) ask(ctx context.Context, call Call) *failure {
 	switch {
 	case isClosed(a.Done):
 		if err := a.Err(); err != nil {
-			return &failure{kind: Denied, public: publicOf(err), notRun: true, err: ofCredentials(err)}
+			return &transport.Failure{Kind: Denied, Public: publicOf(err), NotRun: true, Err: transport.CredentialsError(err)}
 		}
 		return nil
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case s.life.Err() != nil:
-		return &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+		return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	return notAllowed(err)
 }
 
 // notAllowed is a call whose person didn't agree, or could not be asked.
-func notAllowed(err error) *failure {
-	return &failure{kind: Denied, notRun: true, err: ofCredentials(err),
-		public: "its user has not allowed that it is used on his behalf. Where he can be asked, as in POST /answer/stream, he is given the address to do so"}
+func notAllowed(err error) *transport.Failure {
+	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
+		Public: "its user has not allowed that it is used on his behalf. Where he can be asked, as in POST /answer/stream, he is given the address to do so"}
 }
 
 // publicOf is the part of an error of package oauth that is fit for the caller.
@@ -110,7 +111,7 @@ func publicOf(err error) string {
 
 // offerSignIn offers a tool in place of those that nobody may list before somebody has
 // agreed: without any tool nobody would ever be asked to.
-func (c *callers) offerSignIn(f *failure) {
+func (c *callers) offerSignIn(f *transport.Failure) {
 	c.mu.Lock()
 	known := c.known
 	c.mu.Unlock()
@@ -128,15 +129,15 @@ func (c *callers) offerSignIn(f *failure) {
 
 // signIn lists the tools with the principal's token, which is what makes the server say
 // that he has to agree.
-func (s *server) signIn(ctx context.Context, call Call) (*Result, *failure) {
+func (s *server) signIn(ctx context.Context, call Call) (*Result, *transport.Failure) {
 	if err := s.callers.list(ctx, call.Principal, true); err != nil {
-		if f, ok := errors.AsType[*failure](err); ok {
+		if f, ok := errors.AsType[*transport.Failure](err); ok {
 			return nil, f
 		}
 		if ctx.Err() != nil {
 			return nil, ended(ctx)
 		}
-		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: err}
+		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 	}
 	var names []string
 	for _, t := range s.c.names.offer() {

@@ -13,23 +13,25 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// wire notes that it was closed.
-type wire struct{ closed atomic.Bool }
+// closeRecorder notes that it was closed.
+type closeRecorder struct{ closed atomic.Bool }
 
-func (w *wire) Close() error { w.closed.Store(true); return nil }
+func (w *closeRecorder) Close() error { w.closed.Store(true); return nil }
 
 // F32: the socket has no connection, at which its ping strikes first and its close next.
 func TestAPanicOfASocketClosesItsWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, work := new(wire), new(sync.WaitGroup)
+		w, work := new(closeRecorder), new(sync.WaitGroup)
 		s := &socket{log: quietLog(), wire: w, work: work, ended: make(chan struct{})}
 		work.Go(s.ping)
 		work.Wait()
-		if f, ok := errors.AsType[*failure](s.cause); !ok || f.kind != Protocol || !w.closed.Load() {
+		if f, ok := errors.AsType[*transport.Failure](s.cause); !ok || f.Kind != Protocol || !w.closed.Load() {
 			t.Errorf("%v, closed %t", s.cause, w.closed.Load())
 		}
 	})
@@ -90,14 +92,14 @@ func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
 // The handshake has worked, and what is made of it does not: there is no session in it.
 func TestAPanicBehindAHandshakeKeepsNobodyWaiting(t *testing.T) {
 	life, end := context.WithCancel(t.Context())
-	p := &pool{life: life, log: quietLog(), time: time.Minute, made: func() {}, gone: func(*failure) {},
+	p := &pool{life: life, log: quietLog(), time: time.Minute, made: func() {}, gone: func(*transport.Failure) {},
 		dial: func(context.Context) (*sdk.ClientSession, error) { return nil, nil }}
 	defer p.close()
 	defer end()
 	ctx, late := context.WithTimeout(t.Context(), 30*time.Second)
 	defer late()
 	for range 2 {
-		if _, f := p.get(ctx); f == nil || f.kind != Unavailable || !f.notRun || ctx.Err() != nil {
+		if _, f := p.get(ctx); f == nil || f.Kind != Unavailable || !f.NotRun || ctx.Err() != nil {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -105,13 +107,13 @@ func TestAPanicBehindAHandshakeKeepsNobodyWaiting(t *testing.T) {
 
 // The session has no connection, whose end is what is waited for.
 func TestAPanicOfAWatchIsALostSession(t *testing.T) {
-	var told *failure
+	var told *transport.Failure
 	left, made := false, false
-	p := &pool{life: t.Context(), log: quietLog(), gone: func(f *failure) { told = f }, made: func() { made = true }}
+	p := &pool{life: t.Context(), log: quietLog(), gone: func(f *transport.Failure) { told = f }, made: func() { made = true }}
 	p.cur = &session{leave: func() { left = true }}
 	p.watch(p.cur)
 	p.work.Wait()
-	if told == nil || told.kind != Protocol || !left || !made || p.current() != nil {
+	if told == nil || told.Kind != Protocol || !left || !made || p.current() != nil {
 		t.Errorf("told %v, left %t, made %t, and now %v", told, left, made, p.current())
 	}
 }
@@ -128,7 +130,7 @@ func TestAPanicOfAWriterEndsItsConnection(t *testing.T) {
 	l.conn = buggyFrames{make(chan struct{})}
 	go l.write()
 	msg := &jsonrpc.Request{Method: "notifications/initialized"}
-	if f, ok := errors.AsType[*failure](l.Write(t.Context(), msg)); !ok || f.kind != Protocol {
+	if f, ok := errors.AsType[*transport.Failure](l.Write(t.Context(), msg)); !ok || f.Kind != Protocol {
 		t.Errorf("%v", f)
 	}
 	if !isClosed(l.ended) {

@@ -1,9 +1,6 @@
 package mcp
 
 import (
-	"errors"
-	"fmt"
-
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
@@ -50,17 +47,4 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 		return o.grants.credentials(cfg, o)
 	}
 	return c, nil
-}
-
-// errCredentials is in the chain of a failure whose reason is the token, or that there
-// is none: of a server that is used on behalf of its callers it says nothing about the
-// server.
-var errCredentials = errors.New("credentials")
-
-// ofCredentials is err, or nothing, as such a reason.
-func ofCredentials(err error) error {
-	if err == nil {
-		return errCredentials
-	}
-	return fmt.Errorf("%w: %w", errCredentials, err)
 }

@@ -3,6 +3,8 @@ package mcp
 import (
 	"errors"
 	"sync"
+
+	"answerd/internal/mcp/transport"
 )
 
 // errRemoved ends what still waits for a server that the configuration no longer has.
@@ -10,7 +12,7 @@ var errRemoved = errors.New("the server has left the configuration")
 
 // moved is a call that found its server gone, or its tool under another binding, before
 // it was sent: who asked looks the tool up again.
-var moved = &failure{kind: Unavailable, public: "it is no longer configured", notRun: true, err: errRemoved}
+var moved = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
 // departure counts the calls of a server, so that one which has left the configuration
 // lets those end that were sent, and no other begin.

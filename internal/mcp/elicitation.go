@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/wire"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -91,7 +92,7 @@ func (r request) schema(read any) json.RawMessage {
 
 // decodeElicitation checks what a server asks.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
-	e := Elicitation{Mode: p.Mode, Message: cut(strings.ToValidUTF8(p.Message, "\uFFFD"), maxQuestion)}
+	e := Elicitation{Mode: p.Mode, Message: wire.Truncate(strings.ToValidUTF8(p.Message, "\uFFFD"), maxQuestion)}
 	if e.Mode == "" {
 		e.Mode = ElicitForm
 	}

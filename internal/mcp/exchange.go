@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -21,9 +23,6 @@ const (
 	// maxServerRequests is how many requests a server may send within one stream.
 	maxServerRequests = 100
 )
-
-// errTimeout ends an exchange at its deadline.
-var errTimeout = errors.New("no answer in time")
 
 type exchangeKey struct{}
 
@@ -71,7 +70,7 @@ func newExchange(ctx, life context.Context, deadline time.Time) *exchange {
 	x := &exchange{caller: ctx, life: life}
 	cctx, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	x.limit.start(deadline, func() { cancel(errTimeout) })
+	x.limit.start(deadline, func() { cancel(transport.ErrTimeout) })
 	x.cancel = cancel
 	x.release = func() { unhook(); x.limit.stop(); cancel(nil) }
 	x.ctx = context.WithValue(cctx, exchangeKey{}, x)
@@ -115,20 +114,20 @@ func (x *exchange) begin() {
 // fail ends the exchange because of f, unless it is over already. The end of its context is
 // how one request fails and the session goes on: a connection has no exported error for
 // that. The SDK then sends notifications/cancelled, which failed keeps from the server.
-func (x *exchange) fail(f *failure) {
+func (x *exchange) fail(f *transport.Failure) {
 	if x.cancel(f); context.Cause(x.ctx) == error(f) {
 		x.failed.Store(true)
-		x.answered.Store(f.kind != UnknownOutcome)
+		x.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
 
 // abort is fail where the server may go on with the request, and is told that nobody waits.
-func (x *exchange) abort(f *failure) { x.cancel(f) }
+func (x *exchange) abort(f *transport.Failure) { x.cancel(f) }
 
 // answer notes that the server has answered. An answer without a result is a failure.
-func (x *exchange) answer(r *jsonrpc.Response) *failure {
+func (x *exchange) answer(r *jsonrpc.Response) *transport.Failure {
 	if r.Error == nil && (len(r.Result) == 0 || string(r.Result) == "null") {
-		return badReply("it has no result", nil)
+		return transport.BadReply("it has no result", nil)
 	}
 	x.answered.Store(true)
 	return nil
@@ -150,7 +149,7 @@ func meansLost(e *jsonrpc.Error) bool {
 }
 
 // failure returns why a request of the exchange has no result. err is the SDK's error.
-func (x *exchange) failure(err error) *failure {
+func (x *exchange) failure(err error) *transport.Failure {
 	if x.ctx.Err() != nil {
 		return x.ended()
 	}
@@ -159,33 +158,33 @@ func (x *exchange) failure(err error) *failure {
 	switch {
 	case isErr && fromServer && x.session.id() != "" && meansLost(rpc):
 		x.session.lost.Store(true)
-		return lostSession(rpc)
+		return transport.LostSession(rpc)
 	case isErr && fromServer:
-		return rpcFailure(rpc)
+		return transport.RPCFailure(rpc)
 	case !x.sent.Load():
 		// The SDK refused to send: its session ended.
-		return lostSession(err)
+		return transport.LostSession(err)
 	case x.answered.Load():
-		return badReply("it does not decode", err)
+		return transport.BadReply("it does not decode", err)
 	}
-	return &failure{kind: UnknownOutcome, public: "the session ended before its answer", err: err}
+	return &transport.Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
 
 // ended returns why the exchange is over.
-func (x *exchange) ended() *failure {
+func (x *exchange) ended() *transport.Failure {
 	cause := context.Cause(x.ctx)
-	if f, ok := errors.AsType[*failure](cause); ok {
+	if f, ok := errors.AsType[*transport.Failure](cause); ok {
 		return f
 	}
 	switch {
-	case errors.Is(cause, errClosed):
-		return &failure{kind: Cancelled, public: "answerd is shutting down", err: cause}
-	case errors.Is(cause, errTimeout) && x.fetching.Load():
-		return &failure{kind: Timeout, public: "no token for it in time", notRun: true, err: ofCredentials(cause)}
-	case errors.Is(cause, errTimeout), errors.Is(x.caller.Err(), context.DeadlineExceeded):
-		return &failure{kind: Timeout, public: "no answer in time", err: cause}
+	case errors.Is(cause, transport.ErrClosed):
+		return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
+	case errors.Is(cause, transport.ErrTimeout) && x.fetching.Load():
+		return &transport.Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: transport.CredentialsError(cause)}
+	case errors.Is(cause, transport.ErrTimeout), errors.Is(x.caller.Err(), context.DeadlineExceeded):
+		return &transport.Failure{Kind: Timeout, Public: "no answer in time", Err: cause}
 	}
-	return &failure{kind: Cancelled, public: "cancelled", err: cause}
+	return &transport.Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
 }
 
 // opened and closed count the exchange's streams.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 
+	"answerd/internal/mcp/transport"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -67,8 +69,8 @@ func (p *speech) learn(version string) {
 // answeredNo reports whether a handshake failed for what the server said to it: one that
 // is not there, or busy, has said nothing about the version.
 func answeredNo(ctx context.Context, err error) bool {
-	f, ok := errors.AsType[*failure](err)
-	return ctx.Err() == nil && (!ok || f.kind == Protocol || f.kind == InvalidArguments || f.kind == Execution)
+	f, ok := errors.AsType[*transport.Failure](err)
+	return ctx.Err() == nil && (!ok || f.Kind == Protocol || f.Kind == InvalidArguments || f.Kind == Execution)
 }
 
 // negotiated is the version that a session speaks.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // S3.9: what a server speaks is learnt once: however often its session is lost, a
@@ -66,7 +67,7 @@ func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
 			_ = ss.Close() // nobody else does
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
-		if got := c.named("a").pool.current(); (err == nil) != (pinned == "") || err == nil && got.protocol() != statelessVersion {
+		if got := c.named("a").pool.current(); (err == nil) != (pinned == "") || err == nil && got.protocol() != transport.StatelessVersion {
 			t.Errorf("pinned %q: %v", pinned, err)
 		}
 	}

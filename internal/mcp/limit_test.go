@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -97,7 +98,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				}()
 			default:
 				flavour := "stateful sse"
-				if cfg.ProtocolVersion >= statelessVersion {
+				if cfg.ProtocolVersion >= transport.StatelessVersion {
 					flavour = "stateless sse"
 				}
 				cfg.URL = serve(t, handler(server, flavours[flavour])).URL

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -120,7 +122,7 @@ func (l *link) Close() error {
 
 // Read is the next message that concerns the SDK.
 func (l *link) Read(context.Context) (msg jsonrpc.Message, err error) {
-	defer recovered(l.log, func(f *failure) {
+	defer transport.Recover(l.log, func(f *transport.Failure) {
 		l.end(f)
 		msg, err = nil, f
 	})
@@ -215,14 +217,14 @@ func (l *link) tellLocked(q *question, alone bool) {
 	if q.x == nil {
 		return
 	}
-	f, _ := errors.AsType[*failure](l.err)
+	f, _ := errors.AsType[*transport.Failure](l.err)
 	long, _ := errors.AsType[*overlong](l.err)
 	switch {
 	case !q.sent:
-		q.x.fail(lostSession(l.err))
+		q.x.fail(transport.LostSession(l.err))
 	case long != nil && long.answers.IsValid() && long.answers != q.id:
 		q.x.fail(cutOff(l.err))
-	case f != nil && f.kind == TooLarge && (alone || long != nil && long.answers == q.id):
+	case f != nil && f.Kind == TooLarge && (alone || long != nil && long.answers == q.id):
 		q.x.fail(f)
 	default:
 		q.x.fail(cutOff(l.err))
@@ -245,17 +247,17 @@ func (l *link) because(err error) error {
 	if l.err == nil || errors.Is(err, l.err) {
 		return err
 	}
-	if f, ok := errors.AsType[*failure](err); ok && f.lost {
-		return lostSession(l.err)
+	if f, ok := errors.AsType[*transport.Failure](err); ok && f.Lost {
+		return transport.LostSession(l.err)
 	}
 	return fmt.Errorf("%w: %w", err, l.err)
 }
 
 // cutOff is a request that was sent over a connection that then ended.
-func cutOff(err error) *failure {
+func cutOff(err error) *transport.Failure {
 	public := "the connection ended before its answer"
-	if f, ok := errors.AsType[*failure](err); ok {
-		public = f.public
+	if f, ok := errors.AsType[*transport.Failure](err); ok {
+		public = f.Public
 	}
-	return &failure{kind: UnknownOutcome, public: public, err: err}
+	return &transport.Failure{Kind: UnknownOutcome, Public: public, Err: err}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -31,7 +32,7 @@ func TestLinkMatchesAnswers(t *testing.T) {
 				_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
 			})
 			st := c.Servers()[0]
-			if want := version; st.State != Connected || st.Tools != 1 || want != "" && st.Protocol != want || want == "" && st.Protocol != statelessVersion {
+			if want := version; st.State != Connected || st.Tools != 1 || want != "" && st.Protocol != want || want == "" && st.Protocol != transport.StatelessVersion {
 				t.Fatalf("%+v", st)
 			}
 			var all sync.WaitGroup

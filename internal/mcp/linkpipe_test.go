@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // pipe is frames over a net.Pipe, one message a line.
@@ -24,7 +25,7 @@ type pipe struct {
 func (p *pipe) read() ([]byte, error) {
 	line, err := p.in.ReadBytes('\n')
 	if err != nil {
-		return nil, &failure{kind: Unavailable, public: "its pipe broke", err: err}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "its pipe broke", Err: err}
 	}
 	return bytes.TrimSpace(line), nil
 }
@@ -32,7 +33,7 @@ func (p *pipe) read() ([]byte, error) {
 func (p *pipe) write(data []byte) error {
 	n, err := p.Write(append(data, '\n'))
 	if err != nil && n == 0 {
-		return &failure{kind: Unavailable, public: "its pipe is closed", notRun: true, err: err}
+		return &transport.Failure{Kind: Unavailable, Public: "its pipe is closed", NotRun: true, Err: err}
 	}
 	return err
 }

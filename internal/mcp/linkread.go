@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -58,7 +60,7 @@ func (l *link) undecodable(answer *jsonrpc.Response, err error) {
 	if q == nil {
 		l.drop("it is not JSON-RPC")
 	} else if q.x != nil {
-		q.x.fail(badReply("it does not decode", err))
+		q.x.fail(transport.BadReply("it does not decode", err))
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -24,7 +26,7 @@ type outFrame struct {
 // that the writer has by then is still written whole. Other errors are the end of the
 // connection.
 func (l *link) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	defer recovered(l.log, func(f *failure) { // see streamable.Write
+	defer transport.Recover(l.log, func(f *transport.Failure) { // see streamable.Write
 		l.end(f)
 		err = f
 	})
@@ -168,7 +170,7 @@ func (l *link) pass(f *outFrame) {
 // hand writes one message. A panic is an error of the connection's, which ends for
 // everybody who waits.
 func (l *link) hand(data []byte) (err error) {
-	defer recovered(l.log, func(f *failure) { err = f })
+	defer transport.Recover(l.log, func(f *transport.Failure) { err = f })
 	return l.conn.write(data)
 }
 
@@ -201,7 +203,7 @@ func (l *link) written(q *question, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q.writing = false
-	if f, ok := errors.AsType[*failure](err); ok && f.notRun {
+	if f, ok := errors.AsType[*transport.Failure](err); ok && f.NotRun {
 		q.sent = false
 		if q.x != nil {
 			q.x.sent.Store(false)

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -19,9 +22,6 @@ const (
 	listTime = 15 * time.Second // for all pages
 )
 
-// statelessVersion is the first protocol version without sessions.
-const statelessVersion = "2026-07-28"
-
 // toolList is a server's tools and how long they hold, as far as the server said; 0
 // where it didn't.
 type toolList struct {
@@ -31,10 +31,10 @@ type toolList struct {
 
 // list asks for the server's tools in a session of p, once more if that turns out to
 // be lost. It returns the session that gave them.
-func (s *server) list(p *pool) (toolList, *session, *failure) {
+func (s *server) list(p *pool) (toolList, *session, *transport.Failure) {
 	deadline := time.Now().Add(p.time + listTime)
 	for try := 0; ; try++ {
-		ctx, stop := context.WithDeadlineCause(s.life, deadline, errTimeout)
+		ctx, stop := context.WithDeadlineCause(s.life, deadline, transport.ErrTimeout)
 		used, f := p.get(ctx)
 		stop()
 		if f != nil {
@@ -47,10 +47,10 @@ func (s *server) list(p *pool) (toolList, *session, *failure) {
 		if f == nil {
 			return l, used, nil
 		}
-		if f.lost {
+		if f.Lost {
 			p.drop(used)
 		}
-		if !f.lost || try > 0 {
+		if !f.Lost || try > 0 {
 			return toolList{}, nil, f
 		}
 	}
@@ -58,7 +58,7 @@ func (s *server) list(p *pool) (toolList, *session, *failure) {
 
 // pages collects the tools of all pages. What is wrong with one tool drops that tool
 // and no other.
-func (s *server) pages(used *session, deadline time.Time) (toolList, *failure) {
+func (s *server) pages(used *session, deadline time.Time) (toolList, *transport.Failure) {
 	var l toolList
 	seen := map[string]bool{}
 	cursors := map[string]bool{"": true}
@@ -82,7 +82,7 @@ func (s *server) pages(used *session, deadline time.Time) (toolList, *failure) {
 				return l, nil
 			}
 			if err != nil {
-				s.log.Warn("MCP tool left out", "tool", printable(t.Original, 80), "reason", err.Error())
+				s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error())
 				continue
 			}
 			seen[t.Original] = true
@@ -105,18 +105,18 @@ func (s *server) pages(used *session, deadline time.Time) (toolList, *failure) {
 }
 
 // page asks for one page.
-func (s *server) page(used *session, cursor string, deadline time.Time) (toolPage, *failure) {
+func (s *server) page(used *session, cursor string, deadline time.Time) (toolPage, *transport.Failure) {
 	// Nobody's context but the server's own life: the supervisor asks for all.
 	x := newExchange(context.Background(), s.life, deadline)
 	defer x.finish()
 	x.session = used
 	raw, f := ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	if f != nil {
-		if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
+		if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok && e.Code == jsonrpc.CodeMethodNotFound {
 			return toolPage{}, nil // a server without tools
 		}
-		if f.kind == TooLarge {
-			f = &failure{kind: TooLarge, public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), err: f}
+		if f.Kind == TooLarge {
+			f = &transport.Failure{Kind: TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), Err: f}
 		}
 		return toolPage{}, f
 	}
@@ -141,20 +141,20 @@ type ttl struct {
 // ttlMs has no meaning.
 func (p *ttl) life(used *session) time.Duration {
 	ms, err := strconv.ParseFloat(string(p.TTLMs), 64)
-	if err != nil || ms <= 0 || used.protocol() < statelessVersion {
+	if err != nil || ms <= 0 || used.protocol() < transport.StatelessVersion {
 		return 0
 	}
 	return time.Duration(min(ms, float64(maxListLife/time.Millisecond))) * time.Millisecond
 }
 
-func decodePage(raw json.RawMessage) (toolPage, *failure) {
+func decodePage(raw json.RawMessage) (toolPage, *transport.Failure) {
 	var p toolPage
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return toolPage{}, badReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
+		return toolPage{}, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
 	}
 	// F21: a result of another type is no list, although it may look like an empty one.
 	if p.ResultType != "" && p.ResultType != "complete" {
-		return toolPage{}, badReply(fmt.Sprintf("a list of tools of type %.40q", p.ResultType), nil)
+		return toolPage{}, transport.BadReply(fmt.Sprintf("a list of tools of type %.40q", p.ResultType), nil)
 	}
 	return p, nil
 }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -52,7 +55,7 @@ func (x *exchange) logged(params json.RawMessage) {
 	if !slices.Contains(logLevels, p.Level) {
 		p.Level = unknownLevel
 	}
-	x.notes.put(note{log: &LogMessage{Level: p.Level, Logger: printable(p.Logger, maxLogger), Data: logData(p.Data)}})
+	x.notes.put(note{log: &LogMessage{Level: p.Level, Logger: wire.Printable(p.Logger, maxLogger), Data: logData(p.Data)}})
 }
 
 // logData bounds what a message carries.
@@ -61,7 +64,7 @@ func logData(raw json.RawMessage) json.RawMessage {
 	switch {
 	case len(raw) == 0:
 		return json.RawMessage("null")
-	case len(raw) <= maxLogData && depth(raw) <= maxDepth:
+	case len(raw) <= maxLogData && wire.Depth(raw) <= maxDepth:
 		return raw
 	}
 	begin := string(raw[:min(len(raw), maxLogData)])
@@ -69,7 +72,7 @@ func logData(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &s) == nil {
 		begin = s
 	}
-	short, _ := json.Marshal(cut(begin, maxLogData) + " […]") // strings always marshal
+	short, _ := json.Marshal(wire.Truncate(begin, maxLogData) + " […]") // strings always marshal
 	return short
 }
 
@@ -77,7 +80,7 @@ func logData(raw json.RawMessage) json.RawMessage {
 // session: some send none before. From then on each request says it by itself.
 func askForLogs(life context.Context, s *session) {
 	r := s.cs.InitializeResult()
-	if r == nil || r.Capabilities == nil || r.Capabilities.Logging == nil || r.ProtocolVersion >= statelessVersion {
+	if r == nil || r.Capabilities == nil || r.Capabilities.Logging == nil || r.ProtocolVersion >= transport.StatelessVersion {
 		return
 	}
 	x := newExchange(context.Background(), life, time.Now().Add(sideTime))

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"answerd/internal/mcp/wire"
+
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -17,7 +19,7 @@ import (
 // boundDepth lets pass.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	var version, rawID, method, params, result, rawError json.RawMessage
-	err := members(data, func(name string, value json.RawMessage) {
+	err := wire.Members(data, func(name string, value json.RawMessage) {
 		switch name {
 		case "jsonrpc":
 			version = value
@@ -41,7 +43,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		err = errors.New("it is not JSON-RPC 2.0")
 	}
 	if method != nil {
-		name, ok := textOf(method)
+		name, ok := wire.Text(method)
 		if err == nil && !ok {
 			err = errors.New("its method is not a string")
 		}
@@ -65,7 +67,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 
 // idOf returns the request id that a JSON value stands for; an invalid one for none.
 func idOf(value json.RawMessage) (jsonrpc.ID, error) {
-	if text, ok := textOf(value); ok {
+	if text, ok := wire.Text(value); ok {
 		if value == nil || value[0] == 'n' {
 			return jsonrpc.ID{}, nil
 		}
@@ -101,11 +103,11 @@ const maxNesting = 1000
 // boundDepth returns a valid result with a string in the place of each value that is nested
 // deeper than the SDK decodes.
 func boundDepth(result json.RawMessage) json.RawMessage {
-	if bytes.Count(result, []byte("{"))+bytes.Count(result, []byte("[")) <= maxNesting || depth(result) <= maxNesting {
+	if bytes.Count(result, []byte("{"))+bytes.Count(result, []byte("[")) <= maxNesting || wire.Depth(result) <= maxNesting {
 		return result
 	}
 	var out bytes.Buffer
-	dec, enc := jsontext.NewDecoder(bytes.NewBuffer(result), lenient...), jsontext.NewEncoder(&out, lenient...)
+	dec, enc := jsontext.NewDecoder(bytes.NewBuffer(result), wire.Options...), jsontext.NewEncoder(&out, wire.Options...)
 	for {
 		kind := dec.PeekKind()
 		if deep := kind == '{' || kind == '['; deep && dec.StackDepth() == maxNesting {

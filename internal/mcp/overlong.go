@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -11,18 +13,18 @@ import (
 // knows which request the message would have answered, if its beginning says so: that
 // one call learns that its answer is too large, not that its outcome is unknown.
 type overlong struct {
-	*failure
+	*transport.Failure
 	answers jsonrpc.ID // invalid where unknown
 }
 
-func (o *overlong) Unwrap() error { return o.failure }
+func (o *overlong) Unwrap() error { return o.Failure }
 
 // idWithin is how far into a message its id is looked for.
 const idWithin = 1 << 10
 
 // newOverlong is for a message that begins with head.
 func newOverlong(head []byte) *overlong {
-	o := &overlong{failure: tooLarge(maxBody)}
+	o := &overlong{Failure: transport.AnswerTooLarge(maxBody)}
 	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), idWithin)]))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return o

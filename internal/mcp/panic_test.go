@@ -83,7 +83,7 @@ func TestAPanicInAHandshakeIsItsFailure(t *testing.T) {
 	defer p.close()
 	defer end()
 	for range 2 {
-		if _, f := p.get(t.Context()); f == nil || f.kind != Unavailable || !f.notRun {
+		if _, f := p.get(t.Context()); f == nil || f.Kind != Unavailable || !f.NotRun {
 			t.Errorf("%+v", f)
 		}
 	}

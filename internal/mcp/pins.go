@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // pins are the tool definitions that the operator has accepted. A tool of a server
@@ -141,15 +142,15 @@ func (p *pins) sift(cfg *config.Server, tools []Tool, digests map[string]string)
 
 // unlisted is a call that was not sent, since the session is newer than the list of
 // tools.
-var unlisted = &failure{kind: Unavailable, public: "its tools are being listed again", notRun: true, lost: true}
+var unlisted = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
 // verify waits, where tools are pinned, until those of the current session are known:
 // a server that came back may be another.
-func (s *server) verify(ctx context.Context, deadline time.Time) *failure {
+func (s *server) verify(ctx context.Context, deadline time.Time) *transport.Failure {
 	if !s.cfg.Pin || s.settled() {
 		return nil
 	}
-	ctx, stop := context.WithDeadlineCause(ctx, deadline, errTimeout)
+	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
 	defer stop()
 	err := s.await(ctx, false)
 	var down *ServerError
@@ -159,9 +160,9 @@ func (s *server) verify(ctx context.Context, deadline time.Time) *failure {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case errors.As(err, &down):
-		return &failure{kind: Unavailable, public: down.Reason, notRun: true, err: err}
+		return &transport.Failure{Kind: Unavailable, Public: down.Reason, NotRun: true, Err: err}
 	}
-	return &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: err}
+	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 }
 
 // lists reports whether the tools that are known are those of a session.

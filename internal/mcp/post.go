@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -27,7 +29,7 @@ func (c *streamable) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	}
 	// Here, and not only where the call began: a panic that goes through the SDK leaves
 	// it waiting for the end of the request, and its session can never be closed.
-	defer recovered(c.log, x.fail)
+	defer transport.Recover(c.log, x.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
@@ -51,7 +53,7 @@ func (c *streamable) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) {
 	x.begin()
 	if c.stale() {
-		x.fail(lostSession(nil))
+		x.fail(transport.LostSession(nil))
 		return
 	}
 	if mayAsk(m.Method) && c.of.standing.Load() {
@@ -59,12 +61,12 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) {
 	}
 	r, err := c.request(x.traced(ctx), http.MethodPost, m)
 	if err != nil {
-		x.fail(noReply(err, false))
+		x.fail(transport.NoReply(err, false))
 		return
 	}
 	resp, err := c.way.RoundTrip(r)
 	if err != nil {
-		x.fail(noReply(err, x.sent.Load()))
+		x.fail(transport.NoReply(err, x.sent.Load()))
 		return
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
@@ -95,7 +97,7 @@ func (c *streamable) ask(ctx context.Context, x *exchange, m *jsonrpc.Request) {
 		// 202 and 204 come here too: a request that is accepted but never answered would
 		// keep its caller waiting until the time-out.
 		drain(resp, maxError)
-		x.fail(badReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+		x.fail(transport.BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
@@ -135,7 +137,7 @@ func (c *streamable) refused(ctx context.Context, x *exchange, m *jsonrpc.Reques
 	body := drain(resp, maxError)
 	if c.SessionID() != "" && forgets(resp.StatusCode, body) {
 		c.of.lost.Store(true)
-		x.fail(lostSession(badStatus(resp.StatusCode)))
+		x.fail(transport.LostSession(transport.BadStatus(resp.StatusCode)))
 		return
 	}
 	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
@@ -146,7 +148,7 @@ func (c *streamable) refused(ctx context.Context, x *exchange, m *jsonrpc.Reques
 			return
 		}
 	}
-	x.fail(refusal(resp))
+	x.fail(transport.Refusal(resp))
 }
 
 // aside sends what nobody waits for, within bound.
@@ -162,11 +164,11 @@ func (c *streamable) aside(ctx context.Context, bound time.Duration, method stri
 	}
 	resp, err := c.way.RoundTrip(r)
 	if err != nil {
-		return noReply(err, true)
+		return transport.NoReply(err, true)
 	}
 	drain(resp, maxError)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return refusal(resp)
+		return transport.Refusal(resp)
 	}
 	return nil
 }

@@ -8,6 +8,9 @@ import (
 	"io"
 	"net/http"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -62,7 +65,7 @@ func (c *streamable) request(ctx context.Context, method string, m jsonrpc.Messa
 	if version != "" {
 		r.Header[versionHeader] = []string{version}
 	}
-	if ours != nil && version >= statelessVersion {
+	if ours != nil && version >= transport.StatelessVersion {
 		describe(r.Header, ours, exchangeOf(ctx))
 	}
 	return r, nil
@@ -104,9 +107,9 @@ func subject(m *jsonrpc.Request) string {
 		return ""
 	}
 	var text string
-	_ = members(m.Params, func(name string, value json.RawMessage) { // of the SDK's own writing
+	_ = wire.Members(m.Params, func(name string, value json.RawMessage) { // of the SDK's own writing
 		if name == key {
-			text, _ = textOf(value)
+			text, _ = wire.Text(value)
 		}
 	})
 	return text

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -51,19 +53,19 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 	if s == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	list, f := paged("prompts", maxPrompts, func(cursor string) (json.RawMessage, *failure) {
-		return s.query(ctx, who, func(x *exchange) (json.RawMessage, *failure) {
+	list, f := paged("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.query(ctx, who, func(x *exchange) (json.RawMessage, *transport.Failure) {
 			return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
 		})
 	})
 	if f != nil {
-		return nil, &ServerError{Server: server, Reason: f.public, Err: f}
+		return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
 	}
 	out := []Prompt{} // a list in JSON, even when it is empty
 	for _, raw := range list {
 		p, err := decodePrompt(raw)
 		if err != nil {
-			s.log.Warn("MCP prompt left out", "prompt", printable(p.Name, 80), "reason", err.Error())
+			s.log.Warn("MCP prompt left out", "prompt", wire.Printable(p.Name, 80), "reason", err.Error())
 			continue
 		}
 		out = append(out, p)
@@ -83,9 +85,9 @@ func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	if len(p.Arguments) > maxPromptArgs {
 		return p, fmt.Errorf("it has more than %d arguments", maxPromptArgs)
 	}
-	p.Title, p.Description = cut(p.Title, maxTitle), cut(p.Description, maxDescription)
+	p.Title, p.Description = wire.Truncate(p.Title, maxTitle), wire.Truncate(p.Description, maxDescription)
 	for i := range p.Arguments {
-		p.Arguments[i].Description = cut(p.Arguments[i].Description, maxDescription)
+		p.Arguments[i].Description = wire.Truncate(p.Arguments[i].Description, maxDescription)
 	}
 	return p, nil
 }
@@ -97,8 +99,8 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.query(ctx, who, func(x *exchange) (json.RawMessage, *failure) {
-		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+	raw, f := s.query(ctx, who, func(x *exchange) (json.RawMessage, *transport.Failure) {
+		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
 		})
 	})
@@ -109,14 +111,14 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	switch {
 	case f == nil:
 		return out, nil
-	case f.kind == InvalidArguments, f.kind == UnknownTool:
-		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, f.public)
+	case f.Kind == InvalidArguments, f.Kind == UnknownTool:
+		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, f.Public)
 	}
-	return nil, &ServerError{Server: server, Reason: f.public, Err: f}
+	return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
 }
 
 // decodeMessages reads a prompts/get result.
-func decodeMessages(raw json.RawMessage) ([]PromptMessage, *failure) {
+func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	var w struct {
 		Messages []struct {
 			Role    string          `json:"role"`
@@ -124,14 +126,14 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *failure) {
 		} `json:"messages"`
 	}
 	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, badReply("its prompt does not decode", err)
+		return nil, transport.BadReply("its prompt does not decode", err)
 	}
 	var out []PromptMessage
 	size := 0
 	for _, m := range w.Messages {
 		var b block
 		if m.Role != "user" && m.Role != "assistant" || json.Unmarshal(m.Content, &b) != nil {
-			return nil, badReply("a message of its prompt has no role or no content", nil)
+			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
 		b.raw = m.Content
 		text := b.render()
@@ -139,7 +141,7 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *failure) {
 		out = append(out, PromptMessage{Role: m.Role, Text: text})
 	}
 	if len(out) > maxPromptMessages || size > maxPromptText {
-		return nil, tooLarge(maxPromptText)
+		return nil, transport.AnswerTooLarge(maxPromptText)
 	}
 	return out, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -58,7 +59,7 @@ func sdkClient(cfg config.Server, o Options) *sdk.Client {
 func ask[P interface {
 	*T
 	sdk.Params
-}, T any](x *exchange, method string, params P) (json.RawMessage, *failure) {
+}, T any](x *exchange, method string, params P) (json.RawMessage, *transport.Failure) {
 	res, err := sdk.CallCustomMethod[P, *rawResult](x.ctx, x.session.cs, rawPrefix+method, params)
 	if err != nil {
 		return nil, x.failure(err)

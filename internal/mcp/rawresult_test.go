@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/wire"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -231,7 +232,7 @@ func FuzzMembers(f *testing.F) {
 		var want map[string]json.RawMessage
 		wantErr := json.Unmarshal([]byte(s), &want)
 		got := map[string]json.RawMessage{}
-		err := members([]byte(s), func(name string, value json.RawMessage) { got[name] = value })
+		err := wire.Members([]byte(s), func(name string, value json.RawMessage) { got[name] = value })
 		if (err == nil) != (wantErr == nil && want != nil) {
 			t.Fatalf("%q: got %v, want %v", s, err, wantErr)
 		}
@@ -240,7 +241,7 @@ func FuzzMembers(f *testing.F) {
 				t.Errorf("%q: got %s for %q, want %s", s, got[name], name, value)
 			}
 			var text string
-			said, ok := textOf(got[name])
+			said, ok := wire.Text(got[name])
 			if isText := json.Unmarshal(value, &text) == nil; isText != ok || said != text {
 				t.Errorf("%q: got %q, %t, want %q", s, said, ok, text)
 			}

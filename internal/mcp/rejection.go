@@ -1,6 +1,10 @@
 package mcp
 
-import "regexp"
+import (
+	"regexp"
+
+	"answerd/internal/mcp/wire"
+)
 
 // maxRejection is how much of an error's text is looked at, in bytes.
 const maxRejection = 2 << 10
@@ -24,7 +28,7 @@ var (
 // Failure is why the tool reports failure, as far as its text says: InvalidArguments or
 // UnknownTool in the wordings of the SDKs, else Execution.
 func (r *Result) Failure() ErrorKind {
-	switch text := cut(r.Text(), maxRejection); {
+	switch text := wire.Truncate(r.Text(), maxRejection); {
 	case noSuchTool.MatchString(text):
 		return UnknownTool
 	case rejection.MatchString(text):

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // Reload makes servers the configuration, in that order, and reads the accepted
@@ -27,7 +28,7 @@ func (c *Client) Reload(servers []config.Server) error {
 	c.reload.Lock()
 	defer c.reload.Unlock()
 	if c.closed {
-		return fmt.Errorf("reload: %w", errClosed)
+		return fmt.Errorf("reload: %w", transport.ErrClosed)
 	}
 	for _, s := range c.use(servers) {
 		c.drains.Go(s.retire)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -62,7 +63,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 			s := tools(nil)
 			h, lists := holding(s, says)
 			c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost"})
-			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != statelessVersion {
+			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != transport.StatelessVersion {
 				t.Fatalf("tools %s, %+v", got, c.Servers())
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)

@@ -7,32 +7,34 @@ import (
 	"net/http"
 	"strings"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // readJSON reads a JSON body whole. Past the limit the connection is given up.
-func readJSON(resp *http.Response) ([]byte, *failure) {
+func readJSON(resp *http.Response) ([]byte, *transport.Failure) {
 	defer resp.Body.Close()
 	var body bytes.Buffer
 	body.Grow(int(min(max(resp.ContentLength, 0), maxError)) + bytes.MinRead) // no more for what only says that it is large
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, maxBody+1)); err != nil {
-		return nil, noReply(err, true)
+		return nil, transport.NoReply(err, true)
 	}
 	if body.Len() > maxBody {
-		return nil, tooLarge(maxBody)
+		return nil, transport.AnswerTooLarge(maxBody)
 	}
 	return body.Bytes(), nil
 }
 
 // acceptAnswer returns the answer to the request id that data is.
-func acceptAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *failure) {
+func acceptAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *transport.Failure) {
 	msg, err := decodeMessage(data)
 	if err != nil {
-		return nil, badReply("it does not decode", err)
+		return nil, transport.BadReply("it does not decode", err)
 	}
 	answer, ok := msg.(*jsonrpc.Response)
 	if !ok || answer.ID != id {
-		return nil, badReply("it answers another request", nil)
+		return nil, transport.BadReply("it answers another request", nil)
 	}
 	return answer, nil
 }

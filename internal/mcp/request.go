@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // inquiry sends one request to a server that is not a tool call.
-type inquiry func(*exchange) (json.RawMessage, *failure)
+type inquiry func(*exchange) (json.RawMessage, *transport.Failure)
 
 // request asks the server on a session, and returns the result as received.
-func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *failure) {
+func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *transport.Failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.session, x.tokens = used, tokens
@@ -24,9 +25,9 @@ func (s *server) request(ctx context.Context, used *session, tokens sender, dead
 
 // query asks the server on its current session, on behalf of who, once more if that
 // turns out to be lost.
-func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (json.RawMessage, *failure) {
+func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (json.RawMessage, *transport.Failure) {
 	if !s.live() {
-		return nil, &failure{kind: Unavailable, public: "it is not in use", notRun: true}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
 	if f := s.breaker.refuse(); f != nil {
 		return nil, f
@@ -42,14 +43,14 @@ func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (jso
 	defer leave()
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for try := 0; ; try++ {
-		gctx, stop := context.WithDeadlineCause(ctx, deadline, errTimeout)
+		gctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
 		used, f := on.pool.get(gctx)
 		stop()
 		if f != nil {
 			return nil, f
 		}
 		raw, f := s.request(ctx, used, on.tokens, deadline, ask)
-		if f == nil || !f.lost {
+		if f == nil || !f.Lost {
 			return raw, f
 		}
 		on.pool.drop(used)
@@ -62,14 +63,14 @@ func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (jso
 // paged collects the elements of a list of the server's, page by page, at most limit of
 // them. member is the name of the list in the result. A server without that list has
 // none.
-func paged(member string, limit int, page func(cursor string) (json.RawMessage, *failure)) ([]json.RawMessage, *failure) {
+func paged(member string, limit int, page func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
 	var out []json.RawMessage
 	seen := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
 		raw, f := page(cursor)
 		if f != nil {
-			if e, ok := errors.AsType[*jsonrpc.Error](f.err); ok && e.Code == jsonrpc.CodeMethodNotFound {
+			if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok && e.Code == jsonrpc.CodeMethodNotFound {
 				return nil, nil
 			}
 			return nil, f
@@ -77,7 +78,7 @@ func paged(member string, limit int, page func(cursor string) (json.RawMessage, 
 		var p map[string]json.RawMessage
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &p) != nil || p[member] != nil && json.Unmarshal(p[member], &list) != nil {
-			return nil, badReply("its list of "+member+" does not decode", nil)
+			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
 		}
 		out = append(out, list...)
 		_ = json.Unmarshal(p["nextCursor"], &cursor)

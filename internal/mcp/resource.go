@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -45,16 +48,16 @@ func (r *resource) address() string {
 // has, one more tool that reads them (S4.7). Without them the tools are still good, unless
 // it is the connection that failed: then the whole list is asked for again, or the tool
 // would be gone until the next one.
-func (s *server) withResources(tools []Tool, used *session) ([]Tool, *failure) {
+func (s *server) withResources(tools []Tool, used *session) ([]Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil
 	}
 	offered, f := s.resources(used)
 	switch {
-	case f != nil && (f.lost || f.kind == Unavailable || f.kind == UnknownOutcome):
+	case f != nil && (f.Lost || f.Kind == Unavailable || f.Kind == UnknownOutcome):
 		return nil, f
 	case f != nil:
-		s.log.Warn("MCP resources could not be listed", "reason", f.state())
+		s.log.Warn("MCP resources could not be listed", "reason", f.StateReason())
 		return tools, nil
 	case len(offered) == 0:
 		return tools, nil
@@ -67,18 +70,18 @@ func (s *server) withResources(tools []Tool, used *session) ([]Tool, *failure) {
 }
 
 // resources are those that match the patterns, and the templates that do.
-func (s *server) resources(used *session) ([]resource, *failure) {
+func (s *server) resources(used *session) ([]resource, *transport.Failure) {
 	deadline := time.Now().Add(listTime)
-	listed, f := paged("resources", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *failure) {
+	listed, f := paged("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *transport.Failure) {
 			return ask(x, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
 		})
 	})
 	if f != nil {
 		return nil, f
 	}
-	templates, f := paged("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *failure) {
-		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *failure) {
+	templates, f := paged("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.request(context.Background(), used, nil, deadline, func(x *exchange) (json.RawMessage, *transport.Failure) {
 			return ask(x, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
 	})
@@ -113,7 +116,7 @@ func offer(server, name string, resources []resource) Tool {
 		if r.Description != "" {
 			says += ": " + r.Description
 		}
-		fmt.Fprintf(&text, "- %s (%s)\n", r.address(), printable(says, maxResourceDoc))
+		fmt.Fprintf(&text, "- %s (%s)\n", r.address(), wire.Printable(says, maxResourceDoc))
 		whole = whole && r.Template == ""
 		enum = append(enum, r.URI)
 	}
@@ -124,33 +127,33 @@ func offer(server, name string, resources []resource) Tool {
 		"type": "object", "properties": map[string]any{"uri": uri}, "required": []string{"uri"}, "additionalProperties": false,
 	})
 	return Tool{
-		Server: server, Original: name, Title: "Read a resource", Description: cut(text.String(), maxDescription),
+		Server: server, Original: name, Title: "Read a resource", Description: wire.Truncate(text.String(), maxDescription),
 		InputSchema: schema, Annotations: &Annotations{ReadOnly: true, Idempotent: true}, reads: true,
 	}
 }
 
 // readArgs is the URI that a call of the read tool names.
-func (s *server) readArgs(args json.RawMessage) (string, *failure) {
+func (s *server) readArgs(args json.RawMessage) (string, *transport.Failure) {
 	var in struct {
 		URI string `json:"uri"`
 	}
 	if json.Unmarshal(args, &in) != nil || in.URI == "" {
-		return "", &failure{kind: InvalidArguments, public: "missing required field: uri", notRun: true}
+		return "", &transport.Failure{Kind: InvalidArguments, Public: "missing required field: uri", NotRun: true}
 	}
 	if !s.cfg.AllowsResource(in.URI) {
-		return "", &failure{kind: InvalidArguments, public: "there is no resource of that URI to be read", notRun: true}
+		return "", &transport.Failure{Kind: InvalidArguments, Public: "there is no resource of that URI to be read", NotRun: true}
 	}
 	return in.URI, nil
 }
 
 // read reads a resource, or takes it from what was read of it before, if that is known
 // to be fresh.
-func (x *exchange) read(k bookKey, meta sdk.Meta) (json.RawMessage, *failure) {
+func (x *exchange) read(k bookKey, meta sdk.Meta) (json.RawMessage, *transport.Failure) {
 	kept, begun := x.session.shelf.take(k)
 	if kept != nil {
 		return kept, nil
 	}
-	raw, f := x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *failure) {
+	raw, f := x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 		return ask(x, methodRead, &sdk.ReadResourceParams{Meta: meta, URI: k.uri, InputResponses: in, RequestState: state})
 	})
 	if f != nil {
@@ -166,14 +169,14 @@ func (x *exchange) read(k bookKey, meta sdk.Meta) (json.RawMessage, *failure) {
 
 // decodeRead turns a resources/read result into that of a call: a content block for
 // each part, as a tool would embed it.
-func decodeRead(raw json.RawMessage) (*Result, *failure) {
+func decodeRead(raw json.RawMessage) (*Result, *transport.Failure) {
 	var w struct {
 		Contents   []json.RawMessage `json:"contents"`
 		ResultType string            `json:"resultType"`
 	}
 	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, badReply("its resource does not decode", err)
+		return nil, transport.BadReply("its resource does not decode", err)
 	}
 	if f := checkType(w.ResultType); f != nil {
 		return nil, f
@@ -181,11 +184,11 @@ func decodeRead(raw json.RawMessage) (*Result, *failure) {
 	r := &Result{}
 	for _, c := range w.Contents {
 		if len(c) == 0 || c[0] != '{' {
-			return nil, badReply("the contents of a resource are not objects", nil)
+			return nil, transport.BadReply("the contents of a resource are not objects", nil)
 		}
 		block, err := json.Marshal(map[string]any{"type": "resource", "resource": c})
 		if err != nil {
-			return nil, badReply("its resource does not encode", err)
+			return nil, transport.BadReply("its resource does not encode", err)
 		}
 		r.Content = append(r.Content, block)
 	}

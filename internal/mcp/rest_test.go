@@ -17,21 +17,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-func TestRetryAfterIsReadAndBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for value, want := range map[string]time.Duration{
-			"": 0, "7": 7 * time.Second, "0": 0, "3600": maxRest, "99999999999999999999": 0, "-1": 0, "soon": 0, "1.5": 0,
-			time.Now().Add(20 * time.Second).UTC().Format(http.TimeFormat): 20 * time.Second,
-			time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat):       0,
-			time.Now().Add(time.Hour).UTC().Format(http.TimeFormat):        maxRest,
-		} {
-			if got := retryAfter(http.Header{"Retry-After": {value}}); got != want {
-				t.Errorf("%q: %s, want %s", value, got, want)
-			}
-		}
-	})
-}
-
 // F12: a server that says for how long it is busy is left alone for that time, by calls
 // once the breaker is open and by the supervisor.
 func TestABusyServerIsLeftAloneForAsLongAsItSays(t *testing.T) {

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -27,40 +30,40 @@ type Result struct {
 // decodeResult reads a tools/call result from the bytes of the wire rather than from
 // the SDK's types: those turn large integers into floats, and refuse content types
 // that they don't know. The result shares these bytes, which are nobody else's.
-func decodeResult(raw json.RawMessage) (*Result, *failure) {
+func decodeResult(raw json.RawMessage) (*Result, *transport.Failure) {
 	// Decoders let broken UTF-8 pass within strings. Events and requests must not.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
 	r := &Result{}
 	var isError, resultType json.RawMessage
-	dec := newDecoder(raw)
-	if err := atEnd(dec, object(dec, func(name string) (err error) {
+	dec := wire.NewDecoder(raw)
+	if err := wire.AtEnd(dec, wire.Object(dec, func(name string) (err error) {
 		switch name {
 		case "content":
 			return r.readContent(dec, raw)
 		case "structuredContent":
-			r.Structured, err = readRaw(dec, raw)
+			r.Structured, err = wire.ReadRaw(dec, raw)
 		case "isError":
-			isError, err = readRaw(dec, raw)
+			isError, err = wire.ReadRaw(dec, raw)
 		case "resultType":
-			resultType, err = readRaw(dec, raw)
+			resultType, err = wire.ReadRaw(dec, raw)
 		default:
 			err = dec.SkipValue()
 		}
 		return err
 	})); err != nil {
-		return nil, badReply("its result does not decode", err)
+		return nil, transport.BadReply("its result does not decode", err)
 	}
-	kind, ok := textOf(resultType)
+	kind, ok := wire.Text(resultType)
 	if !ok {
-		return nil, badReply("its resultType is no text", nil)
+		return nil, transport.BadReply("its resultType is no text", nil)
 	}
 	if f := checkType(kind); f != nil {
 		return nil, f
 	}
 	if isError != nil && json.Unmarshal(isError, &r.IsError) != nil {
-		return nil, badReply("its isError is neither true nor false", nil)
+		return nil, transport.BadReply("its isError is neither true nor false", nil)
 	}
 	// null is how some servers write "none"; other falsy values are values (S2.7).
 	if string(r.Structured) == "null" {
@@ -75,7 +78,7 @@ func (r *Result) readContent(dec *jsontext.Decoder, raw []byte) error {
 	if dec.PeekKind() == 'n' {
 		return dec.SkipValue()
 	}
-	return array(dec, func() error {
+	return wire.Array(dec, func() error {
 		b, err := readBlock(dec, raw)
 		r.Content, r.blocks = append(r.Content, b.raw), append(r.blocks, b)
 		return err
@@ -85,14 +88,14 @@ func (r *Result) readContent(dec *jsontext.Decoder, raw []byte) error {
 // checkType refuses results that are none yet. The SDK hands some of them out as empty
 // results, without an error. Such as "task": an answer that is to be fetched elsewhere,
 // later.
-func checkType(resultType string) *failure {
+func checkType(resultType string) *transport.Failure {
 	switch resultType {
 	case "", "complete":
 		return nil
 	case "input_required": // what the SDK leaves at the end of its patience
-		return &failure{kind: Protocol, public: "it asks again and again, whatever the answer"}
+		return &transport.Failure{Kind: Protocol, Public: "it asks again and again, whatever the answer"}
 	}
-	return badReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
+	return transport.BadReply(fmt.Sprintf("a result of type %.40q", resultType), nil)
 }
 
 // Payload is the result for a program: the structured content if there is any, else
@@ -104,7 +107,7 @@ func (r *Result) Payload() json.RawMessage {
 	case ok && len(r.Content) == 1:
 		return r.blocks[0].textJSON
 	case ok:
-		return quote(text)
+		return wire.Quote(text)
 	}
 	return join(r.Content)
 }

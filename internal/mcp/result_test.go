@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"answerd/internal/mcp/wire"
 )
 
 // S1.6 and S2.7: what a reader of text and what a program gets.
@@ -67,7 +69,7 @@ func TestResultsThatAreNone(t *testing.T) {
 		`7`, `{"content":7}`, `{"content":["x"]}`, `{"content":[null]}`, `{"isError":"yes"}`,
 		`{"resultType":"task","taskId":"1"}`, `{"resultType":"input_required","inputRequests":{}}`,
 	} {
-		if r, f := decodeResult([]byte(raw)); f == nil || f.kind != Protocol {
+		if r, f := decodeResult([]byte(raw)); f == nil || f.Kind != Protocol {
 			t.Errorf("%s: %+v %v", raw, r, f)
 		}
 	}
@@ -131,12 +133,12 @@ func FuzzCutText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, limit int) {
 		limit = min(max(limit, 0), 1<<20)
 		n := fits(text, limit)
-		if got := len(quote(text[:n])) - len(`""`); got > limit {
+		if got := len(wire.Quote(text[:n])) - len(`""`); got > limit {
 			t.Errorf("%q takes %d bytes, not %d", text[:n], got, limit)
 		}
 		if n < len(text) {
 			_, size := utf8.DecodeRuneInString(text[n:])
-			if got := len(quote(text[:n+size])) - len(`""`); got <= limit {
+			if got := len(wire.Quote(text[:n+size])) - len(`""`); got <= limit {
 				t.Errorf("%q would fit in %d bytes", text[:n+size], limit)
 			}
 		}

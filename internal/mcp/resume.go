@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -23,7 +25,7 @@ func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request
 			return
 		}
 		s.close()
-		f, refused := errors.AsType[*failure](err)
+		f, refused := errors.AsType[*transport.Failure](err)
 		if !refused && s.lastID() != "" {
 			if resp, err = c.resume(ctx, s); err == nil {
 				x.opened()
@@ -32,7 +34,7 @@ func (c *streamable) follow(ctx context.Context, x *exchange, m *jsonrpc.Request
 			refused = ctx.Err() == nil
 		}
 		if f == nil {
-			f = &failure{kind: UnknownOutcome, public: "the connection was cut before its answer", err: err}
+			f = &transport.Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
 		if refused { // the server may still be at it, and is told that nobody waits
 			x.abort(f)
@@ -67,14 +69,14 @@ func (c *streamable) resume(ctx context.Context, s *stream) (*http.Response, err
 	wait := s.retry() // as the server asked for
 	for try := 1; try <= maxResumes; try++ {
 		if wait == 0 {
-			wait = backoff(try)
+			wait = transport.Backoff(try)
 		}
-		if !pause(ctx, wait) {
+		if !transport.Pause(ctx, wait) {
 			return nil, ctx.Err()
 		}
 		wait = 0
 		if c.stale() {
-			return nil, lostSession(nil)
+			return nil, transport.LostSession(nil)
 		}
 		r, err := c.request(ctx, http.MethodGet, nil)
 		if err != nil {
@@ -95,7 +97,7 @@ func (c *streamable) resume(ctx context.Context, s *stream) (*http.Response, err
 		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
 			c.of.lost.Store(true)
 		}
-		return nil, badStatus(resp.StatusCode)
+		return nil, transport.BadStatus(resp.StatusCode)
 	}
 	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
 }

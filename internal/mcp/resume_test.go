@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // F15: a server that is busy each time is asked to resume maxResumes times, less and less
@@ -38,7 +39,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 		c.Tools(t.Context())
 		begin := time.Now()
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*maxBackoff {
+		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*transport.MaxBackoff {
 			t.Errorf("%v after %s and %d GETs", e, time.Since(begin), gets.Load())
 		}
 		_ = c.Close()

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -47,14 +49,14 @@ func unfinished(result json.RawMessage) (in inputRequired, ok bool) {
 // own result types only. Where nothing is asked, each round waits twice as long as the one
 // before: a server may answer so because it has too much to do. What is not complete in the
 // end checkType refuses.
-func (x *exchange) rounds(send func(sdk.InputResponseMap, string) (json.RawMessage, *failure)) (json.RawMessage, *failure) {
+func (x *exchange) rounds(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	result, f := send(nil, "")
 	for round, wait := 1, roundWait; f == nil && round < maxRounds; round, wait = round+1, 2*wait {
 		in, more := unfinished(result)
 		if !more {
 			break
 		}
-		if len(in.Requests) == 0 && !pause(x.ctx, wait) {
+		if len(in.Requests) == 0 && !transport.Pause(x.ctx, wait) {
 			return nil, x.ended()
 		}
 		answers, err := x.answerAll(in.Requests)

@@ -7,6 +7,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/oauth"
+	"answerd/internal/mcp/transport"
 )
 
 // sender sends requests with somebody's token: bearer with one from a source that knows
@@ -28,7 +29,7 @@ func (b bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	token, err := b.tokens.Token(r.Context())
 	if err != nil {
 		closeBody(r)
-		return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: ofCredentials(err)}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: transport.CredentialsError(err)}
 	}
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+token.Reveal())
@@ -39,8 +40,8 @@ func (b bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	drain(resp, maxError)
 	x.sent.Store(false) // refused, so not run
 	if token, err = b.tokens.Renew(r.Context(), token); err != nil {
-		f := badStatus(resp.StatusCode)
-		f.err = ofCredentials(err)
+		f := transport.BadStatus(resp.StatusCode)
+		f.Err = transport.CredentialsError(err)
 		return nil, f
 	}
 	// The first body has been read; GetBody gives the same bytes once more.
@@ -67,7 +68,7 @@ func (g granted) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	resp, err := g.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		exchangeOf(r.Context()).sent.Store(false) // whatever was sent was refused, so not run
-		return nil, &failure{kind: Unavailable, public: e.Public, notRun: true, err: ofCredentials(e)}
+		return nil, &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
 	}
 	return resp, err
 }
@@ -81,5 +82,5 @@ var errNobody = errors.New("the request belongs to no caller")
 // Send implements sender.
 func (nobody) Send(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 	closeBody(r)
-	return nil, &failure{kind: Unavailable, public: "there is no token for it", notRun: true, err: ofCredentials(errNobody)}
+	return nil, &transport.Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: transport.CredentialsError(errNobody)}
 }

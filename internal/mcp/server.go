@@ -5,21 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
-const (
-	minBackoff = time.Second
-	maxBackoff = time.Minute
-	// overfullTime is until tools are listed again whose list was too large.
-	overfullTime = 10 * time.Minute
-)
+// overfullTime is until tools are listed again whose list was too large.
+const overfullTime = 10 * time.Minute
 
 // server is one configured server: its session, its permits, its state, and the
 // supervisor goroutine that connects, lists its tools, and does so again with
@@ -98,7 +94,7 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 	s.pool = &pool{
 		life: s.life, log: s.log, dial: surely(s.log, s.dialer.connect), time: orElse(s.dialer.time, handshakeTime), made: s.poke,
 		changed: s.noticed, attend: s.attend,
-		gone: func(f *failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
+		gone: func(f *transport.Failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
 	}
 	if s.dialer.behalf != nil {
 		s.callers = newCallers(s, *s.dialer.behalf)
@@ -124,7 +120,7 @@ func (s *server) live() bool { return s.pool != nil }
 // run is the supervisor. It ends with the server's life.
 func (s *server) run() {
 	defer close(s.gone)
-	defer recovered(s.log, func(f *failure) { s.down(f) }) // calls go on without it
+	defer transport.Recover(s.log, func(f *transport.Failure) { s.down(f) }) // calls go on without it
 	if s.callers != nil {
 		s.c.tried() // nobody is here yet
 		s.callers.run()
@@ -143,8 +139,8 @@ func (s *server) run() {
 		wait, asleep := s.renewIn()
 		switch left, resting := s.pool.resting(); {
 		case err != nil:
-			f, _ := errors.AsType[*failure](err)
-			wait, asleep = max(backoff(failures), f.rest()), false
+			f, _ := errors.AsType[*transport.Failure](err)
+			wait, asleep = max(transport.Backoff(failures), f.RetryAfter()), false
 			failures++
 		case resting:
 			wait, asleep = left, false
@@ -174,18 +170,11 @@ func (s *server) sleep(wait time.Duration, untilAsked bool) {
 	}
 }
 
-// backoff is the wait after so many failures in a row: doubling, with full jitter
-// above half of it so that servers that went down together don't come back together.
-func backoff(failures int) time.Duration {
-	d := min(minBackoff<<min(failures, 10), maxBackoff)
-	return d/2 + rand.N(d/2)
-}
-
 // round lists the tools, connecting first if need be, and sets the state.
 func (s *server) round(fresh bool) (err error) {
-	defer recovered(s.log, func(f *failure) {
+	defer transport.Recover(s.log, func(f *transport.Failure) {
 		s.listFailed(f)
-		err = &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
+		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	})
 	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
@@ -199,7 +188,7 @@ func (s *server) round(fresh bool) (err error) {
 	}
 	if f != nil {
 		s.listFailed(f)
-		return &ServerError{Server: s.cfg.Name, Reason: f.public, Err: f}
+		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	}
 	s.up(l, used.protocol(), used, changes)
 	return nil
@@ -223,9 +212,9 @@ func (s *server) up(l toolList, version string, listed *session, changes int) {
 // nothing about the server's calls, which go on with the tools that are known; and to
 // ask again soon would get the same, over a connection of messages at the price of that
 // connection.
-func (s *server) listFailed(f *failure) {
+func (s *server) listFailed(f *transport.Failure) {
 	s.down(f)
-	if f.kind == TooLarge {
+	if f.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.overfull = true
@@ -244,15 +233,15 @@ func (s *server) settled() bool {
 }
 
 // down notes that the server cannot be used now, and reports whether that is news.
-func (s *server) down(f *failure) bool {
+func (s *server) down(f *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed, s.away = nil, f.kind == Unavailable
+	s.listed, s.away = nil, f.Kind == Unavailable
 	state := Failed
 	if s.version != "" {
 		state = Degraded
 	}
-	reason := f.state()
+	reason := f.StateReason()
 	if s.state == state && s.reason == reason {
 		return false
 	}

@@ -242,18 +242,3 @@ func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return r.fake.RoundTrip(req)
 }
-
-// S4.5: the waits double from a second to a minute, half of each by chance.
-func TestBackoff(t *testing.T) {
-	for i, most := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
-		for range 100 {
-			d, top := backoff(i), time.Duration(most)*time.Second
-			if d < top/2 || d > top {
-				t.Errorf("after %d failures: %s", i, d)
-			}
-		}
-	}
-	if d := backoff(1 << 30); d > maxBackoff || d < maxBackoff/2 {
-		t.Error(d)
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -24,7 +26,7 @@ const startTime = time.Minute
 type session struct {
 	ready   chan struct{}      // closed when the handshake is over; then the next two are set
 	cs      *sdk.ClientSession // nil where it failed
-	fail    *failure
+	fail    *transport.Failure
 	shaking atomic.Pointer[exchange] // the handshake
 	begun   time.Time                // when the handshake was over
 	lost    atomic.Bool              // the server forgot it: its id is never sent again
@@ -95,10 +97,10 @@ type pool struct {
 	life    context.Context
 	log     *slog.Logger
 	dial    func(context.Context) (*sdk.ClientSession, error)
-	time    time.Duration  // of one handshake
-	made    func()         // called after each successful handshake, and after the loss of a session
-	gone    func(*failure) // called when a session is lost
-	changed func(string)   // session.told
+	time    time.Duration            // of one handshake
+	made    func()                   // called after each successful handshake, and after the loss of a session
+	gone    func(*transport.Failure) // called when a session is lost
+	changed func(string)             // session.told
 	// attend, if set, runs for as long as the session is the current one.
 	attend  func(context.Context, *session)
 	shelved bool // sessions have a shelf
@@ -114,11 +116,11 @@ type pool struct {
 }
 
 // get is the current session, made now if there is none. It waits under ctx.
-func (p *pool) get(ctx context.Context) (*session, *failure) {
+func (p *pool) get(ctx context.Context) (*session, *transport.Failure) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, &failure{kind: Cancelled, public: "answerd is shutting down", notRun: true, err: errClosed}
+		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	s := p.cur
 	if s != nil && s.company.crowded() {
@@ -136,7 +138,7 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 		s.forgotten = func() {
 			s.lost.Store(true) // the next call finds it so
 			if isClosed(s.ready) {
-				p.lose(s, lostSession(nil))
+				p.lose(s, transport.LostSession(nil))
 			}
 		}
 		p.cur = s
@@ -147,9 +149,9 @@ func (p *pool) get(ctx context.Context) (*session, *failure) {
 	case <-s.ready:
 		return s, s.fail
 	case <-ctx.Done():
-		f := &failure{kind: Unavailable, public: "it is not connected yet", notRun: true, err: context.Cause(ctx)}
+		f := &transport.Failure{Kind: Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
 		if x := s.shaking.Load(); x != nil && x.fetching.Load() {
-			f.err = ofCredentials(f.err)
+			f.Err = transport.CredentialsError(f.Err)
 		}
 		return nil, f
 	}
@@ -162,19 +164,19 @@ func (p *pool) handshake(s *session) {
 	x := newExchange(context.Background(), p.life, time.Now().Add(p.time))
 	x.session, x.handshake, x.patience = s, true, p.time/2
 	s.shaking.Store(x)
-	defer recovered(p.log, func(f *failure) { p.unmade(s, x, f) })
+	defer transport.Recover(p.log, func(f *transport.Failure) { p.unmade(s, x, f) })
 	cs, err := p.dial(x.ctx)
 	if err != nil {
-		f, ok := errors.AsType[*failure](err)
+		f, ok := errors.AsType[*transport.Failure](err)
 		switch {
 		case ok:
 		case x.ctx.Err() != nil:
 			f = x.ended()
 		default:
-			f = badReply("the handshake failed", err)
+			f = transport.BadReply("the handshake failed", err)
 		}
 		// There was no session to lose yet: what ended the connection is the reason.
-		if end, ok := errors.AsType[*failure](f.err); ok && f.lost {
+		if end, ok := errors.AsType[*transport.Failure](f.Err); ok && f.Lost {
 			f = end
 		}
 		p.unmade(s, x, f)
@@ -196,7 +198,7 @@ func (p *pool) handshake(s *session) {
 
 // unmade is the end of a handshake that came to nothing because of f. Whatever went wrong,
 // no call has been sent: the next one tries again (S3.4).
-func (p *pool) unmade(s *session, x *exchange, f *failure) {
+func (p *pool) unmade(s *session, x *exchange, f *transport.Failure) {
 	if isClosed(s.ready) { // all but the last of it had gone well
 		p.lose(s, f)
 		return
@@ -205,7 +207,7 @@ func (p *pool) unmade(s *session, x *exchange, f *failure) {
 		s.cs = nil
 		p.work.Go(func() { survived(p.log, func() { _ = cs.Close() }) })
 	}
-	s.fail = &failure{kind: Unavailable, public: f.public, notRun: true, err: f}
+	s.fail = &transport.Failure{Kind: Unavailable, Public: f.Public, NotRun: true, Err: f}
 	p.mu.Lock()
 	if p.cur == s {
 		p.cur = nil
@@ -219,18 +221,18 @@ func (p *pool) unmade(s *session, x *exchange, f *failure) {
 // call (S4.5). Over HTTP a session ends only by drop or close; a child process may die
 // and a connection break at any time.
 func (p *pool) watch(s *session) {
-	defer recovered(p.log, func(f *failure) { p.lose(s, f) }) // or its end would never be known
+	defer transport.Recover(p.log, func(f *transport.Failure) { p.lose(s, f) }) // or its end would never be known
 	err := s.cs.Wait()
-	f, ok := errors.AsType[*failure](err)
+	f, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
-		f = lostSession(err)
+		f = transport.LostSession(err)
 	}
 	p.lose(s, f)
 }
 
 // lose is the end of s that no call has found. If it was the current one, the next one
 // is made.
-func (p *pool) lose(s *session, f *failure) {
+func (p *pool) lose(s *session, f *transport.Failure) {
 	if !p.drop(s) {
 		return // our own doing, or whoever found it lost makes the next one
 	}
@@ -252,10 +254,10 @@ func (p *pool) drop(s *session) bool {
 		return false
 	}
 	now := time.Now()
-	if now.Sub(s.begun) > maxBackoff {
+	if now.Sub(s.begun) > transport.MaxBackoff {
 		p.losses = 0
 	}
-	p.rest = now.Add(backoff(p.losses))
+	p.rest = now.Add(transport.Backoff(p.losses))
 	p.losses++
 	p.leaveLocked(s, 0)
 	return true
@@ -267,7 +269,7 @@ func (p *pool) leaveLocked(s *session, grace time.Duration) {
 	p.cur = nil
 	s.leave()
 	p.work.Go(func() {
-		pause(p.life, grace)
+		transport.Pause(p.life, grace)
 		survived(p.log, func() { _ = s.cs.Close() })
 	})
 }

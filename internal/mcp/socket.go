@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/coder/websocket"
 )
 
@@ -58,12 +60,12 @@ func (s *socket) read() ([]byte, error) {
 		return nil, s.broken(err)
 	}
 	if kind != websocket.MessageText {
-		return nil, s.end(websocket.StatusUnsupportedData, badReply("a binary WebSocket message", nil))
+		return nil, s.end(websocket.StatusUnsupportedData, transport.BadReply("a binary WebSocket message", nil))
 	}
 	s.receiving.Store(true)
 	defer s.receiving.Store(false)
 	slow := time.AfterFunc(messageTime, func() {
-		_ = s.end(websocket.StatusPolicyViolation, badReply("a WebSocket message without end", nil))
+		_ = s.end(websocket.StatusPolicyViolation, transport.BadReply("a WebSocket message without end", nil))
 	})
 	defer slow.Stop()
 	data, err := io.ReadAll(r)
@@ -81,12 +83,12 @@ func (s *socket) read() ([]byte, error) {
 func (s *socket) broken(err error) error {
 	switch code := websocket.CloseStatus(err); code {
 	case -1:
-		return s.lose(noReply(err, true))
+		return s.lose(transport.NoReply(err, true))
 	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
 		return s.lose(io.EOF)
 	default:
-		return s.lose(&failure{kind: UnknownOutcome, err: err,
-			public: fmt.Sprintf("it closed the connection (WebSocket %d)", code)})
+		return s.lose(&transport.Failure{Kind: UnknownOutcome, Err: err,
+			Public: fmt.Sprintf("it closed the connection (WebSocket %d)", code)})
 	}
 }
 
@@ -94,18 +96,18 @@ func (s *socket) broken(err error) error {
 func (s *socket) write(data []byte) error {
 	select {
 	case <-s.ended:
-		return lostSession(s.cause)
+		return transport.LostSession(s.cause)
 	default:
 	}
 	stuck := time.AfterFunc(writeTime, func() {
-		_ = s.lose(&failure{kind: UnknownOutcome, public: "it does not read"})
+		_ = s.lose(&transport.Failure{Kind: UnknownOutcome, Public: "it does not read"})
 	})
 	defer stuck.Stop()
 	// A server must close the connection at text that is not UTF-8 (RFC 6455 section
 	// 8.1), and a call's arguments may have come from anywhere.
 	data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
 	if err := s.conn.Write(context.Background(), websocket.MessageText, data); err != nil {
-		return s.lose(noReply(err, true))
+		return s.lose(transport.NoReply(err, true))
 	}
 	return nil
 }
@@ -113,7 +115,7 @@ func (s *socket) write(data []byte) error {
 // ping is the goroutine that finds out when nobody is there any more: a connection
 // whose other end lost its power looks like a quiet one.
 func (s *socket) ping() {
-	defer recovered(s.log, func(f *failure) { _ = s.lose(f) }) // a peer that nobody watches may be gone
+	defer transport.Recover(s.log, func(f *transport.Failure) { _ = s.lose(f) }) // a peer that nobody watches may be gone
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for {
@@ -128,7 +130,7 @@ func (s *socket) ping() {
 		// A pong cannot overtake a long message that is on its way, and messageTime
 		// bounds that.
 		if err != nil && !s.receiving.Load() {
-			_ = s.lose(&failure{kind: UnknownOutcome, public: "it does not answer any more", err: err})
+			_ = s.lose(&transport.Failure{Kind: UnknownOutcome, Public: "it does not answer any more", Err: err})
 		}
 	}
 }
@@ -163,7 +165,7 @@ func (s *socket) finish(cause error, closing func()) error {
 	s.over.Do(func() {
 		s.cause = cause
 		s.work.Go(func() { // before ping ends, so that work doesn't come to 0
-			defer recovered(s.log, func(*failure) { _ = s.wire.Close() })
+			defer transport.Recover(s.log, func(*transport.Failure) { _ = s.wire.Close() })
 			closing()
 		})
 		close(s.ended)

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/coder/websocket"
 )
 
@@ -155,8 +157,8 @@ func TestSocketWithoutPongs(t *testing.T) {
 		})
 		defer end()
 		took, _, err := reading(s)
-		f, ok := errors.AsType[*failure](err)
-		if !ok || f.kind != UnknownOutcome || took > pingEvery+pongTime {
+		f, ok := errors.AsType[*transport.Failure](err)
+		if !ok || f.Kind != UnknownOutcome || took > pingEvery+pongTime {
 			t.Errorf("%v after %s", err, took)
 		}
 	})
@@ -191,7 +193,7 @@ func TestSocketThatIsStuck(t *testing.T) {
 		if err := s.write([]byte("{}")); err == nil || time.Since(begin) != writeTime {
 			t.Errorf("%v after %s", err, time.Since(begin))
 		}
-		if f, ok := errors.AsType[*failure](s.write([]byte("{}"))); !ok || !f.notRun {
+		if f, ok := errors.AsType[*transport.Failure](s.write([]byte("{}"))); !ok || !f.NotRun {
 			t.Errorf("written afterwards: %v", f)
 		}
 	})
@@ -220,8 +222,8 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 				})
 				defer end()
 				took, _, err := reading(s)
-				f, ok := errors.AsType[*failure](err)
-				if !ok || f.kind != Protocol || took > 30*time.Second {
+				f, ok := errors.AsType[*transport.Failure](err)
+				if !ok || f.Kind != Protocol || took > 30*time.Second {
 					t.Errorf("%v after %s", err, took)
 				}
 				<-closed
@@ -272,8 +274,8 @@ func TestSocketRefusesBinary(t *testing.T) {
 		})
 		defer end()
 		_, data, err := reading(s)
-		f, ok := errors.AsType[*failure](err)
-		if !ok || f.kind != Protocol {
+		f, ok := errors.AsType[*transport.Failure](err)
+		if !ok || f.Kind != Protocol {
 			t.Errorf("%s, %v", data, err)
 		}
 		if code := websocket.CloseStatus(<-closed); code != websocket.StatusUnsupportedData {
@@ -295,8 +297,8 @@ func TestSocketRefusesHugeMessages(t *testing.T) {
 		})
 		defer end()
 		_, err := s.read()
-		f, ok := errors.AsType[*failure](err)
-		if !ok || f.kind != TooLarge {
+		f, ok := errors.AsType[*transport.Failure](err)
+		if !ok || f.Kind != TooLarge {
 			t.Error(err)
 		}
 		if code := websocket.CloseStatus(<-closed); code != websocket.StatusMessageTooBig {
@@ -317,12 +319,12 @@ func TestSocketClosedByTheServer(t *testing.T) {
 			})
 			defer end()
 			took, _, err := reading(s)
-			f, ok := errors.AsType[*failure](err)
+			f, ok := errors.AsType[*transport.Failure](err)
 			if eof != errors.Is(err, io.EOF) || eof == ok || took > closeTime {
 				t.Errorf("%d: %v after %s", code, err, took)
 			}
-			if ok && (f.kind != UnknownOutcome || strings.Contains(f.public, "secret")) {
-				t.Errorf("%d: %s", code, f.public)
+			if ok && (f.Kind != UnknownOutcome || strings.Contains(f.Public, "secret")) {
+				t.Errorf("%d: %s", code, f.Public)
 			}
 			if err := s.write([]byte("{}")); err == nil {
 				t.Errorf("%d: written to a closed socket", code)

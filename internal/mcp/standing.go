@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -64,7 +66,7 @@ func (b *standing) run() {
 // reads one event of the one that there is. A panic costs that stream, and counts like one
 // that broke.
 func (b *standing) advance(patience time.Duration) {
-	defer recovered(b.c.log, func(*failure) {
+	defer transport.Recover(b.c.log, func(*transport.Failure) {
 		b.end()
 		b.failures++
 	})
@@ -77,11 +79,11 @@ func (b *standing) advance(patience time.Duration) {
 
 // wait waits before the next GET. It returns false if there is to be none.
 func (b *standing) wait() bool {
-	d := backoff(b.failures)
+	d := transport.Backoff(b.failures)
 	if b.pause > 0 && b.failures < 2 {
 		d = b.pause // as the server asked for
 	}
-	return !b.over && pause(b.c.ctx, d)
+	return !b.over && transport.Pause(b.c.ctx, d)
 }
 
 // open makes a GET.

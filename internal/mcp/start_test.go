@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // A process that takes its time to come up, such as one that npx or uvx fetches first, is
@@ -35,7 +36,7 @@ func TestAProcessHasTimeToComeUp(t *testing.T) {
 		}
 		<-time.After(up) // fake time
 		synctest.Wait()
-		if st := c.Servers()[0]; st.State != Connected || st.Protocol != statelessVersion || st.Tools != 1 {
+		if st := c.Servers()[0]; st.State != Connected || st.Protocol != transport.StatelessVersion || st.Tools != 1 {
 			t.Errorf("%+v", st)
 		}
 		if err := c.Close(); err != nil {

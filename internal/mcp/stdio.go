@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // stdio is a server that is a child process, one at a time: a new one is started for
@@ -46,15 +47,15 @@ func (s *stdio) open(ctx context.Context) (frames, error) {
 		select {
 		case <-last.gone:
 		case <-ctx.Done():
-			return nil, &failure{kind: Unavailable, public: "its last process has not ended yet", notRun: true, err: context.Cause(ctx)}
+			return nil, &transport.Failure{Kind: Unavailable, Public: "its last process has not ended yet", NotRun: true, Err: context.Cause(ctx)}
 		}
 	}
 	if !s.starts.take(time.Now()) {
-		return nil, &failure{kind: Unavailable, public: "its process ended too often, and is started again later", notRun: true}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "its process ended too often, and is started again later", NotRun: true}
 	}
 	c, err := startChild(&s.cfg, s.log)
 	if err != nil {
-		return nil, &failure{kind: Unavailable, public: startReason(err), notRun: true, err: err}
+		return nil, &transport.Failure{Kind: Unavailable, Public: startReason(err), NotRun: true, Err: err}
 	}
 	s.mu.Lock()
 	s.cur = c

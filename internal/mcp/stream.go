@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 	"answerd/internal/sse"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -52,7 +54,7 @@ type noise struct {
 // Read implements io.Reader.
 func (r *noise) Read(p []byte) (int, error) {
 	if r.n > maxBody {
-		return 0, tooLarge(maxBody)
+		return 0, transport.AnswerTooLarge(maxBody)
 	}
 	n, err := r.in.Read(p)
 	r.n += n
@@ -69,7 +71,7 @@ func (r *eventReader) next() (jsonrpc.Message, error) {
 	for {
 		e, err := r.in.Next()
 		if errors.Is(err, sse.ErrTooLarge) {
-			err = tooLarge(maxBody)
+			err = transport.AnswerTooLarge(maxBody)
 		}
 		if err != nil {
 			return nil, err
@@ -83,7 +85,7 @@ func (r *eventReader) next() (jsonrpc.Message, error) {
 			return nil, io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return nil, badReply("an event does not decode", err)
+			return nil, transport.BadReply("an event does not decode", err)
 		}
 		r.noise.n = 0
 		return msg, nil
@@ -103,7 +105,7 @@ func (r *eventReader) lastID() string {
 // it didn't say.
 func (r *eventReader) retry() time.Duration {
 	if d := r.in.Retry(); d > 0 {
-		return min(max(d, minBackoff/10), maxRest)
+		return min(max(d, transport.MinBackoff/10), transport.MaxRetryAfter)
 	}
 	return 0
 }
@@ -111,7 +113,7 @@ func (r *eventReader) retry() time.Duration {
 // next returns the next message that concerns the SDK, or the answer, which is the last. The
 // error is a *failure unless the stream broke.
 func (s *stream) next() (msg jsonrpc.Message, err error) {
-	defer recovered(s.log, func(f *failure) { msg, err = nil, f })
+	defer transport.Recover(s.log, func(f *transport.Failure) { msg, err = nil, f })
 	for {
 		msg, err := s.eventReader.next()
 		if err != nil {
@@ -140,14 +142,14 @@ func (s *stream) close() {
 
 // message looks at one JSON-RPC message and returns it if it concerns the SDK, or is the
 // answer.
-func (s *stream) message(msg jsonrpc.Message) (jsonrpc.Message, *failure) {
+func (s *stream) message(msg jsonrpc.Message) (jsonrpc.Message, *transport.Failure) {
 	// A message is progress of a kind: only silence and noise are bounded by size.
 	// How long a call may take in all is bounded by its limit.
 	s.x.limit.touch()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
-			return nil, badReply("it answers another request", nil)
+			return nil, transport.BadReply("it answers another request", nil)
 		}
 		return m, nil // nothing is read after it, so it keeps its memory
 	case *jsonrpc.Request:
@@ -156,7 +158,7 @@ func (s *stream) message(msg jsonrpc.Message) (jsonrpc.Message, *failure) {
 			// The SDK answers each one with a POST of ours.
 			s.requests++
 			if s.requests > maxServerRequests {
-				return nil, badReply("too many requests in one stream", nil)
+				return nil, transport.BadReply("too many requests in one stream", nil)
 			}
 			// With the tag that tells our handler whose call it belongs to.
 			return s.x.session.asked.tag(m, s.x), nil
@@ -187,5 +189,5 @@ func (x *exchange) report(params json.RawMessage) {
 	if x.notes == nil || x.token == "" || json.Unmarshal(params, &p) != nil || p.Token != x.token {
 		return
 	}
-	x.notes.put(note{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: cut(p.Message, maxProgressText)}})
+	x.notes.put(note{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/mcp/transport"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -117,7 +119,7 @@ func (c *streamable) Close() error {
 	c.closing.Do(func() {
 		defer c.work.Wait()
 		defer c.end()
-		defer recovered(c.log, func(f *failure) { c.err = f })
+		defer transport.Recover(c.log, func(f *transport.Failure) { c.err = f })
 		if c.SessionID() != "" {
 			c.err = c.aside(c.ctx, sideTime, http.MethodDelete, nil)
 		}

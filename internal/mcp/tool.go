@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/schema"
+	"answerd/internal/mcp/wire"
 )
 
 // Tool is one tool of a server as the model and the API see it.
@@ -80,7 +81,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return Tool{}, fmt.Errorf("it does not decode: %w", err)
 	}
-	t := Tool{Original: w.Name, Title: w.Title, Description: cut(w.Description, maxDescription)}
+	t := Tool{Original: w.Name, Title: w.Title, Description: wire.Truncate(w.Description, maxDescription)}
 	if err := checkToolName(w.Name); err != nil {
 		return t, err
 	}
@@ -94,7 +95,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 			t.Title = a.Title
 		}
 	}
-	t.Title = cut(t.Title, maxTitle)
+	t.Title = wire.Truncate(t.Title, maxTitle)
 	var err error
 	if t.InputSchema, err = inputSchema(w.InputSchema); err != nil {
 		return t, fmt.Errorf("its inputSchema %w", err)
@@ -172,7 +173,7 @@ func boundedSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if raw[0] != '{' {
 		return nil, errors.New("is not an object")
 	}
-	if depth(raw) > maxDepth {
+	if wire.Depth(raw) > maxDepth {
 		return nil, fmt.Errorf("is nested deeper than %d levels", maxDepth)
 	}
 	var b bytes.Buffer
@@ -180,36 +181,4 @@ func boundedSchema(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	return b.Bytes(), nil
-}
-
-// depth returns how deep valid JSON is nested. To read it token by token would cost large
-// results several times as much.
-func depth(raw []byte) int {
-	deepest, now, inString := 0, 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			now++
-			deepest = max(deepest, now)
-		case c == '}' || c == ']':
-			now--
-		}
-	}
-	return deepest
-}
-
-// cut is s, at most n bytes of it, ending with a whole character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"strings"
 
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
@@ -18,8 +21,8 @@ const (
 
 // visits are the pages that an error wants the person to go to; none if it is another
 // error, or says nothing of use.
-func visits(f *failure) []Elicitation {
-	e, ok := errors.AsType[*jsonrpc.Error](f.err)
+func visits(f *transport.Failure) []Elicitation {
+	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	if !ok || e.Code != codeVisit {
 		return nil
 	}
@@ -38,7 +41,7 @@ func visits(f *failure) []Elicitation {
 		if v.Mode != ElicitURL || checkAskURL(v.URL) != nil {
 			return nil // all of them are required
 		}
-		out = append(out, Elicitation{Mode: ElicitURL, URL: v.URL, Message: cut(strings.ToValidUTF8(v.Message, "\uFFFD"), maxQuestion)})
+		out = append(out, Elicitation{Mode: ElicitURL, URL: v.URL, Message: wire.Truncate(strings.ToValidUTF8(v.Message, "\uFFFD"), maxQuestion)})
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	"github.com/coder/websocket"
 )
@@ -72,11 +73,11 @@ func (u *upgrade) dial(ctx context.Context, url string) (*websocket.Conn, error)
 		return conn, nil
 	case u.wire != nil:
 		// A status of 101, but not to what we asked. The library has closed the wire.
-		return nil, badReply("its WebSocket handshake is not valid", err)
+		return nil, transport.BadReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, refusal(resp)
+		return nil, transport.Refusal(resp)
 	}
-	return nil, noReply(err, false)
+	return nil, transport.NoReply(err, false)
 }
 
 // RoundTrip sends the handshake and keeps the connection that it was upgraded to.

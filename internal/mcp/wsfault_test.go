@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	"github.com/coder/websocket"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -292,7 +293,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		network.dead.Store(false)
-		<-time.After(2 * maxBackoff) // fake time
+		<-time.After(2 * transport.MaxBackoff) // fake time
 		if st := c.Servers()[0]; st.State != Connected || s.dials.Load() != 2 {
 			t.Errorf("%+v after %d handshakes", st, s.dials.Load())
 		}
