@@ -115,7 +115,7 @@ upstream: ## the defects of the MCP SDK that are worked around, whether they are
 	docs/internals/upstream/run.sh
 
 .PHONY: real-servers
-real-servers: ## public MCP servers, called directly and in runs (needs Node; skips without)
+real-servers: ## public MCP servers and servers in Python, called directly and in runs (needs Node and Python; skips without)
 	cmd/server/testdata/realservers/run.sh
 
 .PHONY: docker
