@@ -9,53 +9,54 @@ import (
 	"answerd/internal/mcp/oauth"
 )
 
-// AuthType is whose token goes to a server.
+// AuthType says whose token is sent to a server, and how it is obtained.
 type AuthType string
 
 // The types of authentication.
 const (
 	AuthNone AuthType = "none"
 	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
-	// AuthClientCredentials is a token of the service's own that is good at this
-	// server alone (RFC 6749 section 4.4, RFC 8707).
+	// AuthClientCredentials sends a token of the service that is valid at this server only
+	// (RFC 6749 section 4.4, RFC 8707).
 	AuthClientCredentials AuthType = "client_credentials"
-	// AuthJWTBearer is the same, given for an assertion about the service: workload
-	// identity federation (RFC 7523).
+	// AuthJWTBearer sends such a token, obtained for an assertion about the service:
+	// workload identity federation (RFC 7523).
 	AuthJWTBearer AuthType = "jwt_bearer"
-	// AuthExchange is a token on behalf of the caller, which the one that he brought
-	// is exchanged for (RFC 8693). The server's sessions are his, too.
+	// AuthExchange exchanges the caller's token for one that is sent on their behalf
+	// (RFC 8693). Each caller has sessions of their own.
 	AuthExchange AuthType = "exchange"
-	// AuthEnterprise is the same, by way of the callers' identity provider and of the
-	// server's own authorization server (SEP-990).
+	// AuthEnterprise does the same through the callers' identity provider and the server's
+	// own authorization server (SEP-990).
 	AuthEnterprise AuthType = "enterprise"
-	// AuthAuthorizationCode is a token that the caller agrees to in his browser. The
-	// server's sessions are his, too.
+	// AuthAuthorizationCode sends a token that the caller authorized in their browser (RFC
+	// 6749 section 4.1). Each caller has sessions of their own.
 	AuthAuthorizationCode AuthType = "authorization_code"
 )
 
-// authTypes are all of them, as error messages list them.
+// authTypes are all types, in the order of the error message.
 var authTypes = []AuthType{AuthNone, AuthJWT, AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode}
 
 const authTypesText = "must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code"
 
-// granted reports whether t is one of the types that a TokenGrant belongs to.
+// HasAuthorizationServer reports whether tokens of this type come from an authorization
+// server, as the Grant describes.
 func (t AuthType) HasAuthorizationServer() bool { return t != "" && t != AuthNone && t != AuthJWT }
 
-// OfCallers reports whether a server of that type is used on behalf of its callers.
+// Delegated reports whether a server of this type is used on behalf of its callers.
 func (t AuthType) Delegated() bool {
 	return t == AuthExchange || t == AuthEnterprise || t == AuthAuthorizationCode
 }
 
-// TakesToken reports whether callers of such a server must have brought a token.
+// NeedsCallerToken reports whether callers of such a server must present a token.
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
-// parseAuth reads whose token the server gets.
+// parseAuth reads the field auth.
 func parseAuth(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	// The type says which other fields there may be, wherever it stands.
+	// The type decides which other fields are allowed, so it is read first.
 	for _, f := range fields {
 		if f.name != "type" {
 			continue
@@ -100,17 +101,17 @@ func (s *Server) checkAuth() *fieldError {
 	case s.Auth.Delegated() && s.TransportType() != TypeHTTP:
 		return fieldErrorf("auth.type", "%s is for servers of type http", string(s.Auth))
 	case s.Auth.Delegated() && s.Pin:
-		// A pinned server is listed every minute, with nobody's token.
+		// A pinned server is listed every minute, when no caller's token is at hand.
 		return fieldErrorf("pin", "cannot be set together with auth type %s", string(s.Auth))
 	case s.Auth.Delegated() && len(s.Resources) > 0:
-		// The list of one caller's would be shown to all.
+		// One caller's list of resources would be shown to every caller.
 		return fieldErrorf("resources", "cannot be set together with auth type %s", string(s.Auth))
 	}
 	return s.Grant.checkGrant(s.Auth)
 }
 
-// resource is whom the server's tokens are for: MCP wants the server's own URI where
-// the configuration doesn't name another (basic/authorization).
+// TokenResource returns the resource (RFC 8707) that the server's tokens are for. Unless
+// the configuration names another, MCP requires the server's own URI (basic/authorization).
 func (s *Server) TokenResource() string {
 	if s.Grant.Resource != "" {
 		return s.Grant.Resource
@@ -118,56 +119,57 @@ func (s *Server) TokenResource() string {
 	return s.HTTPURL()
 }
 
-// httpURL is the server's address without its query, of scheme http or https.
+// HTTPURL returns the server's URL without its query, with scheme http or https.
 func (s *Server) HTTPURL() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		return "" // checkURL has refused it
+		return "" // cannot happen: checkURL has parsed it
 	}
 	u.RawQuery, u.ForceQuery, u.Fragment = "", false, ""
 	if scheme, ok := map[string]string{"ws": "http", "wss": "https"}[u.Scheme]; ok {
-		u.Scheme = scheme // the handshake's, which is what carries the token
+		u.Scheme = scheme // of the WebSocket's handshake, which carries the token
 	}
 	return u.String()
 }
 
-// TokenGrant is how the tokens of a server are got that has an authorization server.
-// Which fields there may be depends on the AuthType.
+// Grant describes how tokens are obtained from a server's authorization server. The AuthType
+// decides which fields are allowed.
 type Grant struct {
-	// Issuer or TokenURL, if set, says where, and then never the server. Issuer's own
-	// metadata must name it letter by letter. AuthExchange needs one of them; without
-	// any, the server's metadata says where (RFC 9728).
+	// Issuer or TokenURL names the authorization server; without either, the MCP server's
+	// metadata does (RFC 9728). The issuer's own metadata must repeat Issuer exactly.
+	// AuthExchange needs one of the two.
 	Issuer, TokenURL string
 
-	// Who we are there. AuthAuthorizationCode works without: ClientMetadataURL is our
-	// client id where the authorization server takes that, or it registers us.
+	// Our client there. AuthAuthorizationCode works without one: ClientMetadataURL serves as
+	// the client id where the authorization server supports that, else we register.
 	ClientID          string
 	ClientSecret      auth.Secret
-	PrivateKey        auth.Secret // PEM, instead of ClientSecret: private_key_jwt
-	PrivateKeyFile    string      // read each time
+	PrivateKey        auth.Secret // PEM, instead of ClientSecret, for private_key_jwt
+	PrivateKeyFile    string      // read at each use
 	ClientMetadataURL string
 
-	Scope    string // "": what the server asks for; of AuthExchange: none
-	Audience string // of AuthExchange; "" names none
-	Resource string // RFC 8707; "": the server's URL without its query, or what its metadata calls it
-	DPoP     bool   // RFC 9449; not of AuthExchange
+	Scope    string // "": what the server asks for; for AuthExchange: none
+	Audience string // for AuthExchange; "" sends none
+	Resource string // RFC 8707; "": the server's URL without its query, or the one in its metadata
+	DPoP     bool   // RFC 9449; not for AuthExchange
 
-	Assertion     auth.Secret // of AuthJWTBearer
-	AssertionFile string      // read each time
-	RedirectURL   string      // of AuthAuthorizationCode; "": Options.RedirectURL
+	Assertion     auth.Secret // for AuthJWTBearer
+	AssertionFile string      // read at each use
+	RedirectURL   string      // for AuthAuthorizationCode; "": the client's default
 
-	// Of AuthEnterprise: the callers' identity provider, and who we are there.
+	// For AuthEnterprise: the callers' identity provider, and our client there.
 	IdPTokenURL, IdPClientID string
 	IdPClientSecret          auth.Secret
-	SubjectTokenType         string // of what callers bring; "": an ID token
+	SubjectTokenType         string // of the tokens that callers present; "": an ID token
 }
 
-// grantField reads one field of auth, which servers of these types may have.
+// grantField reads one field of auth. Servers of these types may have it.
 type grantField struct {
 	types []AuthType
 	read  func(*Grant, jsonValue) error
 }
 
+// grantFields has the reader of each field of auth except for type.
 var grantFields = func() map[string]grantField {
 	text := func(to func(*Grant) *string) func(*Grant, jsonValue) error {
 		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readString(); return }
@@ -199,8 +201,8 @@ var grantFields = func() map[string]grantField {
 	}
 }()
 
-// setSubjectTokenType reads what callers bring, in the last word of its name in RFC 8693
-// section 3.
+// readSubjectTokenType reads the type of the tokens that callers present: the last part of a
+// token type identifier of RFC 8693 section 3.
 func (g *Grant) readSubjectTokenType(v jsonValue) error {
 	t, err := v.readString()
 	if err != nil {
@@ -213,7 +215,7 @@ func (g *Grant) readSubjectTokenType(v jsonValue) error {
 	return nil
 }
 
-// check is what is wrong with a grant of that type.
+// checkGrant returns the first mistake in the grant of a server with this type, or nil.
 func (g *Grant) checkGrant(t AuthType) *fieldError {
 	if f := g.checkClient(t); f != nil {
 		return f
@@ -238,12 +240,12 @@ func (g *Grant) checkGrant(t AuthType) *fieldError {
 	return nil
 }
 
-// checkClient is what is wrong with who we are at the authorization server.
+// checkClient returns the first mistake in the fields about our client, or nil.
 func (g *Grant) checkClient(t AuthType) *fieldError {
 	needsSecret := t == AuthClientCredentials || t == AuthExchange || t == AuthEnterprise
 	keys := 0
-	for _, there := range []bool{!g.ClientSecret.IsZero(), !g.PrivateKey.IsZero(), g.PrivateKeyFile != ""} {
-		if there {
+	for _, isSet := range []bool{!g.ClientSecret.IsZero(), !g.PrivateKey.IsZero(), g.PrivateKeyFile != ""} {
+		if isSet {
 			keys++
 		}
 	}
@@ -272,7 +274,7 @@ func (g *Grant) checkClient(t AuthType) *fieldError {
 	return nil
 }
 
-// checkPlaces is what is wrong with where tokens, and browsers, go.
+// checkEndpoints returns the first mistake in the URLs that tokens and browsers are sent to.
 func (g *Grant) checkEndpoints(t AuthType) *fieldError {
 	switch {
 	case g.Issuer == "" && g.TokenURL == "":

@@ -8,12 +8,10 @@ import (
 	"answerd/internal/auth"
 )
 
-// withAuth is a file with one server of that auth.
+// fileWithAuth returns a file with one server that has these fields in auth.
 func fileWithAuth(fields string) string { return fileWithHTTPServer(`, "auth": {` + fields + `}`) }
 
-// CONTRACT section 7: the server's own client credentials, and a token on behalf of the
-// caller.
-func TestConfigOfGrants(t *testing.T) {
+func TestParseReadsGrants(t *testing.T) {
 	for file, want := range map[string]Server{
 		fileWithAuth(`"clientId": "me", "clientSecret": "${TOKEN}", "issuer": "https://iam.${HOST}/t", "type": "client_credentials"`): {
 			Auth: AuthClientCredentials, Grant: Grant{Issuer: "https://iam.example.com/t", ClientID: "me", ClientSecret: auth.NewSecret("secret-token")},
@@ -39,15 +37,15 @@ func TestConfigOfGrants(t *testing.T) {
 	} {
 		got, err := Parse([]byte(file), testGetenv)
 		if err != nil || len(got) != 1 || got[0].Auth != want.Auth || got[0].Grant != want.Grant {
-			t.Errorf("%s\n got %+v, %v", file, got, err)
+			t.Errorf("Parse(%s)\n got %+v, %v\nwant %+v", file, got, err, want)
 		}
 		if strings.Contains(fmt.Sprintf("%+v %#v", got, got), "secret-token") {
-			t.Error("a secret prints")
+			t.Errorf("printed configuration = %+v, want no secret in it", got)
 		}
 	}
 }
 
-func TestConfigErrorsOfAuth(t *testing.T) {
+func TestParseErrorsInAuth(t *testing.T) {
 	const client = `"clientId": "me", "clientSecret": "s3cret"`
 	for fields, want := range map[string]string{
 		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code`,
@@ -88,24 +86,24 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 	} {
 		_, err := Parse([]byte(fileWithAuth(fields)), testGetenv)
 		if want = `mcp.json: server "crm", ` + want + ` (line 3)`; err == nil || err.Error() != want {
-			t.Errorf("%s\n got %v\nwant %s", fields, err, want)
+			t.Errorf("Parse of fields %s\n got %v\nwant %s", fields, err, want)
 		}
 	}
 	grant := `"auth": {"type": "client_credentials", "issuer": "https://i", ` + client + `}`
 	exchange := strings.Replace(grant, "client_credentials", "exchange", 1)
 	code := `"auth": {"type": "authorization_code"}`
 	for fields, want := range map[string]string{
-		`"url": "http://h", ` + grant:                                 `url: must be https://, since tokens would go there in the clear`,
+		`"url": "http://h", ` + grant:                                 `url: must be https://, since tokens would be sent unencrypted`,
 		`"url": "https://h", "bearerToken": "s3cret", ` + grant:       `bearerToken: cannot be set together with auth type client_credentials`,
 		`"type": "stdio", "command": "x", ` + grant:                   `auth.type: a server of type stdio gets no token; put it into env`,
 		`"type": "websocket", "url": "wss://h", ` + grant:             ``,
-		`"type": "websocket", "url": "ws://h", ` + grant:              `url: must be wss://, since tokens would go there in the clear`,
+		`"type": "websocket", "url": "ws://h", ` + grant:              `url: must be wss://, since tokens would be sent unencrypted`,
 		`"type": "websocket", "url": "wss://h", ` + exchange:          `auth.type: exchange is for servers of type http`,
 		`"url": "https://h", "resources": ["x:*"], ` + exchange:       `resources: cannot be set together with auth type exchange`,
 		`"url": "https://h", "pin": true, ` + exchange:                `pin: cannot be set together with auth type exchange`,
 		`"url": "https://h", "pin": true, ` + code:                    `pin: cannot be set together with auth type authorization_code`,
 		`"type": "websocket", "url": "wss://h", ` + code:              `auth.type: authorization_code is for servers of type http`,
-		`"url": "http://h", ` + code:                                  `url: must be https://, since tokens would go there in the clear`,
+		`"url": "http://h", ` + code:                                  `url: must be https://, since tokens would be sent unencrypted`,
 		`"url": "https://h", ` + code:                                 ``,
 		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
 	} {
@@ -114,18 +112,18 @@ func TestConfigErrorsOfAuth(t *testing.T) {
 			continue
 		}
 		if want = `mcp.json: server "crm", ` + want + ` (line 1)`; err == nil || err.Error() != want {
-			t.Errorf("%s\n got %v\nwant %s", fields, err, want)
+			t.Errorf("Parse of fields %s\n got %v\nwant %s", fields, err, want)
 		}
 	}
 }
 
-// RFC 8707: a token is for the server, whatever its query says.
-func TestResourceIsTheServersURL(t *testing.T) {
+// RFC 8707: the query of a URL does not belong to the resource that a token is for.
+func TestTokenResourceIsTheServersURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://h/mcp?tenant=a": "https://h/mcp", "https://h": "https://h", "https://h:8443/a/?": "https://h:8443/a/", "wss://h/mcp?x": "https://h/mcp",
 	} {
 		if got := (&Server{URL: url}).TokenResource(); got != want {
-			t.Errorf("%s: %s", url, got)
+			t.Errorf("TokenResource() of %s = %q, want %q", url, got, want)
 		}
 	}
 }

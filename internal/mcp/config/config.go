@@ -37,9 +37,8 @@ const (
 	TypeSSE       = "sse" // the transport of 2024-11-05
 )
 
-// ServerConfig is one server of mcp.json. Made by hand it needs a Name, and a URL or a
-// Command;
-// the zero value of everything else works.
+// Server describes one server of mcp.json. It needs a Name, and a URL or a Command; the zero
+// value of every other field works.
 type Server struct {
 	Name     string // 1 to 64 printable characters, unique
 	Disabled bool   // no tools and no connection
@@ -50,48 +49,48 @@ type Server struct {
 	Query       map[string]string      // added to the URL
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
-	Grant       Grant                  // of every AuthType with an authorization server
+	Grant       Grant                  // for every AuthType with an authorization server
 
-	// Command is a child process, with the next three. It is found with our own PATH
-	// and started without a shell; a relative path starts in WorkDir.
+	// Command starts a child process with Args, Env and WorkDir. It is looked up in our own
+	// PATH and started without a shell; a relative path is relative to WorkDir.
 	Command string
 	Args    []string
-	Env     map[string]auth.Secret // its whole environment: it gets none of ours
+	Env     map[string]auth.Secret // the whole environment: the process gets none of ours
 	WorkDir string                 // "" means ours
 
 	ToolPrefix string // "" keeps tools' bare names
 	Hidden     bool   // callable by name, but not offered to the model
 	AllowTools []string
 	DenyTools  []string // wins over AllowTools
-	// Approval and ApproveTools say to which calls a person must agree, each time: both
-	// together, so that neither takes anything away from the other.
+	// Approval and ApproveTools select the calls that a person must approve, each time. A
+	// call needs approval if either of the two selects it.
 	Approval     Approval
 	ApproveTools []string
-	// IdempotentTools are the globs of tools that may be called again when the
-	// outcome of a call is unknown.
+	// IdempotentTools are globs of tools that may be called again when the outcome of a
+	// call is unknown.
 	IdempotentTools []string
-	// Sampling lets the server ask our language model, under the budget of the run
-	// whose call it is about.
+	// Sampling lets the server ask our language model during a call. The budget of the run
+	// that made the call pays for it.
 	Sampling bool
 	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
 	Pin bool
-	// Resources are patterns of URIs, in which * stands for any text: what matches is
-	// offered to the model through one tool that reads it.
+	// Resources are patterns of URIs, in which * stands for any text. The model gets one tool
+	// that reads the resources that match.
 	Resources []string
 
-	// StandaloneStream opens the stream that belongs to no request, in sessions over HTTP
-	// of before 2026-07-28: some servers ask the user nowhere else.
+	// StandaloneStream opens the standalone SSE stream (GET) in HTTP sessions of protocol
+	// versions before 2026-07-28: some servers send elicitation requests nowhere else.
 	StandaloneStream bool
 
-	// Timeout is the longest silence of a server that works on a call; 0:
-	// Options.Timeout. Each message about the call begins it anew. MaxTime bounds the call
-	// in all; 0: ten times that. Neither goes on while a person is asked.
+	// Timeout bounds how long a server may be silent during a call; 0: the client's default.
+	// Each message about the call starts it again. MaxTime bounds the whole call; 0: ten
+	// times Timeout. Both clocks stop while a person is asked.
 	Timeout, MaxTime   time.Duration
-	MaxConcurrentCalls int    // 0: Options.MaxConcurrentCalls
-	ProtocolVersion    string // "" means the newest that both sides speak
+	MaxConcurrentCalls int    // 0: the client's default
+	ProtocolVersion    string // "" means the newest version that both sides support
 }
 
-// Approval says which calls of a server's tools a person must agree to, each time.
+// Approval selects the calls of a server's tools that a person must approve, each time.
 type Approval string
 
 // The values of Approval.
@@ -109,8 +108,7 @@ const (
 	MaxTimeout    = 24 * time.Hour
 )
 
-// SingleServer is the configuration of MCP_URL: one server named "default", which
-// gets the service's token when there is one.
+// Single returns the configuration for MCP_URL: one server named "default" with AuthJWT.
 func Single(rawURL string) (Server, error) {
 	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
 	if f := cfg.checkServer(false); f != nil {
@@ -119,23 +117,23 @@ func Single(rawURL string) (Server, error) {
 	return cfg, nil
 }
 
-// fieldError is what is wrong with one field.
+// fieldError describes what is wrong with one field.
 type fieldError struct{ field, problem string }
 
-// wrong is a fieldError. The text must not quote values: they may hold secrets.
+// fieldErrorf returns a fieldError. The text must not quote values: they may hold secrets.
 func fieldErrorf(field, format string, args ...any) *fieldError {
 	return &fieldError{field, fmt.Sprintf(format, args...)}
 }
 
-// checkServers checks what New is given. service says whether servers with auth
-// type jwt get a token.
-func Check(servers []Server, service bool) error {
+// Check returns the first mistake in a list of servers. hasServiceToken says whether servers
+// with AuthJWT get the service's token, which must not be sent unencrypted.
+func Check(servers []Server, hasServiceToken bool) error {
 	if len(servers) > maxServers {
 		return fmt.Errorf("%d MCP servers, more than %d", len(servers), maxServers)
 	}
 	seen := map[string]bool{}
 	for _, s := range servers {
-		if f := s.checkServer(service); f != nil {
+		if f := s.checkServer(hasServiceToken); f != nil {
 			return fmt.Errorf("MCP server %.80q, %s: %s", s.Name, f.field, f.problem)
 		}
 		if seen[s.Name] {
@@ -146,18 +144,19 @@ func Check(servers []Server, service bool) error {
 	return nil
 }
 
-// checkRedirects says which server lacks an address for browsers to come back to.
-func CheckRedirects(servers []Server, redirect string) error {
+// CheckRedirects returns an error if a server with AuthAuthorizationCode has no redirect URL.
+// defaultURL is the client's, for servers without one of their own; "" means none.
+func CheckRedirects(servers []Server, defaultURL string) error {
 	for _, s := range servers {
-		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && redirect == "" {
+		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && defaultURL == "" {
 			return fmt.Errorf("MCP server %q, auth.redirectUrl: is missing, since PUBLIC_URL is not set either", s.Name)
 		}
 	}
 	return nil
 }
 
-// check is what is wrong with a server's configuration, nil if nothing.
-func (s *Server) checkServer(service bool) *fieldError {
+// checkServer returns the first mistake in the configuration of a server, or nil.
+func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
 	}
@@ -167,7 +166,7 @@ func (s *Server) checkServer(service bool) *fieldError {
 	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
-				return fieldErrorf(list.field, "%.80q is no pattern", g)
+				return fieldErrorf(list.field, "%.80q is not a pattern", g)
 			}
 		}
 	}
@@ -197,34 +196,34 @@ func (s *Server) checkServer(service bool) *fieldError {
 		return f
 	}
 	if s.TransportType() != TypeHTTP && s.TransportType() != TypeWebSocket {
-		return nil // New reports that it cannot be used
+		return nil // mcp.New reports that it does not support this type
 	}
 	if f := s.checkHeaders(); f != nil {
 		return f
 	}
-	return s.checkURL(service)
+	return s.checkURL(hasServiceToken)
 }
 
-// unprintable characters in a name would let it forge log lines and terminals.
+// isUnprintable reports whether r could forge log lines or control a terminal.
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// ownHeaders are those that the transport sets.
+// transportHeaders are the headers that the transport sets, so mcp.json must not.
 var transportHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
 	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
 	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
-// checkHeaders looks for what net/http would refuse with every request: an operator
-// should learn of it at the start.
+// checkHeaders refuses headers that net/http would refuse in every request, so that the
+// operator learns of them at the start.
 func (s *Server) checkHeaders() *fieldError {
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		value := s.Headers[name]
 		// RFC 9110 sections 5.1 and 5.5.
-		bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
+		isSeparator := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 		switch {
-		case name == "" || strings.ContainsFunc(name, bad):
-			return fieldErrorf("headers", "%.80q is no header name", name)
+		case name == "" || strings.ContainsFunc(name, isSeparator):
+			return fieldErrorf("headers", "%.80q is not a header name", name)
 		case slices.Contains(transportHeaders, strings.ToLower(name)):
 			return fieldErrorf("headers."+name, "is set by the transport")
 		case !validHeaderValue(value.Reveal()):
@@ -242,20 +241,20 @@ func validHeaderValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// checkURL checks the URL, and that no token would go over a network in the clear.
-func (s *Server) checkURL(service bool) *fieldError {
-	plain, safe := "http", "https"
+// checkURL checks the URL, and that no token would be sent over a network unencrypted.
+func (s *Server) checkURL(hasServiceToken bool) *fieldError {
+	plain, encrypted := "http", "https"
 	if s.Type == TypeWebSocket {
-		plain, safe = "ws", "wss"
+		plain, encrypted = "ws", "wss"
 	}
 	u, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "":
 		return fieldErrorf("url", "is missing")
 	case err != nil:
-		return fieldErrorf("url", "is no URL") // the cause would quote it
-	case u.Scheme != plain && u.Scheme != safe:
-		return fieldErrorf("url", "must begin with %s:// or %s://", plain, safe)
+		return fieldErrorf("url", "is not a URL") // the parser's error would quote it
+	case u.Scheme != plain && u.Scheme != encrypted:
+		return fieldErrorf("url", "must begin with %s:// or %s://", plain, encrypted)
 	case u.Host == "" || u.Hostname() == "":
 		return fieldErrorf("url", "has no host")
 	case u.User != nil:
@@ -263,27 +262,27 @@ func (s *Server) checkURL(service bool) *fieldError {
 	case u.Fragment != "" || strings.Contains(s.URL, "#"):
 		return fieldErrorf("url", "must not have a fragment")
 	}
-	if u.Scheme == safe || IsLoopback(u.Hostname()) {
+	if u.Scheme == encrypted || IsLoopback(u.Hostname()) {
 		return nil
 	}
 	switch {
 	case !s.BearerToken.IsZero():
-		return fieldErrorf("url", "must be %s://, since bearerToken would go there in the clear", safe)
-	case s.Auth == AuthJWT && service:
-		return fieldErrorf("url", "must be %s://, since the service's token would go there in the clear", safe)
+		return fieldErrorf("url", "must be %s://, since bearerToken would be sent unencrypted", encrypted)
+	case s.Auth == AuthJWT && hasServiceToken:
+		return fieldErrorf("url", "must be %s://, since the service's token would be sent unencrypted", encrypted)
 	case s.Auth.HasAuthorizationServer():
-		return fieldErrorf("url", "must be %s://, since tokens would go there in the clear", safe)
+		return fieldErrorf("url", "must be %s://, since tokens would be sent unencrypted", encrypted)
 	}
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {
-			return fieldErrorf("url", "must be %s://, since headers.%s would go there in the clear", safe, name)
+			return fieldErrorf("url", "must be %s://, since headers.%s would be sent unencrypted", encrypted, name)
 		}
 	}
 	return nil
 }
 
-// loopback reports whether a host is this machine without asking DNS, which could
-// answer otherwise the next time.
+// IsLoopback reports whether a host is this machine. It does not ask DNS, whose answer could
+// differ the next time.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
@@ -327,7 +326,7 @@ func matchWildcard(pattern, s string) bool {
 	return true
 }
 
-// kind is the server's type, found from what it has where none is given.
+// TransportType returns Type, or the type that follows from Command and URL if Type is "".
 func (s *Server) TransportType() string {
 	switch {
 	case s.Type != "":
@@ -338,19 +337,19 @@ func (s *Server) TransportType() string {
 	return TypeHTTP
 }
 
-// checkCommand checks a child process. It is started without a shell, so nothing has a
-// meaning beyond itself; a NUL byte would end what the system sees of a string. What
-// is for URLs is refused rather than ignored, but for query (S0.1).
+// checkCommand checks the fields of a child process. It is started without a shell, so no
+// character but NUL is special: NUL would end the string for the operating system. Fields for
+// URLs are refused rather than ignored, except for query, which any server may have.
 func (s *Server) checkCommand() *fieldError {
-	nul := func(v string) bool { return strings.ContainsRune(v, 0) }
+	hasNUL := func(v string) bool { return strings.ContainsRune(v, 0) }
 	switch {
 	case s.Command == "":
 		return fieldErrorf("command", "is missing")
-	case nul(s.Command):
+	case hasNUL(s.Command):
 		return fieldErrorf("command", "has a NUL byte")
-	case nul(s.WorkDir):
+	case hasNUL(s.WorkDir):
 		return fieldErrorf("workDir", "has a NUL byte")
-	case slices.ContainsFunc(s.Args, nul):
+	case slices.ContainsFunc(s.Args, hasNUL):
 		return fieldErrorf("args", "one has a NUL byte")
 	case s.URL != "":
 		return fieldErrorf("url", "a server of type stdio has none")
@@ -364,15 +363,15 @@ func (s *Server) checkCommand() *fieldError {
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return fieldErrorf("env", "%.80q is no name of a variable", name)
-		case nul(s.Env[name].Reveal()):
+			return fieldErrorf("env", "%.80q is not the name of a variable", name)
+		case hasNUL(s.Env[name].Reveal()):
 			return fieldErrorf("env."+name, "has a NUL byte")
 		}
 	}
 	return nil
 }
 
-// checkNoCommand refuses what belongs to a child process on a server that is none.
+// checkNoCommand refuses fields of a child process in a server of another type.
 func (s *Server) checkNoCommand() *fieldError {
 	const what = "is for servers of type stdio"
 	switch {

@@ -16,6 +16,7 @@ var testEnv = map[string]string{"HOST": "example.com", "KEY": "${TOKEN}", "TOKEN
 
 func testGetenv(name string) string { return testEnv[name] }
 
+// loadFile returns the servers of a file.
 func loadFile(t *testing.T, file string) []Server {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -29,9 +30,9 @@ func loadFile(t *testing.T, file string) []Server {
 	return servers
 }
 
-// CONTRACT section 7: every field, in the file's order, with the environment; what a
-// variable holds is not expanded again.
-func TestConfigOfEveryField(t *testing.T) {
+// The file has every field. The servers keep its order, and the value of a variable is not
+// expanded again.
+func TestParseReadsEveryField(t *testing.T) {
 	want := []Server{
 		{
 			Name: "zeta", Type: TypeHTTP, URL: "https://example.com/mcp?x=1",
@@ -49,12 +50,12 @@ func TestConfigOfEveryField(t *testing.T) {
 		{Name: "socket", Type: TypeWebSocket, URL: "wss://example.com/mcp", Disabled: true},
 	}
 	if got := loadFile(t, "testdata/mcp.json"); !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+		t.Errorf("servers:\n got %+v\nwant %+v", got, want)
 	}
 }
 
-// S4.8: the file of seed 004 loads as it is.
-func TestConfigOfSeed004(t *testing.T) {
+// A file of the Rust program of seed 004 loads unchanged.
+func TestParseReadsTheFileOfSeed004(t *testing.T) {
 	all := Server{Hidden: true, Timeout: 30 * time.Second, MaxConcurrentCalls: 10}
 	fs, web, tagged, ws := all, all, all, all
 	fs.Name, fs.Type, fs.Command, fs.Args = "filesystem_server", TypeStdio, "mcp-server-filesystem", []string{"--root", "/tmp"}
@@ -66,29 +67,29 @@ func TestConfigOfSeed004(t *testing.T) {
 	ws.Name, ws.Type, ws.URL = "ws", TypeWebSocket, "ws://localhost:9090/mcp"
 	want := []Server{fs, web, tagged, ws}
 	if got := loadFile(t, "testdata/seed004.json"); !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+		t.Errorf("servers:\n got %+v\nwant %+v", got, want)
 	}
 }
 
-// Secrets of a configuration don't print.
-func TestConfigDoesNotPrintSecrets(t *testing.T) {
+// fmt must not print the secrets of a configuration.
+func TestServerPrintsNoSecrets(t *testing.T) {
 	if s := fmt.Sprintf("%+v %#v", loadFile(t, "testdata/mcp.json"), loadFile(t, "testdata/seed004.json")); strings.Contains(s, "secret-token") {
-		t.Error(s)
+		t.Errorf("printed configuration = %s, want no secret in it", s)
 	}
 }
 
-// fileWith is a file with one server of that JSON, its fields on line 3.
+// fileWithHTTPServer returns a file with one server of that JSON, its fields on line 3.
 func fileWithHTTPServer(fields string) string {
 	return "{\n \"mcpServers\": {\"crm\":\n  {\"url\": \"https://h\"" + fields + "}\n }\n}"
 }
 
-// childWith is a file with one server of type stdio, its fields on line 3.
+// fileWithStdioServer returns a file with one server of type stdio, its fields on line 3.
 func fileWithStdioServer(fields string) string {
 	return "{\n \"mcpServers\": {\"crm\":\n  {\"command\": \"x\", " + fields + "}\n }\n}"
 }
 
-// Errors are one line that names server, field and line, and quote no values.
-func TestConfigErrors(t *testing.T) {
+// Errors are one line and quote no values.
+func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 	for file, want := range map[string]string{
 		``:                                   `the JSON ends too early`,
 		`{`:                                  `the JSON ends too early`,
@@ -119,15 +120,15 @@ func TestConfigErrors(t *testing.T) {
 		`{"mcpServers":{"a":{"url":"https://u:p@h"}}}`:                                         `server "a", url: must not hold a user or password (line 1)`,
 		`{"mcpServers":{"a":{"url":"https://h/#x"}}}`:                                          `server "a", url: must not have a fragment (line 1)`,
 		`{"mcpServers":{"a":{"url":"https://"}}}`:                                              `server "a", url: has no host (line 1)`,
-		`{"mcpServers":{"a":{"url":"https://h:port"}}}`:                                        `server "a", url: is no URL (line 1)`,
-		`{"mcpServers":{"a":{"url":"http://h","bearerToken":"x"}}}`:                            `server "a", url: must be https://, since bearerToken would go there in the clear (line 1)`,
-		`{"mcpServers":{"a":{"url":"http://h","headers":{"authorization":"x"}}}}`:              `server "a", url: must be https://, since headers.authorization would go there in the clear (line 1)`,
+		`{"mcpServers":{"a":{"url":"https://h:port"}}}`:                                        `server "a", url: is not a URL (line 1)`,
+		`{"mcpServers":{"a":{"url":"http://h","bearerToken":"x"}}}`:                            `server "a", url: must be https://, since bearerToken would be sent unencrypted (line 1)`,
+		`{"mcpServers":{"a":{"url":"http://h","headers":{"authorization":"x"}}}}`:              `server "a", url: must be https://, since headers.authorization would be sent unencrypted (line 1)`,
 		fileWithHTTPServer(`, "nope": 1`):                                                      `server "crm", nope: unknown field (line 3)`,
 		fileWithHTTPServer(`, "a b": 1`):                                                       `server "crm", "a b": unknown field (line 3)`,
 		fileWithHTTPServer(`, "enabled": "yes"`):                                               `server "crm", enabled: must be a boolean, not a string (line 3)`,
 		fileWithHTTPServer(`, "type": "carrier-pigeon"`):                                       `server "crm", type: must be http, stdio or websocket (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": 7}`):                                        `server "crm", headers.X-Key: must be a string, not a number (line 3)`,
-		fileWithHTTPServer(`, "headers": {"X Key": "secret"}`):                                 `server "crm", headers: "X Key" is no header name (line 3)`,
+		fileWithHTTPServer(`, "headers": {"X Key": "secret"}`):                                 `server "crm", headers: "X Key" is not a header name (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "secret\r\n"}`):                             `server "crm", headers.X-Key: has characters that a header cannot have (line 3)`,
 		fileWithHTTPServer(`, "headers": {"Host": "x"}`):                                       `server "crm", headers.Host: is set by the transport (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING}"}`):                             `server "crm", headers.X-Key: needs the environment variable MISSING, which is not set (line 3)`,
@@ -144,9 +145,9 @@ func TestConfigErrors(t *testing.T) {
 		fileWithHTTPServer(`, "maxConcurrentCalls": 0`):                                        `server "crm", maxConcurrentCalls: must be a whole number above 0 (line 3)`,
 		fileWithHTTPServer(`, "maxConcurrentCalls": 100000`):                                   `server "crm", maxConcurrentCalls: must be 1 to 10000 (line 3)`,
 		fileWithHTTPServer(`, "protocolVersion": "2020-01-01"`):                                `server "crm", protocolVersion: must be one of 2026-07-28, 2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05 (line 3)`,
-		fileWithHTTPServer(`, "tools": {"allow": ["[a"]}`):                                     `server "crm", tools.allow: "[a" is no pattern (line 3)`,
+		fileWithHTTPServer(`, "tools": {"allow": ["[a"]}`):                                     `server "crm", tools.allow: "[a" is not a pattern (line 3)`,
 		fileWithHTTPServer(`, "tools": {"deny": [7]}`):                                         `server "crm", tools.deny[0]: must be a string, not a number (line 3)`,
-		fileWithHTTPServer(`, "tools": {"approve": ["[a"]}`):                                   `server "crm", tools.approve: "[a" is no pattern (line 3)`,
+		fileWithHTTPServer(`, "tools": {"approve": ["[a"]}`):                                   `server "crm", tools.approve: "[a" is not a pattern (line 3)`,
 		fileWithHTTPServer(`, "tools": {"hide": []}`):                                          `server "crm", tools.hide: unknown field (line 3)`,
 		fileWithHTTPServer(`, "approval": "sometimes"`):                                        `server "crm", approval: must be never, destructive or always (line 3)`,
 		fileWithHTTPServer(`, "approval": ""`):                                                 `server "crm", approval: must be never, destructive or always (line 3)`,
@@ -159,8 +160,8 @@ func TestConfigErrors(t *testing.T) {
 		fileWithStdioServer(`"headers": {"A": "secret"}`):                                      `server "crm", headers: a server of type stdio has none (line 3)`,
 		fileWithStdioServer(`"bearerToken": "secret"`):                                         `server "crm", bearerToken: a server of type stdio gets none; put it into env (line 3)`,
 		fileWithStdioServer(`"auth": {"type": "jwt"}`):                                         `server "crm", auth.type: a server of type stdio gets no token; put it into env (line 3)`,
-		fileWithStdioServer(`"env": {"A=B": "secret"}`):                                        `server "crm", env: "A=B" is no name of a variable (line 3)`,
-		fileWithStdioServer(`"env": {"": "secret"}`):                                           `server "crm", env: "" is no name of a variable (line 3)`,
+		fileWithStdioServer(`"env": {"A=B": "secret"}`):                                        `server "crm", env: "A=B" is not the name of a variable (line 3)`,
+		fileWithStdioServer(`"env": {"": "secret"}`):                                           `server "crm", env: "" is not the name of a variable (line 3)`,
 		fileWithStdioServer(`"env": {"A": "secret\u0000"}`):                                    `server "crm", env.A: has a NUL byte (line 3)`,
 		fileWithStdioServer(`"args": ["a", "secret\u0000"]`):                                   `server "crm", args: one has a NUL byte (line 3)`,
 		fileWithStdioServer(`"workDir": "\u0000"`):                                             `server "crm", workDir: has a NUL byte (line 3)`,
@@ -171,8 +172,8 @@ func TestConfigErrors(t *testing.T) {
 		`{"mcpServers":{"a":{"type":"websocket"}}}`:                                                                                 `server "a", url: is missing (line 1)`,
 		`{"mcpServers":{"a":{"type":"websocket","url":"https://h"}}}`:                                                               `server "a", url: must begin with ws:// or wss:// (line 1)`,
 		`{"mcpServers":{"a":{"type":"ws","url":"wss://u:p@h"}}}`:                                                                    `server "a", url: must not hold a user or password (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","bearerToken":"x"}}}`:                                                       `server "a", url: must be wss://, since bearerToken would go there in the clear (line 1)`,
-		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"authorization":"x"}}}}`:                                         `server "a", url: must be wss://, since headers.authorization would go there in the clear (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","bearerToken":"x"}}}`:                                                       `server "a", url: must be wss://, since bearerToken would be sent unencrypted (line 1)`,
+		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"authorization":"x"}}}}`:                                         `server "a", url: must be wss://, since headers.authorization would be sent unencrypted (line 1)`,
 		`{"mcpServers":{"a":{"type":"ws","url":"ws://h","headers":{"Sec-WebSocket-Key":"x"}}}}`:                                     `server "a", headers.Sec-WebSocket-Key: is set by the transport (line 1)`,
 		fileWithHTTPServer(`, "pin": "yes"`):                                                                                        `server "crm", pin: must be a boolean, not a string (line 3)`,
 		`{"servers":[{"id":"a","source":{"type":"Http","url":"https://h"}},{"id":"a","source":{"type":"Http","url":"https://h"}}]}`: `MCP server "a", name: it is used twice`,
@@ -184,12 +185,12 @@ func TestConfigErrors(t *testing.T) {
 	} {
 		_, err := Parse([]byte(file), testGetenv)
 		if err == nil || err.Error() != "mcp.json: "+want && !strings.HasPrefix(err.Error(), "mcp.json: "+want+" ") || strings.Contains(err.Error(), "\\u") {
-			t.Errorf("%.100s\n got %v\nwant mcp.json: %s", file, err, want)
+			t.Errorf("Parse(%.100s)\n got %v\nwant mcp.json: %s", file, err, want)
 		}
 	}
 }
 
-func TestTooManyServers(t *testing.T) {
+func TestParseRefusesTooManyServers(t *testing.T) {
 	all := map[string]any{}
 	for i := range maxServers + 1 {
 		all[fmt.Sprint(i)] = map[string]string{"url": "https://h"}
@@ -199,43 +200,43 @@ func TestTooManyServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Parse(data, testGetenv); err == nil || err.Error() != "mcp.json: 257 MCP servers, more than 256" {
-		t.Error(err)
+		t.Errorf("Parse() = %v, want 257 MCP servers, more than 256", err)
 	}
 }
 
-// MCP_URL: the service's token if there is one, which then must not go over a
-// network in the clear.
-func TestSingleServer(t *testing.T) {
+// MCP_URL gets the service's token if there is one, which then must not be sent over a
+// network unencrypted.
+func TestSingleRefusesPlainHTTPWithAServiceToken(t *testing.T) {
 	cfg, err := Single("http://mcp.internal:9000/mcp")
 	if err != nil || cfg.Name != "default" || cfg.Auth != AuthJWT {
-		t.Fatal(cfg, err)
+		t.Fatalf("Single() = %+v, %v, want a server named default with AuthJWT", cfg, err)
 	}
 	if err := Check([]Server{cfg}, false); err != nil {
-		t.Error(err)
+		t.Errorf("Check() without a service token = %v, want nil", err)
 	}
-	want := `MCP server "default", url: must be https://, since the service's token would go there in the clear`
+	want := `MCP server "default", url: must be https://, since the service's token would be sent unencrypted`
 	if err := Check([]Server{cfg}, true); err == nil || err.Error() != want {
-		t.Error(err)
+		t.Errorf("Check() with a service token = %v, want %s", err, want)
 	}
 	for _, ok := range []string{"https://h/mcp", "http://localhost:1", "http://127.3.2.1", "http://[::1]:80/"} {
 		cfg, err := Single(ok)
 		if err != nil || Check([]Server{cfg}, true) != nil {
-			t.Errorf("%s: %v", ok, err)
+			t.Errorf("Single(%q) = %v, want a server that passes Check with a service token", ok, err)
 		}
 	}
 	for bad, want := range map[string]string{
 		"": "is missing", "mcp.internal": "must begin with http:// or https://",
-		"http://a b": "is no URL", "https://user@h": "must not hold a user or password",
+		"http://a b": "is not a URL", "https://user@h": "must not hold a user or password",
 	} {
 		if _, err := Single(bad); err == nil || err.Error() != want {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf("Single(%q) = %v, want %s", bad, err, want)
 		}
 	}
 }
 
-// Whatever the file: no panic, one line, no secret in an error, and what loads can
-// be used.
-func FuzzParseConfig(f *testing.F) {
+// For every file, Parse returns servers that pass Check, or an error of one line without
+// secrets.
+func FuzzParse(f *testing.F) {
 	for _, name := range []string{"testdata/mcp.json", "testdata/seed004.json"} {
 		data, err := os.ReadFile(name)
 		if err != nil {
@@ -249,12 +250,12 @@ func FuzzParseConfig(f *testing.F) {
 		servers, err := Parse([]byte(data), testGetenv)
 		if err != nil {
 			if s := err.Error(); strings.ContainsAny(s, "\n\r") || strings.Contains(s, "secret-token") && !strings.Contains(data, "secret-token") {
-				t.Errorf("%q", s)
+				t.Errorf("Parse() = %q, want one line without secrets", s)
 			}
 			return
 		}
 		if err := Check(servers, false); err != nil {
-			t.Error(err)
+			t.Errorf("Check() of what Parse returned = %v, want nil", err)
 		}
 	})
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// ParseConfig reads mcp.json: the mcpServers that other hosts have, with the
-// additions of CONTRACT section 7, or the file of seed 004 (servers with source).
-// Servers come in the file's order. getenv gives the values of ${NAME}; an unset
-// one without default is an error. A field that is unknown is
-// an error rather than ignored; `_comment` and `$schema` may stand anywhere. Errors are one line, name server, field and line, and quote no values.
+// Parse reads mcp.json in either of two forms: mcpServers, as other hosts have it, with our
+// additions; or servers, each with a source. It returns the servers in the file's order and
+// checked. getenv returns the values of ${NAME}; a variable without value and default is an
+// error, and so is an unknown field, except for _comment and $schema. Errors are one line,
+// name the server, the field and the line, and quote no values.
 func Parse(data []byte, getenv func(string) string) ([]Server, error) {
 	top, err := parseJSON(data, getenv)
 	if err != nil {
@@ -25,24 +25,24 @@ func Parse(data []byte, getenv func(string) string) ([]Server, error) {
 	return servers, nil
 }
 
-// parseServers tells the two kinds of file apart and reads the servers of either.
+// parseFile reads the servers of a file of either form.
 func parseFile(top jsonValue) ([]Server, error) {
 	var out []Server
 	fields, err := top.readObject()
 	if err != nil {
 		return nil, err
 	}
-	var host, seed bool
+	var hasMCPServers, hasServers bool
 	for _, f := range fields {
-		host = host || f.name == "mcpServers"
-		seed = seed || f.name == "servers"
+		hasMCPServers = hasMCPServers || f.name == "mcpServers"
+		hasServers = hasServers || f.name == "servers"
 	}
 	switch {
-	case host && seed:
+	case hasMCPServers && hasServers:
 		return nil, top.errorf("has both mcpServers and servers")
-	case seed:
+	case hasServers:
 		return parseSeedFile(fields)
-	case !host:
+	case !hasMCPServers:
 		return nil, top.errorf("has no mcpServers")
 	}
 	for _, f := range fields {
@@ -64,8 +64,8 @@ func parseFile(top jsonValue) ([]Server, error) {
 	return out, nil
 }
 
-// setters read the fields of one server. No field is ever skipped in silence: a
-// misspelt "deny" that loads is a hole.
+// serverFields has the reader of each field of a server. Other fields are errors: a misspelt
+// "deny" that is ignored would allow what the operator wanted to forbid.
 var serverFields = map[string]func(*Server, jsonValue) error{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
@@ -94,7 +94,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"approval": func(s *Server, v jsonValue) error {
 		mode, err := v.readString()
 		s.Approval = Approval(mode)
-		if err == nil && mode == "" { // which by hand is never, and here an oversight
+		if err == nil && mode == "" { // in a file it is a mistake
 			err = v.errorf("must be never, destructive or always")
 		}
 		return err
@@ -103,7 +103,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"pin":       func(s *Server, v jsonValue) (err error) { s.Pin, err = v.readBool(); return },
 }
 
-// parseType reads how a server is reached.
+// parseType reads the field type.
 func parseType(s *Server, v jsonValue) error {
 	t, err := v.readString()
 	if err == nil {
@@ -112,7 +112,7 @@ func parseType(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseServer reads one member of mcpServers; its name is the server's.
+// parseServer reads one member of mcpServers, whose name is the server's.
 func parseServer(v jsonValue) (Server, error) {
 	v.path = fmt.Sprintf("server %.80q", v.name)
 	s := Server{Name: v.name}
@@ -126,7 +126,7 @@ func parseServer(v jsonValue) (Server, error) {
 	return s, s.completeServer(v, fields)
 }
 
-// apply reads fields into s.
+// applyFields reads fields into s with the readers in setters.
 func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
 	for _, f := range fields {
 		set := setters[f.name]
@@ -140,7 +140,7 @@ func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server,
 	return nil
 }
 
-// complete finds the type of a server from what it has, and what is missing.
+// completeServer sets the type of a server that names none, and checks the server.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
@@ -149,11 +149,11 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	if s.Type == TypeStdio && s.Command == "" {
 		return v.errorf("command is missing")
 	}
-	// The same check as New makes, here with the line. Whether the service has a token
-	// of its own is not known yet.
+	// Check it here, where the line is known. Whether the service has a token of its own is
+	// not known yet; mcp.New checks that.
 	if f := s.checkServer(false); f != nil {
 		v.path += ", " + f.field
-		for _, m := range fields { // point at the field's own line where there is one
+		for _, m := range fields { // name the line of the field if the file has the field
 			if m.name == strings.SplitN(f.field, ".", 2)[0] {
 				v.nameOffset = m.nameOffset
 			}
@@ -163,7 +163,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	return nil
 }
 
-// parseTools reads which tools are offered.
+// parseTools reads the field tools: which tools may be called, and which need approval.
 func parseTools(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
@@ -187,11 +187,11 @@ func parseTools(s *Server, v jsonValue) error {
 	return nil
 }
 
-// seedSetters read the fields of one server of seed 004; seedSource those of its
-// source. Both spellings of a type (Http, http) and of a tagged source
-// ({"type": "Http", …}, {"Http": {…}}) occur in the wild.
+// seedServerFields has the reader of each field of a server in the form with servers, which
+// the Rust program of seed 004 reads; seedSourceFields has those of its source. Files have
+// both spellings of a type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
 var seedServerFields = map[string]func(*Server, jsonValue) error{
-	// Both were read before the others, to name the server in errors.
+	// parseSeedServer reads both before the others, to name the server in errors.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"source":               parseSource,
@@ -215,7 +215,7 @@ var seedSourceFields = map[string]func(*Server, jsonValue) error{
 	"env":          serverFields["env"],
 }
 
-// optionalTimeout reads a time-out that may be null, as serde writes None.
+// optionalTimeout reads a timeout that may be null, as serde writes None.
 func optionalTimeout(s *Server, v jsonValue) (err error) {
 	if !v.isNull() {
 		s.Timeout, err = v.readDuration()
@@ -223,18 +223,17 @@ func optionalTimeout(s *Server, v jsonValue) (err error) {
 	return err
 }
 
-// parseRegister reads auto_register_tools: without it, tools can be called by name
-// but are kept out of the model's list (S4.8).
+// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name
+// but are not offered to the model.
 func parseAutoRegister(s *Server, v jsonValue) error {
 	on, err := v.readBool()
 	s.Hidden = !on
 	return err
 }
 
-// parseSeed reads the file of seed 004. What it says for all servers is what a
-// server doesn't say itself.
+// parseSeedFile reads a file with servers. Its other fields are defaults for all servers.
 func parseSeedFile(fields []jsonValue) ([]Server, error) {
-	var all Server
+	var defaults Server
 	var list jsonValue
 	for _, f := range fields {
 		var err error
@@ -242,12 +241,12 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 		case "servers":
 			list = f
 		case "auto_register_tools":
-			err = parseAutoRegister(&all, f)
+			err = parseAutoRegister(&defaults, f)
 		case "tool_timeout_secs":
-			err = optionalTimeout(&all, f)
+			err = optionalTimeout(&defaults, f)
 		case "max_concurrent_calls":
 			if !f.isNull() {
-				all.MaxConcurrentCalls, err = f.readCount()
+				defaults.MaxConcurrentCalls, err = f.readCount()
 			}
 		default:
 			err = f.unknownField()
@@ -263,7 +262,7 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	var out []Server
 	for i, v := range items {
 		v.path = fmt.Sprintf("servers[%d]", i)
-		s, err := parseSeedServer(v, all)
+		s, err := parseSeedServer(v, defaults)
 		if err != nil {
 			return nil, err
 		}
@@ -272,14 +271,14 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	return out, nil
 }
 
-// parseSeedServer reads one server; all is what holds for all of them.
-func parseSeedServer(v jsonValue, all Server) (Server, error) {
-	s := all
+// parseSeedServer reads one server on top of the defaults.
+func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
+	s := defaults
 	fields, err := v.readObject()
 	if err != nil {
 		return s, err
 	}
-	for _, f := range fields { // the id is the name; without one the name is
+	for _, f := range fields { // the id is our name of the server; without one the name is
 		if f.name == "id" || f.name == "name" && s.Name == "" {
 			if s.Name, err = f.readString(); err != nil {
 				return s, err
@@ -298,13 +297,13 @@ func parseSeedServer(v jsonValue, all Server) (Server, error) {
 	return s, s.completeServer(v, fields)
 }
 
-// parseSource reads how a server is reached.
+// parseSource reads the field source: how a server is reached.
 func parseSource(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	// serde's default tagging: the variant is the only member's name.
+	// serde's default tagging: the name of the only member is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
 		tag := fields[0]
 		if s.Type, err = tag.parseTransportType(tag.name); err != nil {

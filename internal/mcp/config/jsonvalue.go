@@ -22,9 +22,9 @@ const (
 	maxFileDepth = 16      // levels of nesting in it
 )
 
-// value is a value of mcp.json with what is needed to read it: its name, where it stands for
-// error messages, and the environment. Decoding into structs and maps would lose the order of
-// the servers, and where a mistake is.
+// jsonValue is one value of mcp.json with its name, its position for error messages, and the
+// environment. Decoding into structs and maps would lose the order of the servers and the
+// positions.
 type jsonValue struct {
 	file       []byte
 	raw        jsontext.Value
@@ -35,8 +35,8 @@ type jsonValue struct {
 	getenv     func(string) string
 }
 
-// readFile returns the value that data is, all of which is JSON. Names that occur twice in
-// an object are an error: readers differ in which one they take.
+// parseJSON returns the JSON value that is all of data. Duplicate names in an object are an
+// error, since readers differ in which one counts.
 func parseJSON(data []byte, getenv func(string) string) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
@@ -45,13 +45,13 @@ func parseJSON(data []byte, getenv func(string) string) (jsonValue, error) {
 		return jsonValue{}, errors.New("not UTF-8")
 	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
-	for whole := false; ; whole = dec.StackDepth() == 0 {
+	for complete := false; ; complete = dec.StackDepth() == 0 {
 		_, err := dec.ReadToken()
 		switch {
-		case whole && errors.Is(err, io.EOF):
+		case complete && errors.Is(err, io.EOF):
 			at := len(data) - len(bytes.TrimLeft(data, " \t\r\n"))
 			return jsonValue{file: data, raw: data, nameOffset: at, path: "the file", getenv: getenv}, nil
-		case whole:
+		case complete:
 			return jsonValue{}, fmt.Errorf("line %d: something follows the JSON", lineNumber(data, int(dec.InputOffset())))
 		case err != nil:
 			return jsonValue{}, syntaxError(data, err)
@@ -61,47 +61,47 @@ func parseJSON(data []byte, getenv func(string) string) (jsonValue, error) {
 	}
 }
 
-// line returns the line of an offset.
+// lineNumber returns the number of the line at an offset, from 1.
 func lineNumber(file []byte, offset int) int { return 1 + bytes.Count(file[:offset], []byte("\n")) }
 
-// syntaxError returns what an error of the decoder means to the operator: with the line, and
-// without what the file holds.
+// syntaxError returns an error of the decoder for the operator: with the line, and without
+// what the file holds, which may be a secret.
 func syntaxError(file []byte, err error) error {
 	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok || errors.Is(bad, io.ErrUnexpectedEOF) {
-		return errors.New("the JSON ends too early") // a bare io.EOF where there is nothing
+		return errors.New("the JSON ends too early") // it is io.EOF if the file is empty
 	}
 	at := lineNumber(file, int(bad.ByteOffset))
 	if errors.Is(bad, jsontext.ErrDuplicateName) {
 		return fmt.Errorf("line %d: %.80q is there twice", at, bad.JSONPointer.LastToken())
 	}
-	what, _, _ := strings.Cut(bad.Err.Error(), " `") // a bad escape is quoted, in either way
+	what, _, _ := strings.Cut(bad.Err.Error(), " `") // the library quotes a bad escape in either of two ways
 	what, _, _ = strings.Cut(what, ` "`)
 	return fmt.Errorf("line %d: %s", at, what)
 }
 
-// kinds are those of JSON, as in error messages.
+// kindNames has the names of the JSON types in error messages.
 var kindNames = map[jsontext.Kind]string{
 	'{': "an object", '[': "an array", '"': "a string", '0': "a number", 't': "a boolean", 'f': "a boolean", 'n': "null",
 }
 
-// null reports whether v is null.
+// isNull reports whether v is null.
 func (v jsonValue) isNull() bool { return v.raw.Kind() == 'n' }
 
-// errorf is an error about v. It must not quote what v holds: it may be a secret.
+// errorf returns an error about v. The text must not quote what v holds: it may be a secret.
 func (v jsonValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s (line %d)", v.path, fmt.Sprintf(format, args...), lineNumber(v.file, v.nameOffset))
 }
 
-// unknown is the error for a field that nobody reads.
+// unknownField returns the error for a field that has no reader.
 func (v jsonValue) unknownField() error { return v.errorf("unknown field") }
 
-// want is the error for a value of another kind.
+// wrongKind returns the error for a value of another type than the one that is expected.
 func (v jsonValue) wrongKind(kind string) error {
 	return v.errorf("must be %s, not %s", kind, kindNames[v.raw.Kind()])
 }
 
-// object is the members of an object in the file's order, without comments.
+// readObject returns the members of an object in the file's order, without comments.
 func (v jsonValue) readObject() ([]jsonValue, error) {
 	if v.raw.Kind() != '{' {
 		return nil, v.wrongKind("an object")
@@ -120,7 +120,7 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 		if m.name == "_comment" || m.name == "$schema" {
 			continue
 		}
-		// Names come from the file: what is not plain is quoted, and cut.
+		// Names come from the file: names with other characters are quoted and truncated.
 		m.path = fmt.Sprintf("%s, %.80q", v.path, m.name)
 		if isPlain(m.name) && len(m.name) <= 80 {
 			m.path = v.path + ", " + m.name
@@ -141,7 +141,7 @@ func isPlain(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, isOther)
 }
 
-// array is the items of an array.
+// readArray returns the items of an array.
 func (v jsonValue) readArray() ([]jsonValue, error) {
 	if v.raw.Kind() != '[' {
 		return nil, v.wrongKind("an array")
@@ -159,7 +159,7 @@ func (v jsonValue) readArray() ([]jsonValue, error) {
 	return out, err
 }
 
-// text is a string with its variables replaced.
+// readString returns a string with its variables replaced.
 func (v jsonValue) readString() (string, error) {
 	if v.raw.Kind() != '"' {
 		return "", v.wrongKind("a string")
@@ -175,7 +175,7 @@ func (v jsonValue) readString() (string, error) {
 	return s, nil
 }
 
-// optional is a text; null is none.
+// readOptionalString returns a string like readString, and "" for null.
 func (v jsonValue) readOptionalString() (string, error) {
 	if v.isNull() {
 		return "", nil
@@ -183,14 +183,14 @@ func (v jsonValue) readOptionalString() (string, error) {
 	return v.readString()
 }
 
-// secret is a text that is never printed; null is none.
+// readSecret returns a string that is never printed, and an empty one for null.
 func (v jsonValue) readSecret() (auth.Secret, error) {
 	s, err := v.readOptionalString()
 	return auth.NewSecret(s), err
 }
 
-// boolean is true or false, and nothing that merely looks like it: "false" in
-// quotes must not switch something on.
+// readBool returns a boolean. Strings are errors: "false" in quotes must not switch
+// something on.
 func (v jsonValue) readBool() (bool, error) {
 	if kind := v.raw.Kind(); kind != 't' && kind != 'f' {
 		return false, v.wrongKind("a boolean")
@@ -198,7 +198,7 @@ func (v jsonValue) readBool() (bool, error) {
 	return v.raw.Kind() == 't', nil
 }
 
-// count is a whole number above 0.
+// readCount returns an integer above 0.
 func (v jsonValue) readCount() (int, error) {
 	if v.raw.Kind() != '0' {
 		return 0, v.wrongKind("a number")
@@ -210,7 +210,7 @@ func (v jsonValue) readCount() (int, error) {
 	return int(i), nil
 }
 
-// duration is a Go duration, or a number of seconds.
+// readDuration returns a duration, written as in Go or as a number of seconds.
 func (v jsonValue) readDuration() (time.Duration, error) {
 	if v.raw.Kind() == '0' {
 		f, err := strconv.ParseFloat(string(v.raw), 64)
@@ -230,7 +230,7 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 	return d, nil
 }
 
-// texts is an object of texts, such as headers; null is none.
+// readStringMap returns an object of strings, such as query; null is an empty one.
 func (v jsonValue) readStringMap() (map[string]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -248,7 +248,7 @@ func (v jsonValue) readStringMap() (map[string]string, error) {
 	return out, nil
 }
 
-// secrets is texts for values that may be secret: headers, a child's environment.
+// readSecretMap returns an object of strings that may be secret: headers, env.
 func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	texts, err := v.readStringMap()
 	if err != nil || texts == nil {
@@ -261,7 +261,7 @@ func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	return out, nil
 }
 
-// list is an array of texts; null is none.
+// readStringList returns an array of strings; null is an empty one.
 func (v jsonValue) readStringList() ([]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -281,7 +281,7 @@ func (v jsonValue) readStringList() ([]string, error) {
 	return out, nil
 }
 
-// serverType reads a type, s, in the spellings that hosts and seed 004 use.
+// parseTransportType returns the type for s, in any of the spellings that hosts use.
 func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
 	case "http", "streamablehttp":
@@ -296,8 +296,8 @@ func (v jsonValue) parseTransportType(s string) (string, error) {
 	return "", v.errorf("must be http, stdio or websocket")
 }
 
-// expand replaces ${NAME} and ${NAME:-default} in s. As in a shell, a variable that
-// is empty counts as unset. What a variable holds is not looked at again.
+// expandVariables replaces ${NAME} and ${NAME:-default} in s. As in a shell, an empty variable
+// counts as unset. The value of a variable is not expanded again.
 func expandVariables(s string, getenv func(string) string) (string, error) {
 	var out strings.Builder
 	for {
@@ -306,9 +306,9 @@ func expandVariables(s string, getenv func(string) string) (string, error) {
 		if !found {
 			return out.String(), nil
 		}
-		inside, after, closed := strings.Cut(rest, "}")
+		inside, after, isClosed := strings.Cut(rest, "}")
 		name, fallback, hasFallback := strings.Cut(inside, ":-")
-		if !closed || !isVariableName(name) {
+		if !isClosed || !isVariableName(name) {
 			return "", errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
 		}
 		value := getenv(name)
@@ -323,7 +323,7 @@ func expandVariables(s string, getenv func(string) string) (string, error) {
 	}
 }
 
-// isVariable reports whether s is a name as shells take it.
+// isVariableName reports whether s can be the name of a variable in a shell.
 func isVariableName(s string) bool {
 	for i, r := range s {
 		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
