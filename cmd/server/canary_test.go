@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/demo"
 	"answerd/internal/llm/llmtest"
 )
@@ -85,7 +85,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	erring := newOutside(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
 	gone := newOutside(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
 	iam := newOutside(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
-	hooks := hooktest.New(t, func(q hooktest.Question) string {
+	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.Hook == "tool_result" {
 			return `{"canary-hook-body":1}` // not a reply: it is logged and treated as {}
 		}
@@ -114,7 +114,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	s := start(t, w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
 		"ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
-		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal()))
+		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
 
 	var read bytes.Buffer // everything that a caller was sent
 	call := func(method, path, body string, header ...string) {
@@ -161,7 +161,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 
 	signature := token[strings.LastIndexByte(token, '.')+1:]
 	secrets := []string{signature, clientSecret, "canary-api-key", "canary-demo-query", "canary-demo-header", "canary-mcp-bearer", "canary-mcp-query", "canary-mcp-header",
-		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", hooktest.Secret.Reveal(), "canary-token"}
+		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", webhooktest.Secret.Reveal(), "canary-token"}
 	bodies := []string{"canary-mcp-body", "canary-rpc-error", "canary-gone-body", "canary-iam-code", "canary-iam-body", "canary-hook-body", "canary-model-body", "canary-collector-body"}
 	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token"}
 	page := read.String()

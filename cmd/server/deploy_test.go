@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -63,7 +63,7 @@ func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) 
 
 // A metric that is renamed would leave an alert that never fires, and an empty panel.
 func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
-	hooks := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	hooks := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	collector := newOutside(t, http.StatusOK, "")
 	w := newWorld(t, func(r llmtest.Request) llmtest.Answer {
 		switch last := r.Messages[len(r.Messages)-1]; {
@@ -74,7 +74,7 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
 	})
-	p := spawn(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+hooktest.Secret.Reveal(),
+	p := spawn(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+webhooktest.Secret.Reveal(),
 		"ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
 	url := p.url(t)
 	for _, question := range []string{"?", "Fail."} {

@@ -66,7 +66,7 @@ func drain(h haste, handler *api.Handler, runs *agent.Agent, server *http.Server
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()
 	wait(h.runs, delay)
-	runs.Refuse()
+	runs.StopAccepting()
 	logger.Info("new runs are refused")
 	ctx, cancel := context.WithTimeout(h.runs, timeout)
 	defer cancel()

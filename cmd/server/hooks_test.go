@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 )
 
 // The service that HOOKS_URL names is asked in the trace of the run, it is counted,
@@ -14,7 +14,7 @@ import (
 func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 	const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	abort := make(chan string, 1)
-	hooks := hooktest.New(t, func(q hooktest.Question) string {
+	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.RunID == "" { // a question of the run that was ended may still be on its way
 			return `{"abort":true}`
 		}
@@ -27,7 +27,7 @@ func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 	})
 	w, otlp := newWorld(t, twoTools()), newReceiver(t)
 	s := start(t, w.settings("ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url,
-		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", hooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))
+		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))
 	a := ask(t, web(t), s.url, e2eQuestion, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
 	if q := hooks.Questions(); len(q) != 4 || q[0].Hook != "pre_tool_call" || q[3].Hook != "tool_result" || q[3].RunID != a.RunID {
 		t.Errorf("asked %+v", q)
@@ -54,7 +54,7 @@ func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 	if tree["tool_call > hook"] != 4 || tree["hook > POST"] != 4 {
 		t.Errorf("spans %v", tree)
 	}
-	if strings.Contains(s.log.String(), hooktest.Secret.Reveal()) {
+	if strings.Contains(s.log.String(), webhooktest.Secret.Reveal()) {
 		t.Error("the secret is in the log")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
-	"answerd/internal/agent/hook"
+	"answerd/internal/agent/webhook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/console"
@@ -86,9 +86,9 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
-		MaxRuns: c.MaxConcurrentRuns, Grace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), Youth: c.youth(),
+		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.youth(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memoryShort(log),
-		AnswerTime: c.InputTimeout, AuditArguments: c.AuditArguments,
+		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
@@ -183,11 +183,11 @@ func newOpenAI(c config, tel *telemetry.Telemetry, logger *slog.Logger) *llm.Ope
 
 // newHooks is the client of the service that is asked about tool calls; nil where
 // there is none.
-func newHooks(c config, tel *telemetry.Telemetry) (*hook.Client, error) {
+func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	if c.HooksURL == "" {
 		return nil, nil
 	}
-	hooks, err := hook.New(hook.Options{
+	hooks, err := webhook.New(webhook.Options{
 		URL: c.HooksURL, Secret: c.HooksSecret, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
 	})

@@ -39,7 +39,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)
 // F30: whoever sends slowly has 5 s for the headers and 15 s for all of the request, and
 // keeps nobody else from anything.
 func TestWhoeverSendsSlowlyIsCutOff(t *testing.T) {
-	house := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), over: make(chan struct{})}
 		server := newServer(api.New(api.Options{Agent: house.Agent, Log: house.Log}))

@@ -32,8 +32,8 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.Server(s.Name) })
 }
 
-// ModelFor reports whether the rules let a caller use a model.
-func (a *Agent) ModelFor(caller auth.Identity, model string) bool {
+// MayUseModel reports whether the rules let a caller use a model.
+func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
 	return a.Rules.Of(caller).Model(model)
 }
 

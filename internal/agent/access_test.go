@@ -10,7 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -37,7 +37,7 @@ const clerksAdd = `{"rules": [{"name": "clerks", "claims": {"groups": ["clerks"]
 // in the log.
 func TestAModelUsesWhatItsCallerMayUse(t *testing.T) {
 	log := &logged{}
-	h := agenttest.Build(t, llmtest.Turns(
+	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"x"}`}, llmtest.Call{Name: "made_up"}), llmtest.Says("Done."),
 	), func(o *agent.Options) {
 		o.Rules, o.Logger = rules(t, clerksAdd), slog.New(slog.NewJSONHandler(log, nil))
@@ -47,15 +47,15 @@ func TestAModelUsesWhatItsCallerMayUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := h.Events(t, run.ID)
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	var kinds []string
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		kinds = append(kinds, e.Tool+" "+e.Kind)
 	}
 	if got := strings.Join(kinds, ", "); got != "meet denied, made_up unknown_tool" && got != "made_up unknown_tool, meet denied" {
 		t.Error(got)
 	}
-	if n := len(agenttest.Find[event.ToolResult](events)); n != 1 || len(h.Tools.Entered) != 0 {
+	if n := len(agenttest.EventsOf[event.ToolResult](events)); n != 1 || len(h.Tools.Entered) != 0 {
 		t.Errorf("%d results, %d calls of meet", n, len(h.Tools.Entered))
 	}
 	for _, r := range h.Model.Requests() {
@@ -77,7 +77,7 @@ func TestAModelUsesWhatItsCallerMayUse(t *testing.T) {
 }
 
 func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
 	stranger := auth.Identity{Issuer: "https://iam.example", Subject: "eve"}
 	for name, c := range map[string]struct {
 		who auth.Identity
@@ -108,7 +108,7 @@ func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
 
 // A server that the caller may not use is one that there is not.
 func TestAServerThatIsForbiddenCannotBeNamed(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Rules = rules(t, `{"rules": [{"servers": ["other"]}]}`)
 	})
 	for _, r := range []agent.Request{
@@ -135,8 +135,8 @@ func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
 	if err := h.Answer(t.Context(), clerk, run.ID, agent.Input{ID: waits[0].ID, Approved: new(true)}); err != nil {
 		t.Fatal(err)
 	}
-	failed := agenttest.Find[event.ToolError](h.Events(t, run.ID))
-	if len(failed) != 1 || failed[0].Kind != "denied" || h.Tools.Made()["add"] != 0 {
+	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run.ID))
+	if len(failed) != 1 || failed[0].Kind != "denied" || h.Tools.CallCounts()["add"] != 0 {
 		t.Errorf("%+v", failed)
 	}
 }
@@ -151,7 +151,7 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 		}
 	}
 	origin := &chronicle{Log: memory.New(memory.Options{})}
-	first := agenttest.Build(t, script, with(origin))
+	first := agenttest.NewFixture(t, script, with(origin))
 	token := clerk
 	token.Token = auth.NewSecret("canary")
 	run, err := first.Start(t.Context(), token, agent.Request{Question: "?", Background: true})
@@ -162,11 +162,11 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	if strings.Contains(string(origin.request), "canary") {
 		t.Error("the token is kept")
 	}
-	second := agenttest.Build(t, script, with(origin.diedAfter(t, run, 1)))
+	second := agenttest.NewFixture(t, script, with(origin.diedAfter(t, run, 1)))
 	events := second.Events(t, run.ID)
-	agenttest.Last[event.FinalAnswer](t, events)
-	if len(agenttest.Find[event.ToolResult](events)) != 1 || second.Tools.Made()["add"] != 1 {
-		t.Errorf("%s", agenttest.Names(events))
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if len(agenttest.EventsOf[event.ToolResult](events)) != 1 || second.Tools.CallCounts()["add"] != 1 {
+		t.Errorf("%s", agenttest.TypesOf(events))
 	}
 }
 
@@ -174,13 +174,13 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 // the tool's place.
 func TestAHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
 	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
-		func(hooktest.Question) string { return `{"content":"from the hook"}` },
+		func(webhooktest.Question) string { return `{"content":"from the hook"}` },
 		func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := agenttest.Names(h.Events(t, run.ID)); strings.Contains(got, "tool_result") {
+	if got := agenttest.TypesOf(h.Events(t, run.ID)); strings.Contains(got, "tool_result") {
 		t.Error(got)
 	}
 	if _, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo", Args: []byte(`{"text":"x"}`)}); err == nil {

@@ -22,16 +22,16 @@ var (
 // admit counts a run in, before the log is asked for anything: the log may be slow, and
 // whoever finds the run there must find it here.
 func (a *Agent) admit(ctx context.Context, ru *run, owner auth.Identity) error {
-	_, err := a.enter(ctx, owner, func(p *admission.Place) { ru.place, a.active[ru.ID] = p, ru })
+	_, err := a.enter(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
 	return err
 }
 
 // enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then
 // is called with the agent's mutex held.
-func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Place)) (*admission.Place, error) {
-	place, err := a.gate.Enter(ctx, caller.Key())
-	if err == nil && !a.register(place, then) {
-		place.Leave()
+func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
+	slot, err := a.gate.Acquire(ctx, caller.Key())
+	if err == nil && !a.register(slot, then) {
+		slot.Release()
 		err = admission.ErrClosed
 	}
 	switch {
@@ -41,17 +41,17 @@ func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admi
 		a.metrics.refuse(ctx, err)
 		return nil, err
 	}
-	return place, nil
+	return slot, nil
 }
 
 // register adds to a.runs, unless Drain waits for them already.
-func (a *Agent) register(place *admission.Place, then func(*admission.Place)) bool {
+func (a *Agent) register(slot *admission.Slot, then func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {
 		return false
 	}
 	a.runs.Add(1)
-	then(place)
+	then(slot)
 	return true
 }

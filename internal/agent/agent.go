@@ -31,7 +31,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/agent/admission"
-	"answerd/internal/agent/hook"
+	"answerd/internal/agent/webhook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -48,23 +48,23 @@ type Options struct {
 	DefaultModel string // the model of requests that name none
 	// Profiles are the models that are served, by what requests name. Empty means any
 	// model, with a profile of which nothing is known.
-	Profiles   map[string]llm.Profile
-	ToolSearch ToolSearch // from when on the model has to look for tools; the zero value is never
-	Prompt     *Prompt
-	Hooks      *hook.Client  // nil asks nobody
-	Rules      *auth.Rules   // who may use what; nil lets everybody use everything
-	Budget     Budget        // of every run; requests may ask for less
-	MaxHistory int           // messages of history that are used; 0 means 16
-	MaxTurns   int           // model turns with tools; 0 means 10
-	MaxRuns    int           // runs and direct calls at a time; 0 means 512
-	Grace      time.Duration // how long a run goes on that nobody watches; 0 means not at all
-	AnswerTime time.Duration // how long a run waits for a person's answer; 0 means 15 min
+	Profiles        map[string]llm.Profile
+	ToolSearch      ToolSearch // from when on the model has to look for tools; the zero value is never
+	Prompt          *Prompt
+	Hooks           *webhook.Client // nil asks nobody
+	Rules           *auth.Rules     // who may use what; nil lets everybody use everything
+	Budget          Budget          // of every run; requests may ask for less
+	MaxHistory      int             // messages of history that are used; 0 means 16
+	MaxTurns        int             // model turns with tools; 0 means 10
+	MaxRuns         int             // runs and direct calls at a time; 0 means 512
+	DisconnectGrace time.Duration   // how long a run goes on that nobody watches; 0 means not at all
+	InputTimeout    time.Duration   // how long a run waits for a person's answer; 0 means 15 min
 	// Durable says that the log outlives this process: runs that cannot end here go on in
 	// another one, and those of processes that died go on here.
 	Durable bool
 	// Youth is how long this process leaves the runs of others alone where it is Durable. One
 	// that dies again and again right after its start would take runs with it each time.
-	Youth time.Duration
+	ClaimDelay time.Duration
 	// AuditArguments puts the arguments of every call into its line in the log.
 	AuditArguments bool
 
@@ -134,8 +134,8 @@ func New(o Options) (*Agent, error) {
 	if o.MaxRuns <= 0 {
 		o.MaxRuns = 512
 	}
-	if o.AnswerTime <= 0 {
-		o.AnswerTime = 15 * time.Minute
+	if o.InputTimeout <= 0 {
+		o.InputTimeout = 15 * time.Minute
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -159,7 +159,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, Short: o.MemoryShort})
+	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort})
 	a.settled, a.leaving = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
@@ -254,16 +254,16 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// Whoever started the run is about to watch it, however short the grace is.
-	ru.restLocked(max(a.Grace, startGrace))
+	ru.restLocked(max(a.DisconnectGrace, startGrace))
 	return nil
 }
 
-// Leaving is closed when Drain has given up waiting for runs which other processes go on
+// HandingOver is closed when Drain has given up waiting for runs which other processes go on
 // with, or has nothing to wait for: whoever reads a run here can read it there.
-func (a *Agent) Leaving() <-chan struct{} { return a.leaving }
+func (a *Agent) HandingOver() <-chan struct{} { return a.leaving }
 
-// Refuse lets no further run begin, and returns when that holds.
-func (a *Agent) Refuse() {
+// StopAccepting lets no further run begin, and returns when that holds.
+func (a *Agent) StopAccepting() {
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
@@ -276,7 +276,7 @@ func (a *Agent) Refuse() {
 // this process, and ends where it doesn't, each with a terminal event of its own; it
 // returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
-	a.Refuse()
+	a.StopAccepting()
 	a.stopClaims() // or what is handed over would come right back
 	a.claiming.Wait()
 	done := make(chan struct{})

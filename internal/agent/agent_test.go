@@ -21,21 +21,21 @@ import (
 
 // S2.1, S1.9
 func TestOneToolCallAsEvents(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(
+	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 		llmtest.Says("It is ", "3."),
 	), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	want := "start step_start tool_call_start tool_call_args tool_call step_end tool_result " +
 		"step_start text_start text_delta text_delta text_end step_end final_answer"
-	if got := agenttest.Names(events); got != want {
+	if got := agenttest.TypesOf(events); got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || end.FinishReason != "stop" || end.Metadata.Steps != 2 || end.Metadata.Usage.TotalTokens != 30 {
 		t.Errorf("final answer %+v", end)
 	}
-	result := agenttest.Find[event.ToolResult](events)[0]
+	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if string(result.Payload) != `{"sum":3}` || result.Tool != "add" || result.Server != "default" {
 		t.Errorf("result %+v", result)
 	}
@@ -44,16 +44,16 @@ func TestOneToolCallAsEvents(t *testing.T) {
 // S0.7: all calls of a turn are under way before any has ended, and their results go
 // back in call order whatever the order of their ends.
 func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(
+	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"a"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "meet", Args: `{"text":"c"}`}),
 		llmtest.Says("Done."),
 	), nil)
-	run := h.Begin(t, agent.Request{})
+	run := h.StartRun(t, agent.Request{})
 	<-h.Tools.Entered
 	<-h.Tools.Entered // both are inside: neither waits for the other
-	close(h.Tools.Together)
+	close(h.Tools.ReleaseMeet)
 	events := h.Events(t, run.ID)
-	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if got := strings.Join(meta.ToolNames, " "); got != "meet fail meet" {
 		t.Errorf("names %s", got)
 	}
@@ -81,12 +81,12 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 		{Name: "fail", Args: ``},
 		{Name: "add", Args: `{"text":"` + strings.Repeat("x", 70<<10) + `"}`},
 	}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(bad...), llmtest.Says("Sorry.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	agenttest.Last[event.FinalAnswer](t, events)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(bad...), llmtest.Says("Sorry.")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	var kinds []string
 	byID := make(map[string]string)
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		byID[e.CallID] = e.Kind
 	}
 	for i := range bad {
@@ -106,15 +106,15 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 }
 
 func TestTheSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(
+	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"1"}`}),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"2"}`}),
 		llmtest.Says("Done."),
 	), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	results := agenttest.Find[event.ToolResult](events)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 2 || results[0].CallID == results[1].CallID {
-		t.Fatalf("%d results: %s", len(results), agenttest.Names(events))
+		t.Fatalf("%d results: %s", len(results), agenttest.TypesOf(events))
 	}
 }
 
@@ -139,13 +139,13 @@ func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 				answers = append(answers, llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}))
 			}
 			script := llmtest.Turns(append(answers, llmtest.Says("Enough."))...)
-			h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+			h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 				if len(r.Tools) == 0 {
 					return llmtest.Says("Summed up.")
 				}
 				return script(r)
 			}, func(o *agent.Options) { o.MaxTurns = 4 })
-			end := agenttest.Last[event.FinalAnswer](t, h.Events(t, h.Begin(t, c.req).ID))
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, c.req).ID))
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish {
 				t.Errorf("finish reason %s", end.FinishReason)
 			}
@@ -161,26 +161,26 @@ func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 
 func TestCallsOfALastTurnAreRefusedAndAnswered(t *testing.T) {
 	call := llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
-	h := agenttest.Build(t, llmtest.Turns(call), nil) // calls even where it has no tools
-	events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: 1}).ID)
-	agenttest.Last[event.FinalAnswer](t, events)
-	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
+	h := agenttest.NewFixture(t, llmtest.Turns(call), nil) // calls even where it has no tools
+	events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 1}).ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
 		t.Errorf("errors %+v", errs)
 	}
 }
 
 // S2.9
 func TestToolChoiceNoneOffersNoTools(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Text.")), nil)
-	h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Text.")), nil)
+	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
 	if r := h.Model.Requests()[0]; len(r.Tools) != 0 {
 		t.Errorf("%d tools were offered", len(r.Tools))
 	}
 }
 
 func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
 	r := h.Model.Requests()
 	if string(r[0].ToolChoice) != `"required"` || string(r[1].ToolChoice) == `"required"` {
 		t.Errorf("tool_choice %s, then %s", r[0].ToolChoice, r[1].ToolChoice)
@@ -188,19 +188,19 @@ func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
 }
 
 func TestARequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Tools: []string{"ec*"}}).ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"ec*"}}).ID)
 	offered := h.Model.Requests()[0].Tools
 	if len(offered) != 1 || offered[0].Function.Name != "echo" {
 		t.Errorf("offered %v", offered)
 	}
-	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
+	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
 		t.Errorf("errors %+v", errs)
 	}
 }
 
 func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("")), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), nil)
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Servers: []string{"default", "crm"}})
 	var invalid *agent.InvalidError
 	if !errors.As(err, &invalid) || invalid.Pointer != "/servers/1" {
@@ -210,92 +210,92 @@ func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
 
 // S0.6: what a server says while it works.
 func TestProgressAndLogsComeBetweenTheCallAndItsResult(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	progress := agenttest.Find[event.ToolProgress](events)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps"}), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	progress := agenttest.EventsOf[event.ToolProgress](events)
 	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
-		t.Errorf("progress %+v in %s", progress, agenttest.Names(events))
+		t.Errorf("progress %+v in %s", progress, agenttest.TypesOf(events))
 	}
-	logs := agenttest.Find[event.LogMessage](events)
+	logs := agenttest.EventsOf[event.LogMessage](events)
 	if len(logs) != 3 || logs[2].Level != "warning" || logs[2].Logger != "steps" || string(logs[2].Data) != `{"step":3}` || logs[2].CallID != progress[0].CallID {
 		t.Errorf("logs %+v", logs)
 	}
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
 // A cancel reaches the model and the tools, and every open thing is closed.
 func TestCancelReachesTheModel(t *testing.T) {
 	g, gone := newGate(), make(chan struct{}, 1)
-	h := agenttest.Build(t, llmtest.Turns(g.hold(gone)), nil)
-	run := h.Begin(t, agent.Request{})
-	h.Until(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), nil)
+	run := h.StartRun(t, agent.Request{})
+	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	cancel(t, h, run.ID)
 	events := h.Events(t, run.ID)
-	if got := agenttest.Names(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
+	if got := agenttest.TypesOf(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
 		t.Errorf("got %s", got)
 	}
-	if end := agenttest.Last[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
+	if end := agenttest.TerminalEvent[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
 		t.Errorf("end %+v", end)
 	}
 	<-gone
 }
 
 func TestCancelReachesTheTool(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
-	run := h.Begin(t, agent.Request{})
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
+	run := h.StartRun(t, agent.Request{})
 	<-h.Tools.Entered
 	cancel(t, h, run.ID)
 	events := h.Events(t, run.ID)
-	agenttest.Last[event.Cancelled](t, events)
-	if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
+	agenttest.TerminalEvent[event.Cancelled](t, events)
+	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
 		t.Errorf("errors %+v", errs)
 	}
-	<-h.Tools.Left
+	<-h.Tools.Canceled
 }
 
 func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	g := newGate()
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
-	run := h.Begin(t, agent.Request{})
-	first, second := h.Watch(run.ID), h.Watch(run.ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
+	run := h.StartRun(t, agent.Request{})
+	first, second := h.OpenReader(run.ID), h.OpenReader(run.ID)
 	<-g.reached
-	first.Release()
+	first.Close()
 	if r, err := h.Log.Run(t.Context(), run.ID); err != nil || r.Last.Terminal() {
 		t.Fatalf("the run ended while somebody watched: %+v, %v", r, err)
 	}
-	second.Release()
-	if end := agenttest.Last[event.Cancelled](t, h.Events(t, run.ID)); end.Reason != "abandoned" {
+	second.Close()
+	if end := agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, run.ID)); end.Reason != "abandoned" {
 		t.Errorf("end %+v", end)
 	}
 }
 
 func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
 	g := newGate()
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), nil)
-	run := h.Begin(t, agent.Request{})
-	h.Watch(run.ID).Release()
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.StartRun(t, agent.Request{})
+	h.OpenReader(run.ID).Close()
 	<-g.reached
-	defer h.Watch(run.ID).Release()
+	defer h.OpenReader(run.ID).Close()
 	close(g.open)
-	if end := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID)); end.Answer != "Let me see." {
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); end.Answer != "Let me see." {
 		t.Errorf("end %+v", end)
 	}
 }
 
 func TestABackgroundRunNeedsNobody(t *testing.T) {
 	g := newGate()
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.Grace = 0 })
-	run := h.Begin(t, agent.Request{Background: true})
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
+	run := h.StartRun(t, agent.Request{Background: true})
 	<-g.reached
-	h.Watch(run.ID).Abandon()
+	h.OpenReader(run.ID).CloseAndCancel()
 	close(g.open)
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 }
 
 func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 	g := newGate()
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
-	run := h.Begin(t, agent.Request{})
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	run := h.StartRun(t, agent.Request{})
 	<-g.reached
 	drained := make(chan struct{})
 	go func() { h.Drain(context.Background()); close(drained) }()
@@ -307,18 +307,18 @@ func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 	}
 	close(g.open)
 	<-drained
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 }
 
 func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	g := newGate()
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), nil)
-	run := h.Begin(t, agent.Request{})
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), nil)
+	run := h.StartRun(t, agent.Request{})
 	<-g.reached
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	h.Drain(over)
-	if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
+	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("end %+v", end)
 	}
 }
@@ -326,15 +326,15 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
 	g := newGate()
 	defer close(g.open)
-	h := agenttest.Build(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
-	h.Begin(t, agent.Request{})
+	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	h.StartRun(t, agent.Request{})
 	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrOverloaded) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
 	ask := func(who auth.Identity, print byte) (event.Run, error) {
 		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{print}})
@@ -355,9 +355,9 @@ func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 }
 
 func TestAModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.RunError](t, events)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.RunError](t, events)
 	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
 		t.Errorf("end %+v", end)
 	}
@@ -375,13 +375,13 @@ func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error]
 
 // F32
 func TestAPanicEndsItsRunAndNoOther(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
 	for range 2 {
-		events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-		if got := agenttest.Names(events); got != "start step_start text_start text_delta text_end step_end run_error" {
+		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+		if got := agenttest.TypesOf(events); got != "start step_start text_start text_delta text_end step_end run_error" {
 			t.Errorf("got %s", got)
 		}
-		if end := agenttest.Last[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
+		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
 			t.Errorf("end %+v", end)
 		}
 	}
@@ -397,9 +397,9 @@ func TestTheSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
 	before := time.Now().In(rome)
-	h.Events(t, h.Begin(t, agent.Request{Tools: []string{"add"}}).ID)
+	h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"add"}}).ID)
 	parts := strings.Split(h.Model.Requests()[0].Messages[0].Content, "|")
 	said, err := time.ParseInLocation("Monday, 02 January 2006, 15:04:05 MST", parts[1], rome)
 	if err != nil || said.Sub(before.Truncate(time.Second)) < 0 || said.Sub(before) > time.Minute {
@@ -434,8 +434,8 @@ func TestMessagesAreTheLastOfTheHistoryAndTheQuestion(t *testing.T) {
 		{"only the last ones", []agent.Message{{Role: "user", Content: "1"}, {Role: "user", Content: "2"}, {Role: "user", Content: "3"}, {Role: "user", Content: "4"}}, "user:2 user:3 user:4 user:Q"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.MaxHistory = 3 })
-			h.Events(t, h.Begin(t, agent.Request{Question: "Q", History: c.history}).ID)
+			h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.MaxHistory = 3 })
+			h.Events(t, h.StartRun(t, agent.Request{Question: "Q", History: c.history}).ID)
 			var got []string
 			for _, m := range h.Model.Requests()[0].Messages[1:] {
 				got = append(got, m.Role+":"+m.Content)

@@ -14,8 +14,8 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
-	"answerd/internal/agent/hook"
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -29,17 +29,17 @@ func guarded(globs ...string) func(*config.Server) {
 }
 
 // adding is a house whose model calls these, and then answers; add needs approval.
-func adding(t *testing.T, set func(*agent.Options), calls ...llmtest.Call) *agenttest.House {
-	return agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), set, guarded("add"))
+func adding(t *testing.T, set func(*agent.Options), calls ...llmtest.Call) *agenttest.Fixture {
+	return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), set, guarded("add"))
 }
 
 var onePlusTwo = llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
 
 // suspended reads a run to its nth suspension.
-func suspended(t *testing.T, h *agenttest.House, run string, nth int) []event.Interrupt {
+func suspended(t *testing.T, h *agenttest.Fixture, run string, nth int) []event.Interrupt {
 	t.Helper()
 	var waits []event.Interrupt
-	h.Until(t, run, func(e event.Event) bool {
+	h.EventsUntil(t, run, func(e event.Event) bool {
 		if s, ok := e.Body.(event.Suspended); ok {
 			nth--
 			waits = s.Interrupts
@@ -49,7 +49,7 @@ func suspended(t *testing.T, h *agenttest.House, run string, nth int) []event.In
 	return waits
 }
 
-func answer(t *testing.T, h *agenttest.House, run string, in agent.Input) {
+func answer(t *testing.T, h *agenttest.Fixture, run string, in agent.Input) {
 	t.Helper()
 	if err := h.Answer(t.Context(), auth.Identity{}, run, in); err != nil {
 		t.Fatal(err)
@@ -57,13 +57,13 @@ func answer(t *testing.T, h *agenttest.House, run string, in agent.Input) {
 }
 
 func names(events []event.Event, from string) string {
-	_, rest, _ := strings.Cut(agenttest.Names(events), from)
+	_, rest, _ := strings.Cut(agenttest.TypesOf(events), from)
 	return from + rest
 }
 
 func TestACallWaitsForItsApproval(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	waits := suspended(t, h, run, 1)
 	if len(waits) != 1 {
 		t.Fatalf("%+v", waits)
@@ -78,15 +78,15 @@ func TestACallWaitsForItsApproval(t *testing.T) {
 	if got := names(events, "approval_required"); got != "approval_required suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
 		t.Error(got)
 	}
-	if s := agenttest.Find[event.ToolCallStart](events); !s[0].NeedsApproval {
+	if s := agenttest.EventsOf[event.ToolCallStart](events); !s[0].NeedsApproval {
 		t.Error("the start of the call does not say that it needs approval")
 	}
-	if r := agenttest.Find[event.ApprovalResolved](events)[0]; !r.Approved || r.Reason != "Go on." || r.InterruptID != i.ID || r.CallID != i.CallID {
+	if r := agenttest.EventsOf[event.ApprovalResolved](events)[0]; !r.Approved || r.Reason != "Go on." || r.InterruptID != i.ID || r.CallID != i.CallID {
 		t.Errorf("%+v", r)
 	}
 }
 
-func tool(t *testing.T, h *agenttest.House, name string) mcp.Tool {
+func tool(t *testing.T, h *agenttest.Fixture, name string) mcp.Tool {
 	t.Helper()
 	tool, ok := h.Agent.Tools.Tool(name)
 	if !ok {
@@ -98,22 +98,22 @@ func tool(t *testing.T, h *agenttest.House, name string) mcp.Tool {
 // S0.7: a call may be refused; the model is told, and the others of its turn go on.
 func TestARefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(false), Reason: "Not on a Sunday."})
 	events := h.Events(t, run)
-	failed := agenttest.Find[event.ToolError](events)
+	failed := agenttest.EventsOf[event.ToolError](events)
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "Not on a Sunday.") {
 		t.Errorf("%+v", failed)
 	}
-	if worked := agenttest.Find[event.ToolResult](events); len(worked) != 1 || worked[0].Tool != "echo" {
+	if worked := agenttest.EventsOf[event.ToolResult](events); len(worked) != 1 || worked[0].Tool != "echo" {
 		t.Errorf("%+v", worked)
 	}
 	requests := h.Model.Requests()
 	if told := requests[1].Messages; !strings.Contains(told[len(told)-2].Content, "A person refused this call. Their reason: Not on a Sunday.") {
 		t.Errorf("%+v", told)
 	}
-	if end := agenttest.Last[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"a":1,"b":2} {"text":"x"}` {
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"a":1,"b":2} {"text":"x"}` {
 		t.Errorf("%+v", end)
 	}
 }
@@ -121,7 +121,7 @@ func TestARefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 // What a person approves is what is called, in every place that says what was.
 func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	for args, pointer := range map[string]string{
 		`[]`: "/args", `null`: "/args", `"x"`: "/args", `{"a":"` + strings.Repeat("x", 64<<10) + `"}`: "/args",
@@ -135,10 +135,10 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 	// What fits without loss is taken, as from a model (S1.5).
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"b":5,"a":"40"}`)})
 	events := h.Events(t, run)
-	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":45}` || string(r[0].Args) != `{"b":5,"a":40}` {
+	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":45}` || string(r[0].Args) != `{"b":5,"a":40}` {
 		t.Errorf("%+v", r)
 	}
-	if end := agenttest.Last[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"b":5,"a":40}` {
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"b":5,"a":40}` {
 		t.Errorf("%+v", end)
 	}
 	told := h.Model.Requests()[1].Messages
@@ -149,7 +149,7 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 
 func TestAnAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	for _, in := range []agent.Input{
 		{Action: "accept"}, {Approved: new(true), Action: "accept"}, {Approved: new(true), Content: content(`{}`)},
@@ -161,13 +161,13 @@ func TestAnAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 		}
 	}
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
 func TestAnApprovalIsGoodForOneCall(t *testing.T) {
 	// The model asks for the very same call, twice in one turn and once in the next.
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo, onePlusTwo), llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), nil, guarded("add"))
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo, onePlusTwo), llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), nil, guarded("add"))
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	first := suspended(t, h, run, 1)
 	if len(first) != 2 {
 		t.Fatalf("%+v", first)
@@ -188,7 +188,7 @@ func TestAnApprovalIsGoodForOneCall(t *testing.T) {
 		t.Fatalf("%+v", again)
 	}
 	answer(t, h, run, agent.Input{ID: again[0].ID, Approved: new(true)})
-	if worked := agenttest.Find[event.ToolResult](h.Events(t, run)); len(worked) != 2 {
+	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 2 {
 		t.Errorf("%d calls worked", len(worked))
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: again[0].ID, Approved: new(true)}); !errors.Is(err, agent.ErrAnswered) {
@@ -214,7 +214,7 @@ func TestNobodyButTheOwnerMayAnswer(t *testing.T) {
 	if err := h.Answer(t.Context(), ada, r.ID, in); err != nil {
 		t.Error(err)
 	}
-	if by := agenttest.Find[event.ApprovalResolved](h.Events(t, r.ID))[0].By; by != "ada" {
+	if by := agenttest.EventsOf[event.ApprovalResolved](h.Events(t, r.ID))[0].By; by != "ada" {
 		t.Error(by)
 	}
 	for _, who := range strangers {
@@ -234,21 +234,21 @@ func TestAnApprovalThatNobodyGivesIsADenial(t *testing.T) {
 		"at all":  {false, "nobody can be asked", "approval_required approval_resolved tool_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := adding(t, func(o *agent.Options) { o.AnswerTime = time.Millisecond }, onePlusTwo)
-			run := h.Begin(t, agent.Request{Interactive: c.interactive}).ID
+			h := adding(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond }, onePlusTwo)
+			run := h.StartRun(t, agent.Request{Interactive: c.interactive}).ID
 			events := h.Events(t, run)
-			failed := agenttest.Find[event.ToolError](events)
+			failed := agenttest.EventsOf[event.ToolError](events)
 			if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, c.told) {
 				t.Errorf("%+v", failed)
 			}
 			if got := names(events, "approval_required"); !strings.HasPrefix(got, c.events) {
 				t.Error(got)
 			}
-			r := agenttest.Find[event.ApprovalResolved](events)[0]
+			r := agenttest.EventsOf[event.ApprovalResolved](events)[0]
 			if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: r.InterruptID, Approved: new(true)}); r.Approved || !errors.Is(err, agent.ErrExpired) {
 				t.Errorf("%+v, %v", r, err)
 			}
-			agenttest.Last[event.FinalAnswer](t, events)
+			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		})
 	}
 }
@@ -256,20 +256,20 @@ func TestAnApprovalThatNobodyGivesIsADenial(t *testing.T) {
 // As long as one call works there is something to read.
 func TestARunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"me"}`}, llmtest.Call{Name: "ask", Args: `{}`})
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	<-h.Tools.Entered
 	asked := 0
-	events := h.Until(t, run, func(e event.Event) bool {
+	events := h.EventsUntil(t, run, func(e event.Event) bool {
 		switch e.Body.(type) {
 		case event.ApprovalRequired, event.Elicitation:
 			asked++
 		}
 		return asked == 2
 	})
-	if n := len(agenttest.Find[event.Suspended](events)); n != 0 {
-		t.Errorf("suspended while a call went on: %s", agenttest.Names(events))
+	if n := len(agenttest.EventsOf[event.Suspended](events)); n != 0 {
+		t.Errorf("suspended while a call went on: %s", agenttest.TypesOf(events))
 	}
-	close(h.Tools.Together)
+	close(h.Tools.ReleaseMeet)
 	waits := suspended(t, h, run, 1)
 	if len(waits) != 2 {
 		t.Fatalf("%+v", waits)
@@ -284,33 +284,33 @@ func TestARunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 		}
 		answer(t, h, run, in)
 	}
-	if worked := agenttest.Find[event.ToolResult](h.Events(t, run)); len(worked) != 3 {
+	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 3 {
 		t.Errorf("%d calls worked", len(worked))
 	}
 }
 
 // Nobody has to keep reading while he thinks; whoever answered is about to read on.
 func TestARunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
-	h := adding(t, func(o *agent.Options) { o.Grace = 0 }, onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
-	watch := h.Watch(run)
+	h := adding(t, func(o *agent.Options) { o.DisconnectGrace = 0 }, onePlusTwo)
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
+	watch := h.OpenReader(run)
 	i := suspended(t, h, run, 1)[0]
-	watch.Release()
-	h.Watch(run).Abandon()
+	watch.Close()
+	h.OpenReader(run).CloseAndCancel()
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
 func TestACancelledRunTakesItsApprovalsAlong(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, onePlusTwo, onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	cancel(t, h, run)
 	events := h.Events(t, run)
 	if got := names(events, "suspended"); strings.Count(got, "approval_resolved") != 3 || strings.Count(got, "suspended") != 1 {
 		t.Error(got)
 	}
-	agenttest.Last[event.Cancelled](t, events)
+	agenttest.TerminalEvent[event.Cancelled](t, events)
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, agent.ErrAnswered) {
 		t.Error(err)
 	}
@@ -334,16 +334,16 @@ func TestAnApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 			s.Close()
 		}
 	}()
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send"}), llmtest.Says("Done.")), nil,
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send"}), llmtest.Says("Done.")), nil,
 		func(s *config.Server) { s.URL, s.Approval = web.URL, config.ApproveDestructive })
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	offer("sends all your money")
 	if err := h.Refresh(t.Context(), auth.Identity{}, "default"); err != nil {
 		t.Fatal(err)
 	}
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
-	failed := agenttest.Find[event.ToolError](h.Events(t, run))
+	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run))
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "changed since") || calls != 0 {
 		t.Errorf("%+v, %d calls", failed, calls)
 	}
@@ -371,16 +371,16 @@ func TestACallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 		worked   string
 	}{{true, "echo add"}, {false, "echo echo"}} {
 		h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "echo", Args: `{"text":"y"}`})
-		run := h.Begin(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 2}}).ID
+		run := h.StartRun(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 2}}).ID
 		i := suspended(t, h, run, 1)[0]
 		answer(t, h, run, agent.Input{ID: i.ID, Approved: &c.approved})
 		var worked []string
 		events := h.Events(t, run)
-		for _, r := range agenttest.Find[event.ToolResult](events) {
+		for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 			worked = append(worked, r.Tool)
 		}
-		if got := strings.Join(worked, " "); got != c.worked || len(agenttest.Find[event.Suspended](events)) != 1 {
-			t.Errorf("approved %v: %s in %s", c.approved, got, agenttest.Names(events))
+		if got := strings.Join(worked, " "); got != c.worked || len(agenttest.EventsOf[event.Suspended](events)) != 1 {
+			t.Errorf("approved %v: %s in %s", c.approved, got, agenttest.TypesOf(events))
 		}
 	}
 }
@@ -389,26 +389,26 @@ func TestACallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 // has approved.
 func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
 	for reply, want := range map[string]string{`{}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
-		service := hooktest.New(t, func(q hooktest.Question) string {
+		service := webhooktest.New(t, func(q webhooktest.Question) string {
 			if q.Hook == "pre_tool_call" && strings.Contains(string(q.Args), "40") {
 				return reply
 			}
 			return `{}`
 		})
-		hooks, err := hook.New(hook.Options{URL: service.URL, Secret: hooktest.Secret})
+		hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
 		if err != nil {
 			t.Fatal(err)
 		}
 		h := adding(t, func(o *agent.Options) { o.Hooks = hooks }, onePlusTwo)
-		run := h.Begin(t, agent.Request{Interactive: true}).ID
+		run := h.StartRun(t, agent.Request{Interactive: true}).ID
 		i := suspended(t, h, run, 1)[0]
 		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":5}`)})
 		events := h.Events(t, run)
 		hooks.Close()
-		failed, worked := agenttest.Find[event.ToolError](events), agenttest.Find[event.ToolResult](events)
+		failed, worked := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 		if want == "" {
 			if len(worked) != 1 || string(worked[0].Payload) != `{"sum":45}` {
-				t.Errorf("%s: %s", reply, agenttest.Names(events))
+				t.Errorf("%s: %s", reply, agenttest.TypesOf(events))
 			}
 		} else if len(worked) != 0 || len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, want) {
 			t.Errorf("%s: %+v", reply, failed)

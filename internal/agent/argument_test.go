@@ -25,7 +25,7 @@ import (
 
 // strict is a house whose one tool, order, has that schema and answers with that result.
 // The arguments that reach it come on sent.
-func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.House, sent chan string) {
+func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.Fixture, sent chan string) {
 	t.Helper()
 	sent = make(chan string, 8)
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
@@ -41,11 +41,11 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tools.Close() })
-	return agenttest.Build(t, script, func(o *agent.Options) { o.Tools = tools }), sent
+	return agenttest.NewFixture(t, script, func(o *agent.Options) { o.Tools = tools }), sent
 }
 
 // toldOf is what the model was told of the first call.
-func toldOf(h *agenttest.House) string {
+func toldOf(h *agenttest.Fixture) string {
 	messages := h.Model.Requests()[1].Messages
 	return string(messages[len(messages)-1].Content)
 }
@@ -61,17 +61,17 @@ func ordered(n any) *sdk.CallToolResult {
 func TestWhatIsSentIsWhatFits(t *testing.T) {
 	const wrote, fits = `{"item":"7","count":"9007199254740993","tags":"[\"a\"]"}`, `{"item":"7","count":9007199254740993,"tags":["a"]}`
 	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: wrote}), llmtest.Says("Done.")), orderSchema, ordered(1))
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != fits {
 		t.Errorf("sent %s", got)
 	}
-	if got := string(agenttest.Find[event.ToolCall](events)[0].Args); got != wrote {
+	if got := string(agenttest.EventsOf[event.ToolCall](events)[0].Args); got != wrote {
 		t.Errorf("tool_call %s", got)
 	}
-	if got := string(agenttest.Find[event.ToolResult](events)[0].Args); got != fits {
+	if got := string(agenttest.EventsOf[event.ToolResult](events)[0].Args); got != fits {
 		t.Errorf("tool_result %s", got)
 	}
-	if got := string(agenttest.Last[event.FinalAnswer](t, events).Metadata.ToolParams[0]); got != fits {
+	if got := string(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolParams[0]); got != fits {
 		t.Errorf("metadata %s", got)
 	}
 	messages := h.Model.Requests()[1].Messages
@@ -88,11 +88,11 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 		llmtest.Calls(llmtest.Call{Name: "order", Args: `{"count":2,"item":"x"}`}),
 		llmtest.Says("Done."),
 	), orderSchema, ordered(1))
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != `{"count":2,"item":"x"}` || len(sent) != 0 {
 		t.Errorf("sent %s, and %d more", got, len(sent))
 	}
-	failed := agenttest.Find[event.ToolError](events)[0]
+	failed := agenttest.EventsOf[event.ToolError](events)[0]
 	if failed.Kind != "invalid_arguments" || len(failed.Errors) != 3 || string(failed.Args) != `{"count":2.5,"itm":"x"}` {
 		t.Errorf("%+v", failed)
 	}
@@ -107,7 +107,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 	if got := toldOf(h); !strings.Contains(got, "did you mean") {
 		t.Errorf("the model was told %s", got)
 	}
-	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if len(meta.ToolNames) != 2 || len(meta.ToolParams) != 2 || len(meta.ToolResults) != 2 {
 		t.Errorf("metadata %+v", meta)
 	}
@@ -117,7 +117,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 func TestAServersOwnRejectionComesWithTheSchema(t *testing.T) {
 	rejection := &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "1 validation error for orderArguments\nitem\n  Field required"}}}
 	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{}`}), llmtest.Says("Done.")), `{"type":"object"}`, rejection)
-	failed := agenttest.Find[event.ToolError](h.Events(t, h.Begin(t, agent.Request{}).ID))[0]
+	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	<-sent
 	if failed.Kind != "invalid_arguments" || !strings.HasPrefix(failed.Payload, "1 validation error") ||
 		!strings.HasSuffix(failed.Payload, "\nTry again with the correct arguments. The tool's input schema: "+`{"type":"object"}`) {
@@ -133,7 +133,7 @@ func TestTheSchemaInAnAnswerIsBounded(t *testing.T) {
 	}
 	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"field_3":"x"}`}), llmtest.Says("Done.")),
 		`{"type":"object","properties":{`+strings.Join(fields, ",")+`}}`, ordered(1))
-	failed := agenttest.Find[event.ToolError](h.Events(t, h.Begin(t, agent.Request{}).ID))[0]
+	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if !strings.HasSuffix(failed.Payload, `{"type":"object","properties":{"field_3":{"type":"integer"}}} [1 of 1000 fields are shown]`) {
 		t.Errorf("%.2000s", failed.Payload)
 	}
@@ -142,7 +142,7 @@ func TestTheSchemaInAnAnswerIsBounded(t *testing.T) {
 // A result that breaks the tool's own schema is delivered, and everybody is told.
 func TestAViolationOfTheOutputSchemaIsSaid(t *testing.T) {
 	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, ordered("many"))
-	result := agenttest.Find[event.ToolResult](h.Events(t, h.Begin(t, agent.Request{}).ID))[0]
+	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {
 		t.Errorf("%+v", result)
 	}
@@ -169,7 +169,7 @@ func TestAToolThatChangedIsExplainedAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tools.Close() })
-	h := agenttest.Build(t, llmtest.Turns(), func(o *agent.Options) { o.Tools = tools })
+	h := agenttest.NewFixture(t, llmtest.Turns(), func(o *agent.Options) { o.Tools = tools })
 	call := agent.ToolCall{Tool: "order", Args: json.RawMessage(`{}`)}
 	if _, err := h.CallTool(t.Context(), auth.Identity{}, call); err != nil {
 		t.Fatal(err)

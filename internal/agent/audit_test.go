@@ -116,10 +116,10 @@ func TestEveryCallLeavesOneLine(t *testing.T) {
 
 func TestArgumentsAreLoggedWhereTheOperatorWantsThem(t *testing.T) {
 	log := &logged{}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), func(o *agent.Options) {
 		o.Logger, o.AuditArguments = slog.New(slog.NewJSONHandler(log, nil)), true
 	})
-	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if l := log.calls(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
 		t.Errorf("%v", l)
 	}

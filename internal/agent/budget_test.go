@@ -13,7 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -25,7 +25,7 @@ import (
 // told is what readers learn of a run's limits.
 func told(events []event.Event) string {
 	var out []string
-	for _, b := range agenttest.Find[event.Budget](events) {
+	for _, b := range agenttest.EventsOf[event.Budget](events) {
 		out = append(out, fmt.Sprintf("%s %g/%g", b.Limit, b.Used, b.Max))
 	}
 	return strings.Join(out, ", ")
@@ -68,12 +68,12 @@ func TestEveryLimitIsAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 		"two at once":              {none, agent.Budget{ToolCalls: 2}, 2, "tool_calls 2/2, max_turns 2/2", "budget_exceeded", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.Build(t, whileOffered(call), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, whileOffered(call), func(o *agent.Options) {
 				o.MaxTurns, o.Budget = 9, c.ours
 				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 20, Output: 60}}}
 			})
-			events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: c.turns, Budget: c.asked}).ID)
-			end := agenttest.Last[event.FinalAnswer](t, events)
+			events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: c.turns, Budget: c.asked}).ID)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if got := told(events); got != c.told {
 				t.Errorf("told %s", got)
 			}
@@ -87,11 +87,11 @@ func TestEveryLimitIsAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 // The same run costs 50 tokens in and 25 out, or nobody knows what.
 func TestTheCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
-		h := agenttest.Build(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
+		h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: price}}
 		})
-		events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: 4}).ID)
-		end := agenttest.Last[event.FinalAnswer](t, events)
+		events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 4}).ID)
+		end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		u := end.Metadata.Usage
 		switch cost := end.Metadata.Cost; {
 		case price == nil && cost != nil:
@@ -104,17 +104,17 @@ func TestTheCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 
 // A run that stays within its limits says nothing of them, however near it comes.
 func TestALimitThatIsNotNearIsNotMentioned(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 2, TotalTokens: 1000, ResultBytes: 1000, Seconds: 600}}).ID)
-	if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "stop" || told(events) != "" {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2, TotalTokens: 1000, ResultBytes: 1000, Seconds: 600}}).ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "stop" || told(events) != "" {
 		t.Errorf("%s, told %s", end.FinishReason, told(events))
 	}
 }
 
 func TestAResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	long := llmtest.Call{Name: "echo", Args: `{"text":"ééééé"}`}
-	h := agenttest.Build(t, whileOffered(long, long), nil)
-	run := h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
+	h := agenttest.NewFixture(t, whileOffered(long, long), nil)
+	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
 	events := h.Events(t, run.ID)
 	var got []string
 	for _, m := range h.Model.Requests()[1].Messages {
@@ -125,7 +125,7 @@ func TestAResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	if want := "ééééé|é\n[cut here: 2 of 10 bytes are shown; the whole result is at /runs/" + run.ID + "/results/call_2]"; strings.Join(got, "|") != want {
 		t.Errorf("the model was told %q", got)
 	}
-	for _, r := range agenttest.Find[event.ToolResult](events) {
+	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if string(r.Payload) != `"ééééé"` {
 			t.Errorf("payload %s", r.Payload)
 		}
@@ -141,7 +141,7 @@ func TestALimitRefusesTheLastCallsOfATurn(t *testing.T) {
 	for i := range len(calls) + 1 {
 		asked[fmt.Sprintf("call_%d", i+1)] = make(chan struct{})
 	}
-	h, _ := hooked(t, whileOffered(calls...), func(q hooktest.Question) string {
+	h, _ := hooked(t, whileOffered(calls...), func(q webhooktest.Question) string {
 		if q.Hook != "pre_tool_call" {
 			return `{}`
 		}
@@ -157,18 +157,18 @@ func TestALimitRefusesTheLastCallsOfATurn(t *testing.T) {
 		}
 		return `{}`
 	}, nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 2}}).ID)
-	if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" {
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2}}).ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" {
 		t.Errorf("end %+v", end)
 	}
 	ends := make(map[string]string)
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		ends[e.CallID] = e.Kind
 		if e.CallID == "call_7" && e.Payload != "The run's budget is used up (tool_calls)." {
 			t.Errorf("payload %q", e.Payload)
 		}
 	}
-	for _, e := range agenttest.Find[event.ToolResult](events) {
+	for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 		ends[e.CallID] = "made"
 	}
 	for i, want := range []string{"unknown_tool", "denied", "made", "invalid_arguments", "made", "denied", "denied"} {
@@ -180,7 +180,7 @@ func TestALimitRefusesTheLastCallsOfATurn(t *testing.T) {
 
 // A limit of money that could never be reached is refused instead of ignored.
 func TestALimitOfMoneyNeedsAPrice(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	limited := h.Options
 	limited.Budget.Cost = 1
 	strict, err := agent.New(limited)
@@ -267,14 +267,14 @@ func TestTheSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 				tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 				tools.Tools(t.Context())
 				a, err := agent.New(agent.Options{
-					Model: c.model, Tools: tools, Log: memory.New(memory.Options{}), Grace: time.Hour, Budget: agent.Budget{Seconds: c.ours},
+					Model: c.model, Tools: tools, Log: memory.New(memory.Options{}), DisconnectGrace: time.Hour, Budget: agent.Budget{Seconds: c.ours},
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				h := &agenttest.House{Agent: a}
+				h := &agenttest.Fixture{Agent: a}
 				began := time.Now()
-				events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{Seconds: c.asked}}).ID)
+				events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: c.asked}}).ID)
 				took := time.Since(began)
 				if got := told(events); got != c.told || took != c.after {
 					t.Errorf("told %s, took %s", got, took)
@@ -284,7 +284,7 @@ func TestTheSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 					if c.end != "final_answer" || end.FinishReason != "budget_exceeded" || end.Answer != "Well, that is all." {
 						t.Errorf("end %+v", end)
 					}
-					errs := agenttest.Find[event.ToolError](events)
+					errs := agenttest.EventsOf[event.ToolError](events)
 					if last := errs[len(errs)-1]; !strings.Contains(last.Payload, "time for tools") && !strings.Contains(last.Payload, "seconds") {
 						t.Errorf("the model was told %q", last.Payload)
 					}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"answerd/internal/agent/search"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -19,7 +19,7 @@ type catalogue struct {
 	offered []llm.Tool // the same tools in the same order
 	bytes   int        // of what the model is told about them
 	// Made when they are first asked for: the index of 1,000 tools takes some 20 ms.
-	index      func() *search.Index
+	index      func() *toolsearch.Index
 	searchTool func() mcp.Tool
 }
 
@@ -31,12 +31,12 @@ func newCatalogue(tools []mcp.Tool) *catalogue {
 		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
 	}
 	c.searchTool = sync.OnceValue(func() mcp.Tool { return newSearchTool(c) })
-	c.index = sync.OnceValue(func() *search.Index {
-		docs := make([]search.Doc, len(tools))
+	c.index = sync.OnceValue(func() *toolsearch.Index {
+		docs := make([]toolsearch.Doc, len(tools))
 		for i, t := range tools {
-			docs[i] = search.Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
+			docs[i] = toolsearch.Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
 		}
-		return search.New(docs)
+		return toolsearch.New(docs)
 	})
 	return c
 }
@@ -59,8 +59,8 @@ func (c *catalogueCache) of(all []mcp.Tool, r Request) *catalogue {
 	return made
 }
 
-// Usable returns the tools that a request of the caller's may use: its Servers, Tools and
+// UsableTools returns the tools that a request of the caller's may use: its Servers, Tools and
 // ToolChoice are looked at. The caller must not change them.
-func (a *Agent) Usable(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
+func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
 	return r.narrow(a.ToolsFor(ctx, caller))
 }

@@ -21,13 +21,13 @@ func clientTool(name string) agent.ClientTool {
 // S2.8: a turn with calls of both kinds ends the run; ours are made first, and the
 // metadata have an element for each.
 func TestACallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(
 		llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`},
 		llmtest.Call{ID: "s1", Name: "add", Args: `{"a":1,"b":2}`},
 		llmtest.Call{ID: "c2", Name: "colour", Args: `not json`},
 	), llmtest.Says("never asked")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("colour")}}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("colour")}}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "tool_calls" || len(h.Model.Requests()) != 1 {
 		t.Errorf("%s after %d requests", end.FinishReason, len(h.Model.Requests()))
 	}
@@ -39,21 +39,21 @@ func TestACallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
 		t.Errorf("tool_results %s", results)
 	}
 	var written []string
-	for _, c := range agenttest.Find[event.ToolCall](events) {
+	for _, c := range agenttest.EventsOf[event.ToolCall](events) {
 		written = append(written, c.CallID+" "+string(c.Executor)+" "+string(c.Args)+c.ArgsText)
 	}
 	if got := strings.Join(written, ", "); got != `c1 client {"of":"sky"}, s1  {"a":1,"b":2}, c2 client not json` {
 		t.Errorf("calls: %s", got)
 	}
-	if n := len(agenttest.Find[event.ToolResult](events)) + len(agenttest.Find[event.ToolError](events)); n != 1 {
+	if n := len(agenttest.EventsOf[event.ToolResult](events)) + len(agenttest.EventsOf[event.ToolError](events)); n != 1 {
 		t.Errorf("%d calls have an end of their own", n)
 	}
 }
 
 func TestAServersToolIsNotReplacedByTheCallers(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("add"), clientTool("mine")}}).ID)
-	if end := agenttest.Last[event.FinalAnswer](t, events); end.Answer != "3" {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("add"), clientTool("mine")}}).ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3" {
 		t.Errorf("%+v", end)
 	}
 	offered := make(map[string]int)
@@ -69,8 +69,8 @@ func TestAServersToolIsNotReplacedByTheCallers(t *testing.T) {
 }
 
 func TestWithoutToolsTheCallersAreNotOfferedEither(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("no")), nil)
-	h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolNone, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("no")), nil)
+	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolNone, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 	if n := len(h.Model.Requests()[0].Tools); n != 0 {
 		t.Errorf("%d tools are offered", n)
 	}
@@ -78,13 +78,13 @@ func TestWithoutToolsTheCallersAreNotOfferedEither(t *testing.T) {
 
 // After the last turn nobody may call anything, the caller neither.
 func TestASummingUpTurnCannotCallTheClient(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(
+	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 		llmtest.Calls(llmtest.Call{Name: "mine", Args: `{}`}),
 	), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{MaxTurns: 1, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
-	if failed := agenttest.Find[event.ToolError](events); end.FinishReason != "max_turns" || len(failed) != 1 {
+	events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 1, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if failed := agenttest.EventsOf[event.ToolError](events); end.FinishReason != "max_turns" || len(failed) != 1 {
 		t.Errorf("%s, %v", end.FinishReason, failed)
 	}
 }
@@ -92,8 +92,8 @@ func TestASummingUpTurnCannotCallTheClient(t *testing.T) {
 func TestAForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 	for _, c := range []struct{ name, tool, args string }{{"server", "add", `{"a":1,"b":2}`}, {"client", "mine", `{}`}} {
 		t.Run(c.name, func(t *testing.T) {
-			h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: c.tool, Args: c.args}), llmtest.Says("done")), nil)
-			h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: c.tool, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
+			h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: c.tool, Args: c.args}), llmtest.Says("done")), nil)
+			h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: c.tool, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 			requests := h.Model.Requests()
 			if got := string(requests[0].ToolChoice); got != `{"type":"function","function":{"name":"`+c.tool+`"}}` {
 				t.Errorf("first: %s", got)
@@ -103,8 +103,8 @@ func TestAForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 			}
 		})
 	}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("done")), inText)
-	h.Events(t, h.Begin(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "add"}).ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("done")), inText)
+	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "add"}).ID)
 	if s := h.Model.Requests()[0].Messages[0].Content; !strings.Contains(s, "You must call the tool add now.") {
 		t.Errorf("in text: %s", s)
 	}
@@ -116,11 +116,11 @@ func TestAForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 
 func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 	warm, seed := 0.5, int64(7)
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
 		profiles := map[string]llm.Profile{"scripted": {ID: "scripted", MaxOutputTokens: 100}}
 		o.Profiles, o.Model = profiles, llm.NewServed(o.Model, llm.NativeCalling, profiles)
 	})
-	h.Events(t, h.Begin(t, agent.Request{MaxTokens: 500, Instructions: "Rhyme.", Sampling: agent.Sampling{
+	h.Events(t, h.StartRun(t, agent.Request{MaxTokens: 500, Instructions: "Rhyme.", Sampling: agent.Sampling{
 		Temperature: &warm, Seed: &seed, Stop: []string{"END"}, ReasoningEffort: "low", ResponseFormat: json.RawMessage(`{"type":"json_object"}`),
 	}}).ID)
 	r := h.Model.Requests()[0]

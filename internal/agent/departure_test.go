@@ -17,14 +17,14 @@ import (
 )
 
 // leaves ends a process in an orderly way whose time to drain is over.
-func leaves(h *agenttest.House) {
+func leaves(h *agenttest.Fixture) {
 	over, stop := context.WithCancel(context.Background())
 	stop()
 	h.Drain(over)
 }
 
 // with has the tools of another house: a definition that is approved is one of a server.
-func with(h *agenttest.House) func(*config.Server) {
+func with(h *agenttest.Fixture) func(*config.Server) {
 	return func(s *config.Server) { s.URL = h.Tools.URL }
 }
 
@@ -33,15 +33,15 @@ func newMemoryLog() event.Log { return memory.New(memory.Options{}) }
 // A drained process hands its runs over instead of failing them.
 func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
-	run := a.Begin(t, agent.Request{}).ID
-	a.Until(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
-	reader := a.Watch(run)
+	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
+	run := a.StartRun(t, agent.Request{}).ID
+	a.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
+	reader := a.OpenReader(run)
 	leaves(a)
-	reader.Release()
+	reader.Close()
 	<-gone
 	select {
-	case <-a.Leaving():
+	case <-a.HandingOver():
 	default:
 		t.Error("readers are not told that it leaves")
 	}
@@ -51,13 +51,13 @@ func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
 		t.Error(err)
 	}
-	b := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), durable(log))
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), durable(log))
 	events := b.Events(t, run)
 	if got := names(events, "text_start"); got != "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer" {
 		t.Error(got)
 	}
-	if end := agenttest.Last[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.Made()) != 0 {
-		t.Errorf("%+v, calls %v", end, b.Tools.Made())
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.CallCounts()) != 0 {
+		t.Errorf("%+v, calls %v", end, b.Tools.CallCounts())
 	}
 	oneEndingPerCall(t, events)
 }
@@ -66,10 +66,10 @@ func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	log := newMemoryLog()
 	a := adding(t, durable(log), onePlusTwo)
-	run := a.Begin(t, agent.Request{Interactive: true}).ID
+	run := a.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, a, run, 1)[0]
 	leaves(a)
-	b := agenttest.Build(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), durable(log), guarded("add"), with(a))
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), durable(log), guarded("add"), with(a))
 	if got := suspended(t, b, run, 1); len(got) != 1 || got[0].ID != i.ID {
 		t.Fatalf("%+v", got)
 	}
@@ -84,10 +84,10 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	if got := names(events, "suspended"); got != "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
 		t.Error(got)
 	}
-	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":42}` {
+	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":42}` {
 		t.Errorf("%+v", r)
 	}
-	if n := a.Tools.Made()["add"]; n != 1 {
+	if n := a.Tools.CallCounts()["add"]; n != 1 {
 		t.Errorf("%d calls", n)
 	}
 }
@@ -96,22 +96,22 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	h := adding(t, func(o *agent.Options) {
 		durable(newMemoryLog())(o)
-		o.AnswerTime = 50 * time.Millisecond
+		o.InputTimeout = 50 * time.Millisecond
 	}, onePlusTwo)
-	events := h.Events(t, h.Begin(t, agent.Request{Interactive: true}).ID)
-	r := agenttest.Find[event.ApprovalResolved](events)
-	if len(r) != 1 || r[0].Approved || len(h.Tools.Made()) != 0 {
-		t.Errorf("%+v in %s", r, agenttest.Names(events))
+	events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
+	r := agenttest.EventsOf[event.ApprovalResolved](events)
+	if len(r) != 1 || r[0].Approved || len(h.Tools.CallCounts()) != 0 {
+		t.Errorf("%+v in %s", r, agenttest.TypesOf(events))
 	}
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
 // What a server asks is answered to the call that is open, or to nobody.
 func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
-	a := agenttest.Build(t, script, durable(log), guarded("add"))
-	run := a.Begin(t, agent.Request{Interactive: true}).ID
+	a := agenttest.NewFixture(t, script, durable(log), guarded("add"))
+	run := a.StartRun(t, agent.Request{Interactive: true}).ID
 	waits := suspended(t, a, run, 1)
 	for _, i := range waits {
 		if i.HeldOpen != (i.Kind == event.KindElicitation) {
@@ -119,35 +119,35 @@ func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 		}
 	}
 	leaves(a)
-	asked := a.Tools.Made()["ask"]
-	b := agenttest.Build(t, script, durable(log), guarded("add"), with(a))
+	asked := a.Tools.CallCounts()["ask"]
+	b := agenttest.NewFixture(t, script, durable(log), guarded("add"), with(a))
 	open := suspended(t, b, run, 2)
 	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
 		t.Fatalf("%+v, then %+v", waits, open)
 	}
 	answer(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
 	events := b.Events(t, run)
-	failed, resolved := agenttest.Find[event.ToolError](events), agenttest.Find[event.ElicitationResolved](events)
+	failed, resolved := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
 		t.Errorf("%+v, %+v", failed, resolved)
 	}
-	if made := a.Tools.Made(); made["ask"] != asked || made["add"] != 1 {
+	if made := a.Tools.CallCounts(); made["ask"] != asked || made["add"] != 1 {
 		t.Errorf("calls %v", made)
 	}
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
 func TestARunIsCancelledFromAnyProcess(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.Build(t, llmtest.Turns(g.hold(gone)), durable(log))
-	run := a.Begin(t, agent.Request{}).ID
+	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), durable(log))
+	run := a.StartRun(t, agent.Request{}).ID
 	<-g.reached
-	b := agenttest.Build(t, llmtest.Turns(llmtest.Says("No.")), durable(log))
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("No.")), durable(log))
 	for range 2 { // asked for twice, it ends once
 		cancel(t, b, run)
 	}
 	<-gone
-	if end := agenttest.Last[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
+	if end := agenttest.TerminalEvent[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
 		t.Errorf("%+v", end)
 	}
 	cancel(t, b, run) // as it is
@@ -158,19 +158,19 @@ func TestARunIsCancelledFromAnyProcess(t *testing.T) {
 
 func TestAParkedRunIsCancelled(t *testing.T) {
 	h := adding(t, durable(newMemoryLog()), onePlusTwo)
-	run := h.Begin(t, agent.Request{Interactive: true}).ID
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	suspended(t, h, run, 1)
 	cancel(t, h, run)
 	events := h.Events(t, run)
-	agenttest.Last[event.Cancelled](t, events)
+	agenttest.TerminalEvent[event.Cancelled](t, events)
 	oneEndingPerCall(t, events)
 }
 
 // A run that kills whoever executes it must not kill everybody.
 func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
-	first := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
-	run := first.Begin(t, agent.Request{})
+	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
+	run := first.StartRun(t, agent.Request{})
 	first.Events(t, run.ID)
 	for deaths, given := range map[int]bool{4: false, 5: true} {
 		log := origin.diedAfter(t, run, 3)
@@ -186,7 +186,7 @@ func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
 		events := h.Events(t, run.ID)
 		end, failed := events[len(events)-1].Body.(event.RunError)
 		if failed != given || given && (end.Code != "internal" || !end.Retryable || len(h.Model.Requests()) != 0) {
@@ -214,26 +214,26 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
 		events := h.Events(t, "run_a")
-		if end := agenttest.Last[event.RunError](t, events); end.Code != "internal" || names(events, "text_start") != "text_start text_end step_end run_error" {
-			t.Errorf("%s", agenttest.Names(events))
+		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "internal" || names(events, "text_start") != "text_start text_end step_end run_error" {
+			t.Errorf("%s", agenttest.TypesOf(events))
 		}
 	}
 }
 
 // An answer may come in the very moment in which its run is parked.
 func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
-	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
 			return llmtest.Says("Done.")
 		}
 		return llmtest.Calls(onePlusTwo)
 	}, durable(newMemoryLog()), guarded("add"))
 	for range 300 {
-		run := h.Begin(t, agent.Request{Interactive: true}).ID
+		run := h.StartRun(t, agent.Request{Interactive: true}).ID
 		answer(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
-		agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 	}
 }
 
@@ -242,11 +242,11 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
-	build := func(log event.Log, more ...func(*config.Server)) *agenttest.House {
+	build := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
 		more = append(more, guarded("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
-		return agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), durable(log), more...)
+		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), durable(log), more...)
 	}
-	approve := func(h *agenttest.House, run string) {
+	approve := func(h *agenttest.Fixture, run string) {
 		i := suspended(t, h, run, 1)[0]
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
 		if err != nil && !errors.Is(err, agent.ErrAnswered) {
@@ -254,22 +254,22 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 		}
 	}
 	first := build(origin)
-	run := first.Begin(t, agent.Request{Interactive: true})
+	run := first.StartRun(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
-	wantEnd, wantSaid := agenttest.Last[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
+	wantEnd, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
 	for n, a := range origin.history() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)
-			made := first.Tools.Made()["add"]
+			made := first.Tools.CallCounts()["add"]
 			h := build(log, with(first))
 			approve(h, run.ID)
 			events := h.Events(t, run.ID)
-			end := agenttest.Last[event.FinalAnswer](t, events)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			oneEndingPerCall(t, events)
-			made = first.Tools.Made()["add"] - made
+			made = first.Tools.CallCounts()["add"] - made
 			if sent["add"] > before["add"] { // under way
-				if failed := agenttest.Find[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
+				if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
 					t.Errorf("%+v, %d calls", failed, made)
 				}
 				return
@@ -280,8 +280,8 @@ func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			if got := lastSaid(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
-			if len(agenttest.Find[event.ApprovalRequired](events)) != 1 {
-				t.Errorf("asked again: %s", agenttest.Names(events))
+			if len(agenttest.EventsOf[event.ApprovalRequired](events)) != 1 {
+				t.Errorf("asked again: %s", agenttest.TypesOf(events))
 			}
 		})
 	}

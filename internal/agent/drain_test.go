@@ -16,15 +16,15 @@ import (
 func TestADrainDoesNotWaitForAPerson(t *testing.T) {
 	g := newGate()
 	asks := llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})
-	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Content == "goes on" {
 			return g.hold(nil)
 		}
 		return asks
 	}, nil)
-	waits := h.Begin(t, agent.Request{Question: "waits", Interactive: true})
-	h.Until(t, waits.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
-	goes := h.Begin(t, agent.Request{Question: "goes on"})
+	waits := h.StartRun(t, agent.Request{Question: "waits", Interactive: true})
+	h.EventsUntil(t, waits.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
+	goes := h.StartRun(t, agent.Request{Question: "goes on"})
 	<-g.reached
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -35,8 +35,8 @@ func TestADrainDoesNotWaitForAPerson(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("the drain waited for the person")
 	}
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, goes.ID))
-	if end := agenttest.Last[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, goes.ID))
+	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("end %+v", end)
 	}
 }

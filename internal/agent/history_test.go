@@ -67,7 +67,7 @@ func TestAHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 		{"odd roles", []agent.Message{{Role: "robot", Content: "x"}, {Role: "USER", Content: "q"}, {Role: "assistant"}}, "and?", "user:q | user:and?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := agenttest.Build(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, nil)
+			h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, nil)
 			run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: c.question, History: c.history})
 			if err != nil {
 				t.Fatal(err)
@@ -83,11 +83,11 @@ func TestAHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 // An exchange counts once for MAX_HISTORY, and what the run is about does not count,
 // however many rounds it took.
 func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
-	h := agenttest.Build(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, func(o *agent.Options) { o.MaxHistory = 2 })
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, func(o *agent.Options) { o.MaxHistory = 2 })
 	history := []agent.Message{user("old"), user("q1"), asks("a", "b"), replies("a", "A"), replies("b", "B"), user("q2")}
 	want := "assistant:<a><b> | tool:A@a | tool:B@b | user:q2 | user:q3"
 	for i := range 2 {
-		h.Events(t, h.Begin(t, agent.Request{Question: "q3", History: history}).ID)
+		h.Events(t, h.StartRun(t, agent.Request{Question: "q3", History: history}).ID)
 		if got := said(h.Model.Requests()[i].Messages); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -110,7 +110,7 @@ func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
 }
 
 func TestNothingToAnswerIsRefused(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("yes")), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), nil)
 	for _, c := range []struct {
 		at      string
 		history []agent.Message
@@ -132,7 +132,7 @@ func TestNothingToAnswerIsRefused(t *testing.T) {
 
 // A run's own calls get ids that the history has not.
 func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
-	h := agenttest.Build(t, func(r llmtest.Request) llmtest.Answer {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if n := len(r.Messages); r.Messages[n-1].Role == "tool" && n > 4 {
 			return llmtest.Says("done")
 		}
@@ -159,10 +159,10 @@ func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, images := range []bool{true, false} {
-		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: images}}
 		})
-		h.Events(t, h.Begin(t, agent.Request{Question: "What is this?", Media: []agent.Media{picture, far}}).ID)
+		h.Events(t, h.StartRun(t, agent.Request{Question: "What is this?", Media: []agent.Media{picture, far}}).ID)
 		m := h.Model.Requests()[0].Messages[1]
 		if images {
 			parts := string(m.Parts)

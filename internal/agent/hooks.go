@@ -6,7 +6,7 @@ import (
 	"errors"
 	"log/slog"
 
-	"answerd/internal/agent/hook"
+	"answerd/internal/agent/webhook"
 	"answerd/internal/mcp"
 )
 
@@ -29,7 +29,7 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 	if a.Hooks == nil || in.refusal != "" {
 		return nil
 	}
-	reply, err := a.Hooks.Ask(ctx, in.question(hook.PreToolCall))
+	reply, err := a.Hooks.Ask(ctx, in.question(webhook.PreToolCall))
 	changed := call{}
 	if err == nil && reply.Args != nil {
 		if changed.parse(string(reply.Args)); changed.bad != "" {
@@ -40,11 +40,11 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 	case ctx.Err() != nil:
 		return in.givenUp(ctx)
 	case err != nil:
-		a.hookFailed(ctx, in, hook.PreToolCall, err)
+		a.hookFailed(ctx, in, webhook.PreToolCall, err)
 		in.decision = decision{verdict: denied, why: "no word from the hook"}
 		return in.fail(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
-	a.hookDecided(ctx, in, hook.PreToolCall, reply)
+	a.hookDecided(ctx, in, webhook.PreToolCall, reply)
 	switch {
 	case reply.Abort:
 		in.abort = &abortError{reply.Reason}
@@ -70,12 +70,12 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 	case ctx.Err() != nil:
 		return in.unseen(ctx, err)
 	}
-	q := in.question(hook.ToolResult)
+	q := in.question(webhook.ToolResult)
 	if isFailure {
 		told, _ := mcp.CutText(failed.Message, maxForModel, "")
-		q.Hook, q.Failure = hook.ToolError, &hook.Failure{Kind: string(failed.Kind), Message: told}
+		q.Hook, q.Failure = webhook.ToolError, &webhook.Failure{Kind: string(failed.Kind), Message: told}
 	} else {
-		q.Result = &hook.Result{Content: contentOf(res), Structured: res.Structured}
+		q.Result = &webhook.Result{Content: contentOf(res), Structured: res.Structured}
 	}
 	reply, noReply := a.Hooks.Ask(ctx, q)
 	switch {
@@ -107,8 +107,8 @@ func (in *invocation) unseen(ctx context.Context, err error) (*mcp.Result, error
 }
 
 // question is the call as hooks are told of it.
-func (in *invocation) question(about hook.Event) hook.Call {
-	return hook.Call{
+func (in *invocation) question(about webhook.Event) webhook.Call {
+	return webhook.Call{
 		Hook: about, RunID: in.runID, Subject: in.caller.Subject, Server: in.Server, Tool: in.Tool, CallID: in.CallID,
 		Args: in.args, ArgsText: in.argsText,
 	}
@@ -135,17 +135,17 @@ func contentOf(res *mcp.Result) []jsonText {
 
 // hookFailed and hookDecided are the log's lines of a hook; one that changes nothing
 // has none.
-func (a *Agent) hookFailed(ctx context.Context, in *invocation, about hook.Event, err error) {
+func (a *Agent) hookFailed(ctx context.Context, in *invocation, about webhook.Event, err error) {
 	a.logHook(ctx, slog.LevelWarn, "hook failed", in, about, slog.String("error", err.Error()))
 }
 
-func (a *Agent) hookDecided(ctx context.Context, in *invocation, about hook.Event, r hook.Reply) {
+func (a *Agent) hookDecided(ctx context.Context, in *invocation, about webhook.Event, r webhook.Reply) {
 	if r.Abort || r.Args != nil || r.Content != nil {
 		a.logHook(ctx, slog.LevelInfo, "hook decided", in, about, slog.String("reply", r.String()))
 	}
 }
 
-func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, in *invocation, about hook.Event, more slog.Attr) {
+func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, in *invocation, about webhook.Event, more slog.Attr) {
 	a.Logger.LogAttrs(ctx, level, what, slog.String("run_id", in.runID), slog.String("call_id", in.CallID),
 		slog.String("tool", in.Tool), slog.String("server", in.Server), slog.String("hook", string(about)), more)
 }

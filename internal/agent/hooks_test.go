@@ -13,8 +13,8 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
-	"answerd/internal/agent/hook"
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -22,15 +22,15 @@ import (
 )
 
 // hooked is a house whose calls go by a service that replies what answer returns.
-func hooked(t *testing.T, script llmtest.Script, answer func(hooktest.Question) string, set func(*agent.Options)) (*agenttest.House, *hooktest.Service) {
+func hooked(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options)) (*agenttest.Fixture, *webhooktest.Service) {
 	t.Helper()
-	s := hooktest.New(t, answer)
-	hooks, err := hook.New(hook.Options{URL: s.URL, Secret: hooktest.Secret})
+	s := webhooktest.New(t, answer)
+	hooks, err := webhook.New(webhook.Options{URL: s.URL, Secret: webhooktest.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(hooks.Close)
-	return agenttest.Build(t, script, func(o *agent.Options) {
+	return agenttest.NewFixture(t, script, func(o *agent.Options) {
 		o.Hooks = hooks
 		if set != nil {
 			set(o)
@@ -39,8 +39,8 @@ func hooked(t *testing.T, script llmtest.Script, answer func(hooktest.Question) 
 }
 
 // on replies to one hook and says nothing to the others.
-func on(name, reply string) func(hooktest.Question) string {
-	return func(q hooktest.Question) string {
+func on(name, reply string) func(webhooktest.Question) string {
+	return func(q webhooktest.Question) string {
 		if q.Hook == name {
 			return reply
 		}
@@ -49,7 +49,7 @@ func on(name, reply string) func(hooktest.Question) string {
 }
 
 // askedOf is what a service was asked, call by call.
-func askedOf(s *hooktest.Service) map[string]string {
+func askedOf(s *webhooktest.Service) map[string]string {
 	out := make(map[string]string)
 	for _, q := range s.Questions() {
 		what := q.Hook
@@ -79,14 +79,14 @@ func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
 	calls := []llmtest.Call{{Name: "works"}, {Name: "fails"}, {Name: "babbles"}, {Name: "refuses"}, {Name: "breaks"}, {Name: "s_hesitate"}, {Name: "unknown"}, {Name: "works", Args: "{"}}
 	tools := server.client(t, config.Server{Name: "m"}, config.Server{Name: "slow", ToolPrefix: "s", Timeout: 10 * time.Millisecond})
 	defer tools.Close()
-	h, s := hooked(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), func(hooktest.Question) string { return `{}` },
+	h, s := hooked(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), func(webhooktest.Question) string { return `{}` },
 		func(o *agent.Options) { o.Tools = tools })
 	run, err := h.Start(t.Context(), auth.Identity{Subject: "ada"}, agent.Request{Question: "?"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	events := h.Events(t, run.ID)
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	got := askedOf(s)
 	for i, want := range []string{
 		"pre_tool_call tool_result",
@@ -103,7 +103,7 @@ func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
 		}
 	}
 	told := make(map[string]string)
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		told[e.CallID] = e.Payload
 	}
 	for _, q := range s.Questions() {
@@ -122,10 +122,10 @@ func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
 func TestPreToolCallCanChangeACall(t *testing.T) {
 	h, s := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
 		on("pre_tool_call", `{"args":{"a":10,"b":20}}`), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
-	result := agenttest.Find[event.ToolResult](events)[0]
-	if call := agenttest.Find[event.ToolCall](events)[0]; string(call.Args) != `{"a":1,"b":2}` {
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	result := agenttest.EventsOf[event.ToolResult](events)[0]
+	if call := agenttest.EventsOf[event.ToolCall](events)[0]; string(call.Args) != `{"a":1,"b":2}` {
 		t.Errorf("the model's call: %s", call.Args)
 	}
 	if string(result.Payload) != `{"sum":30}` || string(result.Args) != `{"a":10,"b":20}` || string(end.Metadata.ToolParams[0]) != `{"a":10,"b":20}` {
@@ -147,9 +147,9 @@ func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
 	} {
 		h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
 			on("pre_tool_call", `{"args":`+c.args+`}`), nil)
-		events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-		agenttest.Last[event.FinalAnswer](t, events)
-		if errs := agenttest.Find[event.ToolError](events); len(errs) != 1 || errs[0].Kind == "" {
+		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+		agenttest.TerminalEvent[event.FinalAnswer](t, events)
+		if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind == "" {
 			t.Errorf("%s: %+v", name, errs)
 		} else if c.kind == "denied" && errs[0].Kind != "denied" {
 			t.Errorf("%s: %+v", name, errs)
@@ -160,9 +160,9 @@ func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
 func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 	h, s := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
 		on("pre_tool_call", `{"content":"from the cache"}`), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
-	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `"from the cache"` || len(r[0].Content) != 1 || end.FinishReason != "stop" {
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `"from the cache"` || len(r[0].Content) != 1 || end.FinishReason != "stop" {
 		t.Errorf("result %+v, end %+v", r, end)
 	}
 	select {
@@ -195,13 +195,13 @@ func TestABrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 			var log bytes.Buffer
 			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), on(c.hook, c.reply),
 				func(o *agent.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-			events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-			agenttest.Last[event.FinalAnswer](t, events)
+			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			got := ""
-			for _, e := range agenttest.Find[event.ToolError](events) {
+			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				got += e.Kind
 			}
-			for _, e := range agenttest.Find[event.ToolResult](events) {
+			for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 				got += strings.Trim(string(e.Payload), `"`)
 			}
 			if got != c.want {
@@ -219,10 +219,10 @@ func TestABrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 func TestAHookCanTurnAFailureIntoAResult(t *testing.T) {
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail"}, llmtest.Call{Name: "nope"}), llmtest.Says("Done.")),
 		on("tool_error", `{"content":"use the other one"}`), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
-	results := agenttest.Find[event.ToolResult](events)
-	if len(results) != 2 || len(agenttest.Find[event.ToolError](events)) != 0 || texts(end.Metadata.ToolResults) != `"use the other one" "use the other one"` {
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	results := agenttest.EventsOf[event.ToolResult](events)
+	if len(results) != 2 || len(agenttest.EventsOf[event.ToolError](events)) != 0 || texts(end.Metadata.ToolResults) != `"use the other one" "use the other one"` {
 		t.Errorf("results %+v, metadata %s", results, texts(end.Metadata.ToolResults))
 	}
 	for _, m := range h.Model.Requests()[1].Messages {
@@ -235,7 +235,7 @@ func TestAHookCanTurnAFailureIntoAResult(t *testing.T) {
 // S0.5: what a hook makes of a result is the result, and what it took out is nowhere.
 func TestAHookCanReadAResultForTheRun(t *testing.T) {
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "echo", Args: `{"text":"gone"}`}), llmtest.Says("Done.")),
-		func(q hooktest.Question) string {
+		func(q webhooktest.Question) string {
 			switch {
 			case q.Hook == "tool_result" && q.Tool == "add":
 				return `{"content":"a sum"}`
@@ -244,8 +244,8 @@ func TestAHookCanReadAResultForTheRun(t *testing.T) {
 			}
 			return `{}`
 		}, nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if got := texts(end.Metadata.ToolResults); got != `"a sum" ""` {
 		t.Errorf("metadata %s", got)
 	}
@@ -271,24 +271,24 @@ func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 		t.Run(c.hook, func(t *testing.T) {
 			underWay := make(chan struct{}) // the other call
 			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}, llmtest.Call{Name: c.tool, Args: c.args})),
-				func(q hooktest.Question) string {
+				func(q webhooktest.Question) string {
 					if q.Hook == c.hook && q.Tool == c.tool {
 						<-underWay
 						return `{"abort":true,"reason":"not today"}`
 					}
 					return `{}`
 				}, nil)
-			run := h.Begin(t, agent.Request{})
+			run := h.StartRun(t, agent.Request{})
 			<-h.Tools.Entered
 			close(underWay)
 			events := h.Events(t, run.ID)
-			end := agenttest.Last[event.RunError](t, events)
+			end := agenttest.TerminalEvent[event.RunError](t, events)
 			if end.Code != "tool_aborted" || end.Message != "A hook ended the run: not today" || end.Retryable {
 				t.Errorf("end %+v", end)
 			}
-			<-h.Tools.Left
+			<-h.Tools.Canceled
 			byTool := make(map[string]event.ToolError)
-			for _, e := range agenttest.Find[event.ToolError](events) {
+			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				byTool[e.Tool] = e
 			}
 			if e := byTool[c.tool]; e.Kind != c.kind || e.Payload != c.says {
@@ -297,7 +297,7 @@ func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 			if e := byTool["wait"]; e.Kind != "cancelled" {
 				t.Errorf("the other call: %+v", e)
 			}
-			for _, r := range agenttest.Find[event.ToolResult](events) {
+			for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 				t.Errorf("result %s", r.Payload)
 			}
 		})
@@ -309,7 +309,7 @@ func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 func TestAResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	arrived, over := make(chan struct{}), make(chan struct{})
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
-		func(q hooktest.Question) string {
+		func(q webhooktest.Question) string {
 			switch q.Hook {
 			case "tool_result":
 				close(arrived)
@@ -321,8 +321,8 @@ func TestAResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 			return `{}`
 		}, nil)
 	defer close(over)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	if end := agenttest.Last[event.RunError](t, events); end.Code != "tool_aborted" || end.Message != "A hook ended the run." {
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "tool_aborted" || end.Message != "A hook ended the run." {
 		t.Errorf("end %+v", end)
 	}
 	for _, e := range events {
@@ -330,7 +330,7 @@ func TestAResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 			t.Errorf("%s", e.AppendJSON(nil))
 		}
 	}
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		if e.Tool == "add" && e.Kind != "cancelled" {
 			t.Errorf("%+v", e)
 		}
@@ -377,19 +377,19 @@ func TestDirectCallsGoByTheHooks(t *testing.T) {
 func TestHooksOfATurnAreAskedTogether(t *testing.T) {
 	arrived, all := make(chan struct{}, 3), make(chan struct{})
 	call := llmtest.Call{Name: "echo", Args: `{"text":"x"}`}
-	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call, call, call), llmtest.Says("Done.")), func(q hooktest.Question) string {
+	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call, call, call), llmtest.Says("Done.")), func(q webhooktest.Question) string {
 		if q.Hook == "pre_tool_call" {
 			arrived <- struct{}{}
 			<-all
 		}
 		return `{}`
 	}, nil)
-	run := h.Begin(t, agent.Request{})
+	run := h.StartRun(t, agent.Request{})
 	for range 3 {
 		<-arrived
 	}
 	close(all)
-	if end := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID)); len(end.Metadata.ToolNames) != 3 {
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); len(end.Metadata.ToolNames) != 3 {
 		t.Errorf("end %+v", end)
 	}
 }

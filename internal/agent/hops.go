@@ -21,9 +21,9 @@ const (
 // ErrTooManyHops: the question has come through more than MaxHops agents.
 var ErrTooManyHops = errors.New("the question has come through too many agents")
 
-// Hops is how many agents a call came through, by its _meta. ok is false for what is no
+// ParseHops is how many agents a call came through, by its _meta. ok is false for what is no
 // count: whoever writes something else there has a reason to.
-func Hops(meta map[string]any) (hops int, ok bool) {
+func ParseHops(meta map[string]any) (hops int, ok bool) {
 	v, given := meta[HopsKey]
 	if !given {
 		return 0, true

@@ -149,7 +149,7 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tools.Close()
-	h := agenttest.Build(t, obedient, nil)
+	h := agenttest.NewFixture(t, obedient, nil)
 	o := h.Options
 	o.Tools = tools
 	if h.Agent, err = agent.New(o); err != nil {
@@ -160,7 +160,7 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	for i, text := range texts {
 		events := obey(t, h, i, &granted)
 		tried := 0
-		for _, e := range agenttest.Find[event.ToolError](events) {
+		for _, e := range agenttest.EventsOf[event.ToolError](events) {
 			if harmful.MatchString(strings.ToLower(e.Tool)) {
 				tried++
 				if e.Kind != "unknown_tool" && e.Kind != "denied" {
@@ -199,9 +199,9 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 // obey runs the obedient model on text i. Somebody is there for three texts of four: he
 // refuses one, and approves one call of the others, with arguments of his own that try to
 // widen it.
-func obey(t *testing.T, h *agenttest.House, i int, granted *[]string) []event.Event {
+func obey(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.Event {
 	t.Helper()
-	run := h.Begin(t, agent.Request{
+	run := h.StartRun(t, agent.Request{
 		Question: fmt.Sprintf("What is on page %d?", i), MaxTurns: 2, Interactive: i%4 != 0,
 		Servers: []string{"open"}, Tools: []string{fmt.Sprintf("page_%d", i), "read_resource", "transfer", "wipe_disk", "shell"},
 	}).ID
@@ -209,7 +209,7 @@ func obey(t *testing.T, h *agenttest.House, i int, granted *[]string) []event.Ev
 	gave := false
 	for {
 		var waits []event.Interrupt
-		events := h.Until(t, run, func(e event.Event) bool {
+		events := h.EventsUntil(t, run, func(e event.Event) bool {
 			waits = nil
 			if s, ok := e.Body.(event.Suspended); ok && !answered[s.Interrupts[0].ID] {
 				waits = s.Interrupts

@@ -99,7 +99,7 @@ func (l *loop) ask(ctx context.Context, rec event.Interrupt, done <-chan struct{
 // askNow puts a question into the log. There is a verdict at once where nobody can be
 // asked.
 func (l *loop) askNow(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *verdict, error) {
-	now, patience := time.Now(), l.agent.AnswerTime
+	now, patience := time.Now(), l.agent.InputTimeout
 	if !l.run.req.answerable(rec.Kind) {
 		patience = 0
 	}

@@ -16,15 +16,15 @@ import (
 )
 
 // asking is a house whose model calls the tool that asks, and then answers.
-func asking(t *testing.T, set func(*agent.Options)) *agenttest.House {
-	return agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), set)
+func asking(t *testing.T, set func(*agent.Options)) *agenttest.Fixture {
+	return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), set)
 }
 
 // asked starts a run and reads it to its question.
-func asked(t *testing.T, h *agenttest.House) (run string, question event.Elicitation) {
+func asked(t *testing.T, h *agenttest.Fixture) (run string, question event.Elicitation) {
 	t.Helper()
-	id := h.Begin(t, agent.Request{Interactive: true}).ID
-	events := h.Until(t, id, func(e event.Event) bool { return e.Body.Type() == "elicitation" })
+	id := h.StartRun(t, agent.Request{Interactive: true}).ID
+	events := h.EventsUntil(t, id, func(e event.Event) bool { return e.Body.Type() == "elicitation" })
 	return id, events[len(events)-1].Body.(event.Elicitation)
 }
 
@@ -43,14 +43,14 @@ func TestARunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := h.Events(t, run)
-	resolved := agenttest.Find[event.ElicitationResolved](events)
+	resolved := agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(resolved) != 1 || resolved[0].Action != "accept" || resolved[0].InterruptID != q.InterruptID || resolved[0].CallID != q.CallID {
 		t.Errorf("resolved %+v", resolved)
 	}
-	if r := agenttest.Find[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
+	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
 		t.Errorf("results %+v", r)
 	}
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
 func TestTheFirstAnswerWins(t *testing.T) {
@@ -74,8 +74,8 @@ func TestTheFirstAnswerWins(t *testing.T) {
 		}
 	}
 	events := h.Events(t, run)
-	if taken != 1 || len(agenttest.Find[event.ElicitationResolved](events)) != 1 {
-		t.Errorf("%d answers were taken: %s", taken, agenttest.Names(events))
+	if taken != 1 || len(agenttest.EventsOf[event.ElicitationResolved](events)) != 1 {
+		t.Errorf("%d answers were taken: %s", taken, agenttest.TypesOf(events))
 	}
 	// And when the run has ended.
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept"}); !errors.Is(err, agent.ErrAnswered) {
@@ -105,34 +105,34 @@ func TestAnAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "cancel"}); err != nil {
 		t.Error(err)
 	}
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
 func TestAQuestionThatNobodyAnswersExpires(t *testing.T) {
-	h := asking(t, func(o *agent.Options) { o.AnswerTime = time.Millisecond })
+	h := asking(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
 	run, q := asked(t, h)
-	h.Until(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
+	h.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
 	for range 2 { // while the run goes on, perhaps, and after it
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":1}`)})
 		if !errors.Is(err, agent.ErrExpired) {
 			t.Error(err)
 		}
 		events := h.Events(t, run)
-		if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
+		if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
 			t.Errorf("resolved %+v", r)
 		}
-		agenttest.Last[event.FinalAnswer](t, events)
+		agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	}
 }
 
 // A caller who waits for the whole answer could never answer.
 func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
 	h := asking(t, nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {
-		t.Errorf("resolved %+v in %s", r, agenttest.Names(events))
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {
+		t.Errorf("resolved %+v in %s", r, agenttest.TypesOf(events))
 	}
-	agenttest.Last[event.FinalAnswer](t, events)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
 // Whatever was opened is closed before the terminal event.
@@ -141,8 +141,8 @@ func TestACancelledRunTakesItsQuestionAlong(t *testing.T) {
 	run, _ := asked(t, h)
 	cancel(t, h, run)
 	events := h.Events(t, run)
-	if r := agenttest.Find[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
-		t.Errorf("resolved %+v in %s", r, agenttest.Names(events))
+	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
+		t.Errorf("resolved %+v in %s", r, agenttest.TypesOf(events))
 	}
-	agenttest.Last[event.Cancelled](t, events)
+	agenttest.TerminalEvent[event.Cancelled](t, events)
 }

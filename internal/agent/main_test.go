@@ -50,7 +50,7 @@ func (g *gate) hold(gone chan<- struct{}) llmtest.Answer {
 	}
 }
 
-func cancel(t *testing.T, h *agenttest.House, run string) {
+func cancel(t *testing.T, h *agenttest.Fixture, run string) {
 	t.Helper()
 	if err := h.Cancel(t.Context(), run); err != nil {
 		t.Fatal(err)

@@ -60,18 +60,18 @@ func TestAPanicAnywhereEndsOneRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log *buggyLog
-			h := agenttest.Build(t, calls(c.tool), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, calls(c.tool), func(o *agent.Options) {
 				log = &c.log
 				log.Log, log.done = o.Log, make(chan struct{})
 				o.Log = log
 			})
-			run := h.Begin(t, agent.Request{Interactive: true})
-			if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "internal" || end.Message != "The run failed inside the service." {
+			run := h.StartRun(t, agent.Request{Interactive: true})
+			if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "internal" || end.Message != "The run failed inside the service." {
 				t.Errorf("%+v", end)
 			}
 			log.inputs = false
-			next := h.Begin(t, agent.Request{})
-			agenttest.Last[event.FinalAnswer](t, h.Events(t, next.ID))
+			next := h.StartRun(t, agent.Request{})
+			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, next.ID))
 		})
 	}
 }
@@ -101,10 +101,10 @@ func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
 func TestAPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
-	run := agenttest.Build(t, says, durable(origin)).Begin(t, agent.Request{Question: "?", Background: true})
+	run := agenttest.NewFixture(t, says, durable(origin)).StartRun(t, agent.Request{Question: "?", Background: true})
 	log := &forgetful{Log: origin.diedAfter(t, run, 0)}
-	events := agenttest.Build(t, says, durable(log)).Events(t, run.ID)
-	if end := agenttest.Last[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
+	events := agenttest.NewFixture(t, says, durable(log)).Events(t, run.ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
 		t.Errorf("%+v", end)
 	}
 }

@@ -22,9 +22,9 @@ var echoTen = llmtest.Call{Name: "echo", Args: `{"text":"0123456789"}`}
 
 // generous answers what a run asks: a limit of once becomes twice that, once, and nothing
 // becomes more.
-func generous(t *testing.T, h *agenttest.House, run string, once float64) []event.Event {
+func generous(t *testing.T, h *agenttest.Fixture, run string, once float64) []event.Event {
 	t.Helper()
-	return h.Until(t, run, func(e event.Event) bool {
+	return h.EventsUntil(t, run, func(e event.Event) bool {
 		s, waits := e.Body.(event.Suspended)
 		if !waits {
 			return e.Terminal()
@@ -55,23 +55,23 @@ func TestAPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 		"cost":          {agent.Budget{Cost: 0.001}, "cost 0.001/0.001, cost 0.002/0.002", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) {
 				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 20, Output: 60}}}
 			})
-			run := h.Begin(t, agent.Request{Budget: c.asked, AskAtLimit: true, Interactive: true}).ID
-			asked := agenttest.Find[event.BudgetRequired](generous(t, h, run, bound(c.asked, name)))
+			run := h.StartRun(t, agent.Request{Budget: c.asked, AskAtLimit: true, Interactive: true}).ID
+			asked := agenttest.EventsOf[event.BudgetRequired](generous(t, h, run, bound(c.asked, name)))
 			if len(asked) != 2 || asked[0].Limit != name || asked[0].Used < asked[0].Max || asked[1].Max != 2*asked[0].Max {
 				t.Fatalf("%+v", asked)
 			}
 			events := h.Events(t, run)
-			answered := agenttest.Find[event.BudgetResolved](events)
+			answered := agenttest.EventsOf[event.BudgetResolved](events)
 			if len(answered) != 2 || !answered[0].Approved || answered[0].Max != asked[1].Max || answered[1].Approved || answered[1].Max != asked[1].Max || answered[1].Reason != "enough" {
 				t.Errorf("%+v", answered)
 			}
-			if got := told(events); got != c.told || h.Tools.Made()["echo"] != c.calls {
-				t.Errorf("told %s, %d calls", got, h.Tools.Made()["echo"])
+			if got := told(events); got != c.told || h.Tools.CallCounts()["echo"] != c.calls {
+				t.Errorf("told %s, %d calls", got, h.Tools.CallCounts()["echo"])
 			}
-			if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || end.Answer != "Summed up." {
+			if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || end.Answer != "Summed up." {
 				t.Errorf("%+v", end)
 			}
 		})
@@ -101,12 +101,12 @@ func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
 		"a question that nobody answers": {agent.Budget{}, 0, agent.Request{AskAtLimit: true, Interactive: true, Budget: agent.Budget{ToolCalls: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) {
-				o.Budget, o.MaxTurns, o.AnswerTime = c.ours, c.turns, 20*time.Millisecond
+			h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) {
+				o.Budget, o.MaxTurns, o.InputTimeout = c.ours, c.turns, 20*time.Millisecond
 			})
-			events := h.Events(t, h.Begin(t, c.r).ID)
-			agenttest.Last[event.FinalAnswer](t, events)
-			asked, resolved := agenttest.Find[event.BudgetRequired](events), agenttest.Find[event.BudgetResolved](events)
+			events := h.Events(t, h.StartRun(t, c.r).ID)
+			agenttest.TerminalEvent[event.FinalAnswer](t, events)
+			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if name != "a question that nobody answers" {
 				if len(asked) > 0 {
 					t.Errorf("%+v", asked)
@@ -119,8 +119,8 @@ func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
 }
 
 func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
-	h := agenttest.Build(t, whileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
-	run := h.Begin(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
+	h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
+	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
 	for args, at := range map[string]string{
 		"": "/args", `{}`: "/args", `[2]`: "/args", `{"max":2,"min":1}`: "/args", `{"max":null}`: "/args/max", `{"max":"2"}`: "/args/max", `{"max":1}`: "/args/max", `{"max":-1}`: "/args/max",
@@ -143,8 +143,8 @@ func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 	}
 	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
 	events := h.Events(t, run)
-	if asked := agenttest.Find[event.BudgetRequired](events); len(asked) != 1 || h.Tools.Made()["echo"] != 3 {
-		t.Errorf("%+v, %d calls", asked, h.Tools.Made()["echo"])
+	if asked := agenttest.EventsOf[event.BudgetRequired](events); len(asked) != 1 || h.Tools.CallCounts()["echo"] != 3 {
+		t.Errorf("%+v, %d calls", asked, h.Tools.CallCounts()["echo"])
 	}
 }
 
@@ -156,14 +156,14 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 		tools.Tools(t.Context())
 		a, err := agent.New(agent.Options{
-			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: memory.New(memory.Options{}), Grace: time.Hour, AnswerTime: time.Hour, MaxTurns: 99,
+			Model: slowModel{3 * time.Second, time.Second}, Tools: tools, Log: memory.New(memory.Options{}), DisconnectGrace: time.Hour, InputTimeout: time.Hour, MaxTurns: 99,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &agenttest.House{Agent: a}
+		h := &agenttest.Fixture{Agent: a}
 		began := time.Now()
-		run := h.Begin(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
+		run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
 		i := suspended(t, h, run, 1)[0]
 		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
 			t.Errorf("%+v after %s", i, time.Since(began))
@@ -178,7 +178,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		if got := told(events); got != "seconds 8/10, seconds 16/20" {
 			t.Errorf("told %s", got)
 		}
-		if end := agenttest.Last[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
+		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
 			t.Errorf("%+v after %s", end, time.Since(began))
 		}
 		a.Drain(t.Context())
@@ -202,27 +202,27 @@ func TestARaisedLimitOutlivesItsProcess(t *testing.T) {
 func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 	once := float64(max(budget.ToolCalls, int(budget.TotalTokens)))
 	origin := &chronicle{Log: memory.New(memory.Options{})}
-	first := agenttest.Build(t, whileOffered(echoTen), durable(origin))
-	run := first.Begin(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
+	first := agenttest.NewFixture(t, whileOffered(echoTen), durable(origin))
+	run := first.StartRun(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
 	whole := generous(t, first, run.ID, once)
-	want := agenttest.Last[event.FinalAnswer](t, whole)
+	want := agenttest.TerminalEvent[event.FinalAnswer](t, whole)
 	for n, a := range origin.history() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)
-			h := agenttest.Build(t, whileOffered(echoTen), durable(log))
+			h := agenttest.NewFixture(t, whileOffered(echoTen), durable(log))
 			events := generous(t, h, run.ID, once)
-			end := agenttest.Last[event.FinalAnswer](t, events)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
 				t.Errorf("ended with %+v", end)
 			}
 			oneEndingPerCall(t, events)
-			asked, resolved := agenttest.Find[event.BudgetRequired](events), agenttest.Find[event.BudgetResolved](events)
+			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if len(asked) != 2 || len(resolved) != 2 || asked[0].Max != once || asked[1].Max != 2*once {
 				t.Errorf("%+v, %+v", asked, resolved)
 			}
-			if made, lost := h.Tools.Made()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
+			if made, lost := h.Tools.CallCounts()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
 				t.Errorf("%d calls made; %d ended and %d sent before", made, before["echo"], sent["echo"])
 			}
 			if got := told(events); got != told(whole) {

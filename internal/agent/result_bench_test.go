@@ -24,16 +24,16 @@ func BenchmarkResult(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%s/%d", kind, size), func(b *testing.B) {
 				args := ""
-				h := agenttest.Build(b, func(r llmtest.Request) llmtest.Answer {
+				h := agenttest.NewFixture(b, func(r llmtest.Request) llmtest.Answer {
 					return func(w http.ResponseWriter, q *http.Request) {
 						llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "give", Args: args}), llmtest.Says("Read."))(r)(w, q)
 					}
 				}, nil)
-				args = h.Tools.Gift("big", result)
+				args = h.Tools.SetResult("big", result)
 				b.ReportAllocs()
 				for b.Loop() {
-					run := h.Begin(b, agent.Request{})
-					agenttest.Last[event.FinalAnswer](b, h.Events(b, run.ID))
+					run := h.StartRun(b, agent.Request{})
+					agenttest.TerminalEvent[event.FinalAnswer](b, h.Events(b, run.ID))
 				}
 			})
 		}

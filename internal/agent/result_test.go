@@ -66,21 +66,21 @@ func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
 	takes := map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, Audio: true}}
 	houses := []struct {
 		name  string
-		house *agenttest.House
+		house *agenttest.Fixture
 	}{
-		{"native", agenttest.Build(t, gives, nil)},
-		{"native, takes images and audio", agenttest.Build(t, gives, func(o *agent.Options) { o.Profiles = takes })},
-		{"text dialect", agenttest.Build(t, gives, func(o *agent.Options) { o.Model, o.Profiles = llm.NewText(o.Model), takes })},
+		{"native", agenttest.NewFixture(t, gives, nil)},
+		{"native, takes images and audio", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = takes })},
+		{"text dialect", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Model, o.Profiles = llm.NewText(o.Model), takes })},
 	}
 	var out bytes.Buffer
 	for _, k := range kinds {
 		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, short(k.result))
 		for i, h := range houses {
-			h.house.Tools.Gift("it", k.result)
+			h.house.Tools.SetResult("it", k.result)
 			before := len(h.house.Model.Requests())
-			run := h.house.Begin(t, agent.Request{})
+			run := h.house.StartRun(t, agent.Request{})
 			events := h.house.Events(t, run.ID)
-			end := agenttest.Last[event.FinalAnswer](t, events)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			hide := strings.NewReplacer(run.ID, "RUN")
 			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(conversation(h.house.Model.Requests()[before:])), "CALL"))
 			if i > 0 {
@@ -157,7 +157,7 @@ func short(s string) string {
 }
 
 // whole checks that the whole result can be read, wherever it is kept.
-func whole(t *testing.T, h *agenttest.House, run, kind, result string) {
+func whole(t *testing.T, h *agenttest.Fixture, run, kind, result string) {
 	var want struct {
 		Content           []json.RawMessage
 		StructuredContent json.RawMessage
@@ -207,11 +207,11 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 	for i := range 3 {
 		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"four"}`})
 	}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Calls(llmtest.Call{ID: "c3", Name: "give", Args: `{"name":"four"}`}), llmtest.Says("Seen.")),
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Calls(llmtest.Call{ID: "c3", Name: "give", Args: `{"name":"four"}`}), llmtest.Says("Seen.")),
 		func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
 	block := `{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"}`
-	h.Tools.Gift("four", `{"content":[`+strings.Repeat(block+",", 3)+block+`]}`)
-	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	h.Tools.SetResult("four", `{"content":[`+strings.Repeat(block+",", 3)+block+`]}`)
+	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	requests := h.Model.Requests()
 	var roles []string
 	for _, m := range requests[len(requests)-1].Messages {
@@ -237,10 +237,10 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 
 // A picture that the run's budget has no room for is not shown.
 func TestPicturesCountAsResultBytes(t *testing.T) {
-	h := agenttest.Build(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
+	h := agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
 	block := `{"type":"image","mimeType":"image/png","data":"` + picture(300) + `"}`
-	h.Tools.Gift("it", `{"content":[`+block+`,`+block+`]}`)
-	h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
+	h.Tools.SetResult("it", `{"content":[`+block+`,`+block+`]}`)
+	h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
 	told := conversation(h.Model.Requests())
 	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
 		t.Error(told)
@@ -257,10 +257,10 @@ func repeat(n int) (calls []llmtest.Call) {
 // S2.8: the arrays stay aligned, and the metadata bounded, whatever the calls bring.
 func TestTheMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	calls := append(repeat(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
-	h.Tools.Gift("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)
-	run := h.Begin(t, agent.Request{})
-	end := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
+	h.Tools.SetResult("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)
+	run := h.StartRun(t, agent.Request{})
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	m := end.Metadata
 	if len(m.ToolNames) != 21 || len(m.ToolParams) != 21 || len(m.ToolResults) != 21 {
 		t.Fatalf("%d names, %d params, %d results", len(m.ToolNames), len(m.ToolParams), len(m.ToolResults))
@@ -285,12 +285,12 @@ func TestTheMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 
 // A log that cannot keep a result costs the run nothing, and no event points to it.
 func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
-	h := agenttest.Build(t, gives, func(o *agent.Options) { o.Log = fullLog{o.Log} })
-	h.Tools.Gift("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
-	run := h.Begin(t, agent.Request{})
+	h := agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Log = fullLog{o.Log} })
+	h.Tools.SetResult("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
+	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
-	agenttest.Last[event.FinalAnswer](t, events)
-	res := agenttest.Find[event.ToolResult](events)[0]
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	res := agenttest.EventsOf[event.ToolResult](events)[0]
 	if res.Truncated == nil || res.Truncated.URL != "" || res.Truncated.Bytes < 400_000 || !strings.Contains(string(res.Payload), "bytes are shown]") {
 		t.Errorf("truncated %+v, payload %s", res.Truncated, short(string(res.Payload)))
 	}
@@ -302,10 +302,10 @@ func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
 // What a hook has not seen of a failure, nobody sees.
 func TestAFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
 	h, _ := hooked(t, gives, on("none", ""), nil)
-	h.Tools.Gift("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
-	run := h.Begin(t, agent.Request{})
+	h.Tools.SetResult("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
+	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
-	failed := agenttest.Find[event.ToolError](events)[0]
+	failed := agenttest.EventsOf[event.ToolError](events)[0]
 	if failed.Truncated == nil || failed.Truncated.URL != "" || strings.Contains(failed.Payload, "secret") {
 		t.Errorf("truncated %+v of %s", failed.Truncated, short(failed.Payload))
 	}

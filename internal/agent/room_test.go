@@ -42,19 +42,19 @@ func results(r llmtest.Request) (out []string) {
 
 // Issue 4, item 8: earlier results make room for later ones, and the log keeps them.
 func TestEarlierResultsMakeRoom(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(echoes(4, 3000)...), small(16000))
+	h := agenttest.NewFixture(t, llmtest.Turns(echoes(4, 3000)...), small(16000))
 	// What the provider counts is far less than what was estimated: see llmtest. It is
 	// taken with caution, so that all four fit.
-	run := h.Begin(t, agent.Request{})
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	run := h.StartRun(t, agent.Request{})
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	if got := results(h.Model.Requests()[4]); len(got[0]) != 3000 {
 		t.Errorf("a result of %d bytes left a window with room", len(got[0]))
 	}
 
-	h = agenttest.Build(t, llmtest.Turns(echoes(4, 12000)...), small(9000))
-	run = h.Begin(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}, {Role: "assistant", Content: "Hello."}}})
+	h = agenttest.NewFixture(t, llmtest.Turns(echoes(4, 12000)...), small(9000))
+	run = h.StartRun(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}, {Role: "assistant", Content: "Hello."}}})
 	events := h.Events(t, run.ID)
-	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	for i, r := range meta.ToolResults {
 		if len(r) != 12002 {
 			t.Errorf("the metadata have %d bytes of result %d", len(r), i)
@@ -69,7 +69,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 	if last.Messages[1].Content != "Hi." || last.Messages[3].Content != "What is it?" {
 		t.Errorf("history left before results: %.200v", last.Messages)
 	}
-	budgets := agenttest.Find[event.Budget](events)
+	budgets := agenttest.EventsOf[event.Budget](events)
 	if len(budgets) != 1 || budgets[0].Limit != "context_tokens" || budgets[0].Used <= budgets[0].Max {
 		t.Errorf("budget events %+v", budgets)
 	}
@@ -77,13 +77,13 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 
 // What can never fit costs no model call.
 func TestAQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), small(2000))
-	events := h.Events(t, h.Begin(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
-	failed := agenttest.Last[event.RunError](t, events)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), small(2000))
+	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
+	failed := agenttest.TerminalEvent[event.RunError](t, events)
 	if failed.Code != "too_large" || failed.Retryable || !strings.Contains(failed.Message, "context window") || len(h.Model.Requests()) != 0 {
 		t.Errorf("%+v after %d requests", failed, len(h.Model.Requests()))
 	}
-	if got := agenttest.Names(events); got != "start budget run_error" {
+	if got := agenttest.TypesOf(events); got != "start budget run_error" {
 		t.Error(got)
 	}
 }
@@ -105,17 +105,17 @@ func refuses(max int, script llmtest.Script) llmtest.Script {
 // A provider's refusal is answered with a shorter conversation, once a step, and what is
 // learnt from it keeps later steps from running into it again.
 func TestAConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
-	h := agenttest.Build(t, refuses(30000, llmtest.Turns(echoes(9, 9000)...)), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	agenttest.Last[event.FinalAnswer](t, events)
+	h := agenttest.NewFixture(t, refuses(30000, llmtest.Turns(echoes(9, 9000)...)), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if n := len(h.Model.Requests()); n != 10+1 {
 		t.Errorf("%d requests for 10 steps, of which one is refused", n)
 	}
-	if steps := len(agenttest.Find[event.StepStart](events)); steps != 10 {
+	if steps := len(agenttest.EventsOf[event.StepStart](events)); steps != 10 {
 		t.Errorf("%d steps", steps)
 	}
 	told := 0
-	for _, b := range agenttest.Find[event.Budget](events) {
+	for _, b := range agenttest.EventsOf[event.Budget](events) {
 		if b.Limit == "context_tokens" {
 			told++
 		}
@@ -133,8 +133,8 @@ func TestAConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 		"nothing can go": {agent.Request{}, 1},
 		"not enough can": {agent.Request{History: []agent.Message{{Role: "user", Content: strings.Repeat("x", 500)}}}, 2},
 	} {
-		h := agenttest.Build(t, refuses(0, nil), nil)
-		failed := agenttest.Last[event.RunError](t, h.Events(t, h.Begin(t, c.r).ID))
+		h := agenttest.NewFixture(t, refuses(0, nil), nil)
+		failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, c.r).ID))
 		if failed.Code != "too_large" || failed.Message != "The conversation is too long for the model's context window." {
 			t.Errorf("%s: %+v", name, failed)
 		}
@@ -146,13 +146,13 @@ func TestAConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 
 // What was heard cannot be taken back: no second try then.
 func TestAnAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
-	h := agenttest.Build(t, func(llmtest.Request) llmtest.Answer {
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			llmtest.Stream(w, "", map[string]any{"content": "Well, "})
 			fmt.Fprint(w, `data: {"error":{"message":"prompt is too long","code":400}}`+"\n\n")
 		}
 	}, nil)
-	failed := agenttest.Last[event.RunError](t, h.Events(t, h.Begin(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}}}).ID))
+	failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}}}).ID))
 	if failed.Code != "too_large" || failed.PartialAnswer != "Well, " || len(h.Model.Requests()) != 1 {
 		t.Errorf("%+v after %d requests", failed, len(h.Model.Requests()))
 	}

@@ -39,7 +39,7 @@ type run struct {
 	inbox  inbox
 	job    event.Job // nil where no other process could go on
 	past   *past     // nil unless one did before
-	place  *admission.Place
+	slot   *admission.Slot
 
 	// The agent's mutex guards the rest.
 	timer *time.Timer // ends the run that nobody watches; nil while somebody does
@@ -120,7 +120,7 @@ func (a *Agent) conclude(ctx context.Context, l *loop, end event.Body, err, lost
 			end = a.failure(ctx, r, l, err)
 		}
 		// Whoever reads the end may ask the next question at once, and has a place for it.
-		r.place.Leave()
+		r.slot.Release()
 		// The terminal event is written whatever became of the run's context.
 		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
@@ -173,7 +173,7 @@ func (a *Agent) retire(r *run) {
 		r.timer.Stop()
 	}
 	r.cancel(nil)
-	r.place.Leave()
+	r.slot.Release()
 	a.settle()
 }
 

@@ -22,11 +22,11 @@ func samplingModel(r llmtest.Request) llmtest.Answer {
 // S0.6: a server's request goes to the run's model, without the conversation, and is
 // counted.
 func TestAServerSamplesFromTheModelOfTheRun(t *testing.T) {
-	h := agenttest.Build(t, samplingModel, nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Question: "A secret question?"}).ID)
-	results := agenttest.Find[event.ToolResult](events)
+	h := agenttest.NewFixture(t, samplingModel, nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{Question: "A secret question?"}).ID)
+	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 1 || !strings.Contains(string(results[0].Payload), "Word.") {
-		t.Fatalf("results %+v in %s", results, agenttest.Names(events))
+		t.Fatalf("results %+v in %s", results, agenttest.TypesOf(events))
 	}
 	var asked llmtest.Request
 	for _, r := range h.Model.Requests() {
@@ -38,28 +38,28 @@ func TestAServerSamplesFromTheModelOfTheRun(t *testing.T) {
 		t.Errorf("the model was asked %+v", asked)
 	}
 	said := int64(0)
-	for _, s := range agenttest.Find[event.StepEnd](events) {
+	for _, s := range agenttest.EventsOf[event.StepEnd](events) {
 		said += s.Usage.TotalTokens
 	}
-	if used := agenttest.Last[event.FinalAnswer](t, events).Metadata.Usage.TotalTokens; used <= said {
+	if used := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.Usage.TotalTokens; used <= said {
 		t.Errorf("%d tokens in all, %d of them in the steps", used, said)
 	}
 }
 
 // A step takes 15 tokens here, and so does what a server asks for.
 func TestAServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
-	h := agenttest.Build(t, samplingModel, nil)
-	events := h.Events(t, h.Begin(t, agent.Request{Budget: agent.Budget{TotalTokens: 17}}).ID)
+	h := agenttest.NewFixture(t, samplingModel, nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{TotalTokens: 17}}).ID)
 	for _, r := range h.Model.Requests() {
 		if r.Messages[0].Content == "Be brief." && r.MaxTokens != 2 {
 			t.Errorf("%d tokens were allowed", r.MaxTokens)
 		}
 	}
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "budget_exceeded" || end.Metadata.Usage.TotalTokens != 45 {
 		t.Errorf("ended with %s after %d tokens", end.FinishReason, end.Metadata.Usage.TotalTokens)
 	}
-	if b := agenttest.Find[event.Budget](events); len(b) != 2 || b[1].Used != 30 {
+	if b := agenttest.EventsOf[event.Budget](events); len(b) != 2 || b[1].Used != 30 {
 		t.Errorf("budget %+v", b)
 	}
 }

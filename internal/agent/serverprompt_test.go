@@ -12,12 +12,12 @@ import (
 )
 
 func TestAPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
-	run := h.Begin(t, agent.Request{
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
+	run := h.StartRun(t, agent.Request{
 		Question: "In short?", History: []agent.Message{{Role: "user", Content: "Earlier."}},
 		Prompt: &agent.ServerPrompt{Server: "default", Name: "greet", Arguments: map[string]string{"who": "Ada"}},
 	})
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	got := h.Model.Requests()[0].Messages[1:]
 	want := []llmtest.Message{
 		{Role: "user", Content: "Earlier."}, {Role: "user", Content: "Greet Ada"}, {Role: "assistant", Content: "Hello."}, {Role: "user", Content: "In short?"},
@@ -33,9 +33,9 @@ func TestAPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 }
 
 func TestARunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
-	run := h.Begin(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
-	if end := agenttest.Last[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
+	run := h.StartRun(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
+	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {
 		t.Errorf("%+v", end)
 	}
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Prompt: &agent.ServerPrompt{Server: "none", Name: "greet"}})

@@ -26,7 +26,7 @@ const (
 // claims goes through the runs that somebody has to go on with, until its context ends:
 // those of processes that died or are leaving, and those that waited for a person.
 func (a *Agent) claims(ctx context.Context) {
-	pause(ctx, a.Youth)
+	pause(ctx, a.ClaimDelay)
 	for a.awaitRoom(ctx) {
 		job, err := a.claim(ctx)
 		if err == nil {
@@ -59,7 +59,7 @@ func pause(ctx context.Context, d time.Duration) {
 // first.
 func (a *Agent) awaitRoom(ctx context.Context) bool {
 	for {
-		if a.gate.Room() {
+		if a.gate.HasFreeSlot() {
 			return ctx.Err() == nil
 		}
 		select {
@@ -113,7 +113,7 @@ func (a *Agent) adopt(job event.Job) (_ *run, unread, err error) {
 		return nil, nil, nil
 	}
 	a.active[r.ID] = r
-	r.place = a.gate.Take(r.caller.Key())
+	r.slot = a.gate.AcquireOverLimit(r.caller.Key())
 	return r, unread, nil
 }
 

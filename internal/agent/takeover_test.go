@@ -117,7 +117,7 @@ func durable(log event.Log) func(*agent.Options) {
 }
 
 // lastSaid are the messages of the last request that a model got, without the ids of calls.
-func lastSaid(h *agenttest.House) string {
+func lastSaid(h *agenttest.Fixture) string {
 	all := h.Model.Requests()
 	if len(all) == 0 {
 		return ""
@@ -146,7 +146,7 @@ var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
-	house := func(log event.Log) *agenttest.House {
+	house := func(log event.Log) *agenttest.Fixture {
 		var args string
 		script := func(r llmtest.Request) llmtest.Answer {
 			return llmtest.Turns(
@@ -155,14 +155,14 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				llmtest.Says("It is ", "3."),
 			)(r)
 		}
-		h := agenttest.Build(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
-		args = h.Tools.Gift("g", gift)
+		h := agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
+		args = h.Tools.SetResult("g", gift)
 		return h
 	}
 	first := house(origin)
-	run := first.Begin(t, agent.Request{Question: "What is 1 + 2?", Background: true})
+	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", Background: true})
 	whole := first.Events(t, run.ID)
-	want, wantSaid := agenttest.Last[event.FinalAnswer](t, whole), lastSaid(first)
+	want, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, whole), lastSaid(first)
 
 	acts := origin.history()
 	for n := range acts { // the last one is the terminal event
@@ -176,13 +176,13 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			before, sent := stateOf(t, log, run.ID)
 			h := house(log)
 			events := h.Events(t, run.ID)
-			end := agenttest.Last[event.FinalAnswer](t, events)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
 				t.Errorf("ended with %+v", end)
 			}
 			oneEndingPerCall(t, events)
 			unknown := make(map[string]int)
-			for _, e := range agenttest.Find[event.ToolError](events) {
+			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				if e.Kind == "unknown_outcome" {
 					unknown[e.Tool]++
 				}
@@ -193,8 +193,8 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				if lost > 0 && tool != "echo" {
 					made = 0
 				}
-				if h.Tools.Made()[tool] != made || unknown[tool] != times-before[tool]-made {
-					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first", tool, h.Tools.Made()[tool], unknown[tool], before[tool], sent[tool])
+				if h.Tools.CallCounts()[tool] != made || unknown[tool] != times-before[tool]-made {
+					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first", tool, h.Tools.CallCounts()[tool], unknown[tool], before[tool], sent[tool])
 				}
 			}
 			if len(unknown) > 0 {
@@ -207,7 +207,7 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				t.Error("other metadata")
 			}
 			told := make(map[string]int)
-			for _, b := range agenttest.Find[event.Budget](events) {
+			for _, b := range agenttest.EventsOf[event.Budget](events) {
 				if told[fmt.Sprint(b.Limit, b.Used >= b.Max)]++; told[fmt.Sprint(b.Limit, b.Used >= b.Max)] > 1 {
 					t.Errorf("told twice of %s", b.Limit)
 				}
@@ -289,7 +289,7 @@ func TestAYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	born := time.Now()
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) { o.Log, o.Durable, o.Youth = log, true, youth })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) { o.Log, o.Durable, o.ClaimDelay = log, true, youth })
 	all := h.Events(t, run.ID)
 	if at := time.UnixMilli(all[1].Time); at.Before(born.Add(youth).Truncate(time.Millisecond)) {
 		t.Errorf("taken up after %v", at.Sub(born))

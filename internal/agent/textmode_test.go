@@ -32,7 +32,7 @@ func inText(o *agent.Options) { o.Model = llm.NewText(o.Model) }
 // kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has
 // the form and the tools.
 func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
-	h := agenttest.Build(t, inTurns(
+	h := agenttest.NewFixture(t, inTurns(
 		"I will use the add tool.",
 		"TOOL: add\nPARAMETERS: {'a': 1, 'b': 2}",
 		"TOOL: add\nPARAMETERS: {\"a\": NaN, \"b\": 2}",
@@ -41,13 +41,13 @@ func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 		"Now both.\n\n**TOOL:** `add`\n**PARAMETERS:**\n```json\n{\"a\": 1, \"b\": 2}\n```\n\ntool: echo parameters: {\"text\": \"x}y\"}",
 		"It is 3.",
 	), inText)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || strings.Join(end.Metadata.ToolNames, " ") != "add add add nosuch fail add echo" {
 		t.Errorf("%+v", end)
 	}
 	var kinds []string
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		kinds = append(kinds, e.Kind)
 	}
 	if got := strings.Join(kinds, " "); got != "invalid_arguments invalid_arguments invalid_arguments unknown_tool execution" {
@@ -71,9 +71,9 @@ func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 
 // S1.4: an answer that mentions a tool over and over is an answer.
 func TestAnAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
-	h := agenttest.Build(t, inTurns("You can use the add tool."), inText)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	h := agenttest.NewFixture(t, inTurns("You can use the add tool."), inText)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "stop" || end.Metadata.Steps != 2 {
 		t.Errorf("%s after %d steps", end.FinishReason, end.Metadata.Steps)
 	}
@@ -83,12 +83,12 @@ func TestAnAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
 func TestStandInsAreWrittenInTheDialect(t *testing.T) {
 	text := strings.Repeat("x", 12000)
 	call := fmt.Sprintf("TOOL: echo\nPARAMETERS: {\"text\": %q}", text)
-	h := agenttest.Build(t, inTurns(call, call, "Done."), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, inTurns(call, call, "Done."), func(o *agent.Options) {
 		inText(o)
 		small(3500)(o)
 	})
-	run := h.Begin(t, agent.Request{})
-	agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+	run := h.StartRun(t, agent.Request{})
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	last := h.Model.Requests()[2]
 	got := last.Messages[len(last.Messages)-3].Content
 	if !strings.HasPrefix(got, "TOOL RESULT: echo\n[The result of echo (call ") || !strings.Contains(got, "/runs/"+run.ID+"/results/") {

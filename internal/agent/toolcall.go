@@ -34,13 +34,13 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 // It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
 // Errors: *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	place, err := a.enter(ctx, caller, func(*admission.Place) { a.direct++ })
+	slot, err := a.enter(ctx, caller, func(*admission.Slot) { a.direct++ })
 	if err != nil {
 		return event.ToolResult{}, err
 	}
 	defer a.runs.Done()
 	defer a.endDirect()
-	defer place.Leave()
+	defer slot.Release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()

@@ -20,7 +20,7 @@ import (
 // S4.8: a tool that is kept from the model is unknown to its runs, and can be called
 // by name; and at once, while its server is still being connected.
 func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
 	tools, err := mcp.New([]config.Server{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +37,8 @@ func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	h.Agent = a
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	if failed := agenttest.Find[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_tool" {
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_tool" {
 		t.Errorf("the model's call: %+v", failed)
 	}
 }
@@ -46,13 +46,13 @@ func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 // A call without a model ends in the words of a run's call.
 func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
 	calls := []llmtest.Call{{Name: "echo", Args: `{"text":"x"}`}, {Name: "fail", Args: `{}`}, {Name: "add", Args: `{"a":"x"}`}, {Name: "nope", Args: `{}`}}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	worked, failed := make(map[string]event.ToolResult), make(map[string]event.ToolError)
-	for _, e := range agenttest.Find[event.ToolResult](events) {
+	for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 		worked[e.Tool] = e
 	}
-	for _, e := range agenttest.Find[event.ToolError](events) {
+	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		failed[e.Tool] = e
 	}
 	for _, c := range calls {
@@ -75,7 +75,7 @@ func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
 
 // Nobody who waits for a result alone could answer a question on the way to it.
 func TestADirectCallDeclinesQuestions(t *testing.T) {
-	h := agenttest.Build(t, llmtest.Turns(), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(), nil)
 	res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "ask"})
 	if err != nil || !strings.Contains(string(res.Payload), "decline") {
 		t.Errorf("%s, %v", res.Payload, err)

@@ -57,9 +57,9 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 }
 
 // withMany is a house of n tools in which more than min of them are searched.
-func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.House {
+func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixture {
 	tools := manyTools(t, n)
-	return agenttest.Build(t, script, func(o *agent.Options) {
+	return agenttest.NewFixture(t, script, func(o *agent.Options) {
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: min}
 	})
 }
@@ -85,15 +85,15 @@ func TestAModelFindsItsToolsAmongTooMany(t *testing.T) {
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
 		llmtest.Says("Filed."),
 	))
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if got := strings.Join(meta.ToolNames, " "); got != "search_tools search_tools file_invoice" {
 		t.Errorf("called %s", got)
 	}
 	if got := string(meta.ToolResults[0]); !strings.Contains(got, `{"tools":[{"name":"file_invoice","server":"default","description":"Files an invoice with accounting."}`) {
 		t.Errorf("found %s", got)
 	}
-	for _, r := range agenttest.Find[event.ToolResult](events) {
+	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if (r.Tool == "search_tools") != (r.Server == "") {
 			t.Errorf("%s is of server %q", r.Tool, r.Server)
 		}
@@ -132,7 +132,7 @@ func TestARequestThatNamesToolsIsShownThemAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := withMany(t, 20, 10, llmtest.Turns(llmtest.Says("Yes.")))
-			h.Events(t, h.Begin(t, c.r).ID)
+			h.Events(t, h.StartRun(t, c.r).ID)
 			if got := len(h.Model.Requests()[0].Tools); got != c.tools {
 				t.Errorf("%d tools are shown, want %d", got, c.tools)
 			}
@@ -149,8 +149,8 @@ func TestTheSearchBeginsAboveItsBounds(t *testing.T) {
 		{agent.ToolSearch{MinBytes: 1 << 20}, false}, {agent.ToolSearch{MinTools: 20, MinBytes: 1000}, true},
 	} {
 		tools := manyTools(t, 20)
-		h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Tools, o.ToolSearch = tools, c.bounds })
-		h.Events(t, h.Begin(t, agent.Request{}).ID)
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Tools, o.ToolSearch = tools, c.bounds })
+		h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		if got := len(h.Model.Requests()[0].Tools) == 1; got != c.searched {
 			t.Errorf("%+v: searched %t", c.bounds, got)
 		}
@@ -164,8 +164,8 @@ func TestAToolThatWasNotFoundCanBeCalled(t *testing.T) {
 		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}, llmtest.Call{ID: "b", Name: "nope", Args: `{}`}),
 		llmtest.Says("Done."),
 	))
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	meta := agenttest.Last[event.FinalAnswer](t, events).Metadata
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if got := texts(meta.ToolResults); got != `"task_3" {"error":"There is no tool named \"nope\"."}` {
 		t.Errorf("results %s", got)
 	}
@@ -181,7 +181,7 @@ func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
 		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "not a JSON object", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
 	} {
 		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
-		failed := agenttest.Find[event.ToolError](h.Events(t, h.Begin(t, agent.Request{}).ID))
+		failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || strings.Count(failed[0].Payload, `"required":["query"]`) != 1 {
 			t.Errorf("%.40s: %+v", args, failed)
 		}
@@ -190,7 +190,7 @@ func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
 
 func TestASearchThatFindsNothingSaysSo(t *testing.T) {
 	h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(wish("submarine")), llmtest.Says("No.")))
-	found := agenttest.Find[event.ToolResult](h.Events(t, h.Begin(t, agent.Request{}).ID))
+	found := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
 		t.Errorf("%+v", found)
 	}
@@ -207,7 +207,7 @@ func TestFoundToolsAreBounded(t *testing.T) {
 		answers = append(answers, llmtest.Calls(calls...))
 	}
 	h := withMany(t, 100, 10, llmtest.Turns(append(answers, llmtest.Says("Done."))...))
-	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	requests := h.Model.Requests()
 	last := requests[len(requests)-1].Tools
 	if len(last) != 49 || last[0].Function.Name != "search_tools" || last[48].Function.Name != "task_71" {
@@ -231,10 +231,10 @@ func TestTheSearchTakesNoNameFromATool(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tools.Close()
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{}`}), llmtest.Says("Done.")),
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{}`}), llmtest.Says("Done.")),
 		func(o *agent.Options) { o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 1} })
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	if got := texts(agenttest.Last[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	if got := texts(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
 		t.Errorf("results %s", got)
 	}
 	if got := offered(h.Model.Requests()[0]); got != "search_tools_2" {
@@ -256,12 +256,12 @@ func TestTheSearchWorksInTextMode(t *testing.T) {
 			llmtest.Says("TOOL: file_invoice\nPARAMETERS: {}"), llmtest.Says("Filed."),
 		}[min(results-1, 2)]
 	}
-	h := agenttest.Build(t, script, func(o *agent.Options) {
+	h := agenttest.NewFixture(t, script, func(o *agent.Options) {
 		o.Model = llm.NewText(o.Model)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
-	events := h.Events(t, h.Begin(t, agent.Request{}).ID)
-	end := agenttest.Last[event.FinalAnswer](t, events)
+	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "Filed." || strings.Join(end.Metadata.ToolNames, " ") != "search_tools file_invoice" {
 		t.Errorf("%+v", end)
 	}
@@ -280,10 +280,10 @@ func TestThePromptListsOnlyWhatIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Tools, o.ToolSearch, o.Prompt = tools, agent.ToolSearch{MinTools: 10}, p
 	})
-	h.Events(t, h.Begin(t, agent.Request{}).ID)
+	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := h.Model.Requests()[0].Messages[0].Content; strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "- search_tools: ") {
 		t.Errorf("prompt %s", got)
 	}
@@ -304,7 +304,7 @@ func BenchmarkRunAmongManyTools(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%d %s", n, name), func(b *testing.B) {
 				h := withMany(b, n, c.min, llmtest.Turns(c.answers...))
-				h.Events(b, h.Begin(b, agent.Request{}).ID)
+				h.Events(b, h.StartRun(b, agent.Request{}).ID)
 				bytes := 0
 				for _, r := range h.Model.Requests() {
 					for _, t := range r.Tools {
@@ -313,7 +313,7 @@ func BenchmarkRunAmongManyTools(b *testing.B) {
 				}
 				b.ReportAllocs()
 				for b.Loop() {
-					h.Events(b, h.Begin(b, agent.Request{}).ID)
+					h.Events(b, h.StartRun(b, agent.Request{}).ID)
 				}
 				b.ReportMetric(float64(bytes), "toolbytes/run")
 			})

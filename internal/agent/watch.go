@@ -5,15 +5,15 @@ import "time"
 // startGrace is the least time from the start of a run to its first watcher.
 const startGrace = 10 * time.Second
 
-// Watch is somebody's interest in a run. It must be released once.
-type Watch struct {
+// Reader is somebody's interest in a run. It must be released once.
+type Reader struct {
 	agent *Agent
 	id    string
 }
 
-// Watch keeps the run of that id from being cancelled as one that nobody reads, wherever
+// OpenReader keeps the run of that id from being cancelled as one that nobody reads, wherever
 // it is executed. It does nothing for a run that has ended.
-func (a *Agent) Watch(id string) *Watch {
+func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -21,17 +21,17 @@ func (a *Agent) Watch(id string) *Watch {
 	if r := a.active[id]; r != nil {
 		r.stayLocked()
 	}
-	return &Watch{agent: a, id: id}
+	return &Reader{agent: a, id: id}
 }
 
-// Release ends the interest; the last one to leave starts the grace period.
-func (w *Watch) Release() { w.release(w.agent.Grace) }
+// Close ends the interest; the last one to leave starts the grace period.
+func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 
-// Abandon ends the interest of a caller that would not come back: if nobody else
+// CloseAndCancel ends the interest of a caller that would not come back: if nobody else
 // watches, the run is cancelled at once.
-func (w *Watch) Abandon() { w.release(0) }
+func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
-func (w *Watch) release(grace time.Duration) {
+func (w *Reader) closeAfter(grace time.Duration) {
 	a := w.agent
 	a.metrics.streams.Add(a.ctx, -1)
 	a.mu.Lock()
@@ -46,13 +46,13 @@ func (w *Watch) release(grace time.Duration) {
 
 // Detach ends the interest of a caller who was told to come back for the answer: from
 // now on the run goes on without readers, as a background run does.
-func (w *Watch) Detach() {
+func (w *Reader) Detach() {
 	w.agent.mu.Lock()
 	if r := w.agent.active[w.id]; r != nil {
 		r.Background = true
 	}
 	w.agent.mu.Unlock()
-	w.Release()
+	w.Close()
 }
 
 // restLocked lets a run that nobody watches go on for at most grace.
@@ -75,7 +75,7 @@ func (a *Agent) expectReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] == r {
-		r.restLocked(max(a.Grace, startGrace))
+		r.restLocked(max(a.DisconnectGrace, startGrace))
 	}
 }
 
@@ -106,7 +106,7 @@ func (a *Agent) abandon(r *run) {
 	}
 	r.timer = nil
 	if read {
-		r.restLocked(max(a.Grace, time.Second))
+		r.restLocked(max(a.DisconnectGrace, time.Second))
 		return
 	}
 	r.cancel(errAbandoned)

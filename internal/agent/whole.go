@@ -6,33 +6,33 @@ import (
 	"strconv"
 )
 
-// Whole is a whole number of a request, in whichever face it stands. JSON has one kind of
+// JSONInteger is a whole number of a request, in whichever face it stands. JSON has one kind of
 // number: 5.0 and 5e0 are the integer 5 (JSON Schema 2020-12 Core, 4.2.3), and so they are in
 // the OpenAPI document, which says "integer". encoding/json would refuse them for an int64.
-type Whole int64
+type JSONInteger int64
 
 // maxWhole is up to where numbers that are not written as integers are taken: beyond it,
 // they may have been others (RFC 7493 section 2.2).
 const maxWhole = 1<<53 - 1
 
-// ParseWhole reads a number as JSON writes it; ok is false for what is none, or not whole.
-func ParseWhole(text string) (n Whole, ok bool) {
+// ParseJSONInteger reads a number as JSON writes it; ok is false for what is none, or not whole.
+func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	if !json.Valid([]byte(text)) {
 		return 0, false
 	}
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return Whole(i), true
+		return JSONInteger(i), true
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxWhole {
 		return 0, false
 	}
-	return Whole(f), true
+	return JSONInteger(f), true
 }
 
 // UnmarshalJSON implements json.Unmarshaler. Its errors are those of an int64.
-func (w *Whole) UnmarshalJSON(data []byte) error {
-	if n, ok := ParseWhole(string(data)); ok {
+func (w *JSONInteger) UnmarshalJSON(data []byte) error {
+	if n, ok := ParseJSONInteger(string(data)); ok {
 		*w = n
 		return nil
 	}

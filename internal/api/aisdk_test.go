@@ -199,7 +199,7 @@ func TestStopEndsWhatGoesOnInTheChat(t *testing.T) {
 	if resp := s.do(t, "POST", "/api/chat/c/stop", ""); resp.StatusCode != http.StatusNoContent {
 		t.Fatal(resp.StatusCode)
 	}
-	<-s.Tools.Left
+	<-s.Tools.Canceled
 	got := chunks(t, frames(t, resp, ""))
 	if got[len(got)-1].Type != "abort" {
 		t.Error(types(got))

@@ -59,27 +59,27 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 // person, and shows each of its events to see, unless that is nil. A caller that leaves
 // takes the run along; one that is told of the wait does not.
 func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
-	watch := h.Agent.Watch(id)
+	watch := h.Agent.OpenReader(id)
 	var over <-chan struct{} // patience, while the run waits for a person
-	leaving, left := h.Agent.Leaving(), false
+	leaving, left := h.Agent.HandingOver(), false
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// A long run gave up its past. Its end says what matters.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
-				watch.Release()
+				watch.Close()
 				return run, err
 			}
 			pos = run.Last.Seq - 1
 			continue
 		}
 		if ctx.Err() != nil { // what a log beyond a network says then is of no interest
-			watch.Abandon()
+			watch.CloseAndCancel()
 			return event.Run{}, errGone
 		}
 		if err != nil {
-			watch.Release()
+			watch.Close()
 			return event.Run{}, err
 		}
 		for _, e := range page.Events {
@@ -88,7 +88,7 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			}
 		}
 		if page.Ended {
-			watch.Release()
+			watch.Close()
 			return h.Log.Run(ctx, id)
 		}
 		if n := len(page.Events); n > 0 {
@@ -100,7 +100,7 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			continue
 		}
 		if left {
-			watch.Release()
+			watch.Close()
 			p := newProblem("draining", "The service is shutting down; the run goes on.").retryAfter()
 			p.Instance = "/runs/" + id
 			return event.Run{}, p
@@ -117,7 +117,7 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		case <-leaving:
 			leaving, left = nil, true // what came until now still counts
 		case <-ctx.Done():
-			watch.Abandon()
+			watch.CloseAndCancel()
 			return event.Run{}, errGone
 		}
 	}

@@ -235,7 +235,7 @@ func TestTheSameKeyAndBodyIsTheSameRun(t *testing.T) {
 
 func TestMoreRunsThanAllowedAre503WithRetryAfter(t *testing.T) {
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
-	s.Begin(t, agent.Request{})
+	s.StartRun(t, agent.Request{})
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" {
@@ -306,12 +306,12 @@ func TestToolsAndServersAreListed(t *testing.T) {
 }
 
 func TestAReaderOfARunThatIsNoLongerWatchedGetsItsEnd(t *testing.T) {
-	s := serve(t, holds(nil), func(o *agent.Options) { o.Grace = 0 }, nil)
+	s := serve(t, holds(nil), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
 	run, _, _ := strings.Cut(seen[0].ID, ":")
 	leave()
-	end := agenttest.Last[event.Cancelled](t, s.Events(t, run))
+	end := agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
 	if end.Reason != "abandoned" {
 		t.Errorf("end %+v", end)
 	}

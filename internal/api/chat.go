@@ -20,7 +20,7 @@ func (h *Handler) served(r *http.Request) []chat.Model {
 	if len(ids) == 0 {
 		ids = []string{h.Agent.DefaultModel}
 	}
-	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.ModelFor(identity(r), id) })
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.MayUseModel(identity(r), id) })
 	return chat.ModelList(ids, h.started)
 }
 

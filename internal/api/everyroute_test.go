@@ -185,7 +185,7 @@ func allocated() uint64 {
 // problem, nothing is started, nothing panics, and it costs little. What net/http refuses
 // by itself is a line of text.
 func TestWhateverIsWrongWithARequestIsTheCallersFault(t *testing.T) {
-	house := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	var faults bytes.Buffer
 	h := New(Options{
 		Agent: house.Agent, Log: house.Log, AllowedHosts: []string{"127.0.0.1"}, MaxBody: surfaceBody,

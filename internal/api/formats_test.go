@@ -224,7 +224,7 @@ func TestABudgetHoldsAtEveryDoor(t *testing.T) {
 			s := serve(t, llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("So far.")), nil, nil)
 			resp := s.doContext(bounded(t), t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":1}`))
 			_, _ = io.ReadAll(resp.Body)
-			if n := s.Tools.Made()["add"]; n != 1 {
+			if n := s.Tools.CallCounts()["add"]; n != 1 {
 				t.Errorf("%d calls", n)
 			}
 			all := read(t, s.do(t, "GET", "/runs/"+newestRun(t, s)+"/events", ""))

@@ -153,10 +153,10 @@ func TestALimitIsRaisedByTheOwnerOfTheRun(t *testing.T) {
 }
 
 func TestInputThatComesTooLateIsGone(t *testing.T) {
-	s := serve(t, asks(), func(o *agent.Options) { o.AnswerTime = time.Millisecond }, nil)
+	s := serve(t, asks(), func(o *agent.Options) { o.InputTimeout = time.Millisecond }, nil)
 	// Whether the stream sees the wait end is a matter of the machine's speed.
 	run, _, _ := strings.Cut(frames(t, s.do(t, "POST", "/answer/stream", question), "")[0].ID, ":")
-	asked := agenttest.Find[event.Elicitation](s.Events(t, run))[0]
+	asked := agenttest.EventsOf[event.Elicitation](s.Events(t, run))[0]
 	refused(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+asked.InterruptID+`","action":"decline"}`), 410, "gone")
 }
 
@@ -170,7 +170,7 @@ type suspension struct {
 // CONTRACT section 3: who waits for the whole answer learns that a person must decide, and may
 // come back for it without reading on the way.
 func TestABlockingAnswerSaysThatAPersonIsWaitedFor(t *testing.T) {
-	s := serve(t, adds(), func(o *agent.Options) { o.Grace = 0 }, nil, guarded)
+	s := serve(t, adds(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, guarded)
 	keyed := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
 	resp := keyed()
 	a := decode[suspension](t, resp, 202)

@@ -27,14 +27,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // service is the API over a whole agent, on a socket.
 type service struct {
-	*agenttest.House
+	*agenttest.Fixture
 	*httptest.Server
 	handler *api.Handler
 }
 
 func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*config.Server)) *service {
 	t.Helper()
-	s := &service{House: agenttest.Build(t, script, set, configure...)}
+	s := &service{Fixture: agenttest.NewFixture(t, script, set, configure...)}
 	o := api.Options{Agent: s.Agent, Log: s.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour}
 	if options != nil {
 		options(&o)

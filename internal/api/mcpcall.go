@@ -76,7 +76,7 @@ func (t *toolCall) begin(ctx context.Context) (event.Run, error) {
 	if err != nil {
 		return event.Run{}, err
 	}
-	hops, ok := agent.Hops(t.call.Meta)
+	hops, ok := agent.ParseHops(t.call.Meta)
 	if !ok {
 		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}
 	}

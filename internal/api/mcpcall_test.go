@@ -179,8 +179,8 @@ func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
 				run := heard(t, s.sends(ctx, t, "tools/call", params, header...)).begun()
 				came(t, s.Tools.Entered)
 				giveUp(t, s, leave, header)
-				agenttest.Last[event.Cancelled](t, s.Events(t, run))
-				came(t, s.Tools.Left)
+				agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
+				came(t, s.Tools.Canceled)
 			})
 		}
 	}
@@ -190,14 +190,14 @@ func TestACallThatIsGivenUpCancelsItsRun(t *testing.T) {
 // waits for that.
 func TestARunWaitsForAPersonWhomTheHostCannotAsk(t *testing.T) {
 	for _, version := range versions[:2] {
-		s := serve(t, echoes(), func(o *agent.Options) { o.Grace = 1 }, nil, approvesEcho)
+		s := serve(t, echoes(), func(o *agent.Options) { o.DisconnectGrace = 1 }, nil, approvesEcho)
 		h := s.joins(t, version, nil, nil)
 		res, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
 		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(textOf(res), "POST /runs/"+out.RunID+"/input") {
 			t.Fatalf("%s: %+v", version, out)
 		}
 		decode[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
-		agenttest.Last[event.FinalAnswer](t, s.Events(t, out.RunID))
+		agenttest.TerminalEvent[event.FinalAnswer](t, s.Events(t, out.RunID))
 	}
 }
 
@@ -262,7 +262,7 @@ func TestACallThatGoesOnIsCancelledWithItsStream(t *testing.T) {
 	came(t, s.Tools.Entered)
 	leave()
 	run, _, _ := strings.Cut(m.Result.RequestState, ":")
-	agenttest.Last[event.Cancelled](t, s.Events(t, run))
+	agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
 }
 
 // What somebody answers in the console meanwhile, the host need not ask any more.
@@ -280,7 +280,7 @@ func TestAQuestionThatIsAnsweredElsewhereIsTakenBack(t *testing.T) {
 	run := c.begun()
 	c.until(func(m message) bool { return m.Method == "elicitation/create" })
 	var interrupt string
-	s.Until(t, run, func(e event.Event) bool {
+	s.EventsUntil(t, run, func(e event.Event) bool {
 		if b, ok := e.Body.(event.Suspended); ok {
 			interrupt = b.Interrupts[0].ID
 		}

@@ -116,7 +116,7 @@ func (h *Handler) lists(r *http.Request, k responses.StoredRequest) []responses.
 	if len(k.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: k.ListedServers, Tools: k.Tools})
+	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Servers: k.ListedServers, Tools: k.Tools})
 	for _, server := range k.ListedServers {
 		l := responses.ToolList{Server: server}
 		for _, t := range tools {

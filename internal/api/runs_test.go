@@ -48,7 +48,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	var all, ended []string
 	for i := range 5 {
-		run := s.Begin(t, agent.Request{ThreadID: []string{"thr_a", "thr_b"}[i%2], Background: true}).ID
+		run := s.StartRun(t, agent.Request{ThreadID: []string{"thr_a", "thr_b"}[i%2], Background: true}).ID
 		<-s.Tools.Entered
 		all = append([]string{run}, all...)
 		if i < 3 {
@@ -70,7 +70,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 // that it was.
 func TestARunIsForgotten(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
-	run := s.Begin(t, agent.Request{Background: true}).ID
+	run := s.StartRun(t, agent.Request{Background: true}).ID
 	<-s.Tools.Entered
 	refused(t, s.do(t, "DELETE", "/runs/"+run, ""), http.StatusConflict, "conflict")
 	decode[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
@@ -102,7 +102,7 @@ func TestARunOfAnEarlierProcessIsGone(t *testing.T) {
 func TestReadersOfARunThatIsHandedOverAreCut(t *testing.T) {
 	set := func(o *agent.Options) { o.Durable = true }
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
-	run := s.Begin(t, agent.Request{}).ID
+	run := s.StartRun(t, agent.Request{}).ID
 	stream := s.do(t, "GET", "/runs/"+run+"/events", "")
 	<-s.Tools.Entered
 	drained := make(chan struct{})
@@ -144,8 +144,8 @@ func gives() llmtest.Script {
 }
 
 func gift(tools *agenttest.ToolServer) {
-	tools.Gift("large", `{"content":[{"type":"text","text":"`+strings.Repeat("x", wholeText)+`"}],"structuredContent":{"n":9007199254740993}}`)
-	tools.Gift("small", `{"isError":true,"content":[{"type":"text","text":"No."}]}`)
+	tools.SetResult("large", `{"content":[{"type":"text","text":"`+strings.Repeat("x", wholeText)+`"}],"structuredContent":{"n":9007199254740993}}`)
+	tools.SetResult("small", `{"isError":true,"content":[{"type":"text","text":"No."}]}`)
 }
 
 // S2.7: where the event has a part, it leads to the whole.
@@ -219,10 +219,10 @@ func TestAResultThatIsNoLongerKeptIsGone(t *testing.T) {
 // A call that goes on has no result yet.
 func TestACallThatGoesOnHasNoResult(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
-	run := s.Begin(t, agent.Request{})
+	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered
 	refused(t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 404, "not_found")
-	close(s.Tools.Together)
+	close(s.Tools.ReleaseMeet)
 	s.Events(t, run.ID)
 	if r := decode[callResult](t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 200); r.Payload != "x" {
 		t.Errorf("%+v", r)

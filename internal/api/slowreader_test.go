@@ -164,7 +164,7 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	defer cancel()
 	open := make(chan struct{})
-	house := agenttest.Build(t, thinks(open, 30, 8<<10, interval), nil)
+	house := agenttest.NewFixture(t, thinks(open, 30, 8<<10, interval), nil)
 	var atBegin sync.Map // connections that are not the readers'
 	waits := make(chan time.Duration, stalled)
 	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
@@ -175,7 +175,7 @@ func TestReadersThatStallAreLetGo(t *testing.T) {
 	}}
 	server.Start()
 	t.Cleanup(server.Close)
-	s := &service{House: house, Server: server}
+	s := &service{Fixture: house, Server: server}
 	run := s.reading(t)
 
 	connect := func() *bufio.Reader {

@@ -137,7 +137,7 @@ func TestARunningResponseIsNotDeletedAndAWaitingOneIs(t *testing.T) {
 	if resp := s.do(t, "POST", "/v1/responses", answer); resp.StatusCode != 410 {
 		t.Error(resp.Status)
 	}
-	if s.Tools.Made()["add"] != 0 {
+	if s.Tools.CallCounts()["add"] != 0 {
 		t.Error("the call was made")
 	}
 }

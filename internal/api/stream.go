@@ -93,8 +93,8 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		return false
 	}
 	defer leave()
-	watch := h.Agent.Watch(run)
-	defer watch.Release()
+	watch := h.Agent.OpenReader(run)
+	defer watch.Close()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
@@ -109,7 +109,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 	defer stop()
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
-	leaving, left := h.Agent.Leaving(), false
+	leaving, left := h.Agent.HandingOver(), false
 	for {
 		from := s.pos
 		page, there := s.pass(r.Context())

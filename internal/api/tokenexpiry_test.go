@@ -70,7 +70,7 @@ func inTime(t *testing.T, m *mint, through func(*memory.Log) event.Log, test fun
 		if through != nil {
 			log = through(memoryLog)
 		}
-		a, err := agent.New(agent.Options{Model: slow{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", Grace: time.Hour})
+		a, err := agent.New(agent.Options{Model: slow{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", DisconnectGrace: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

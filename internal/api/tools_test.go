@@ -131,7 +131,7 @@ func TestACallEndsWithItsCaller(t *testing.T) {
 		resp.Body.Close()
 		t.Errorf("%s", resp.Status)
 	}
-	<-s.Tools.Left
+	<-s.Tools.Canceled
 }
 
 // A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
@@ -152,7 +152,7 @@ func TestACallCountsAsARun(t *testing.T) {
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	s.Drain(over)
-	<-s.Tools.Left
+	<-s.Tools.Canceled
 	resp := <-first
 	defer resp.Body.Close()
 	refused(t, resp, 503, "server_shutdown")

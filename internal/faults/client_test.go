@@ -234,7 +234,7 @@ func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64,
 func TestF32APanicEndsOneRunOrCutsOneStream(t *testing.T) {
 	r := fault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
 	log := &buggyLog{}
-	h := agenttest.Build(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {
 		log.Log = o.Log
 		o.Log = log
 	})

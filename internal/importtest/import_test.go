@@ -30,18 +30,18 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/schema":  {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
-	"answerd/internal/mcp/mcpserver":   {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/mcp/conformance": {},
-	"answerd/internal/agent":           {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/hook", "agent/search"}, outside: otelAPI},
-	"answerd/internal/agent/search":    {},
-	"answerd/internal/agent/admission": {},
-	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/api/native":      {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
-	"answerd/internal/api/clients":     {},
-	"answerd/internal/api/chat":        {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/responses":   {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/aisdk":       {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/agui":        {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/mcp/mcpserver":    {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/conformance":  {},
+	"answerd/internal/agent":            {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
+	"answerd/internal/agent/toolsearch": {},
+	"answerd/internal/agent/admission":  {},
+	"answerd/internal/agent/agenttest":  {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/api/native":       {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
+	"answerd/internal/api/clients":      {},
+	"answerd/internal/api/chat":         {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/responses":    {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/aisdk":        {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/agui":         {ours: []string{"event", "agent", "sse"}},
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool":     {ours: []string{"event", "agent", "api/native"}},
 	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
@@ -54,7 +54,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 	"answerd/internal/event/memory":    {ours: []string{"event"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/hook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "mcp", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 
@@ -64,9 +64,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/agent/hook":          {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
-	"answerd/internal/telemetry/otlptest":  {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
-	"answerd/internal/agent/hook/hooktest": {ours: []string{"auth"}},
+	"answerd/internal/agent/webhook":             {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
+	"answerd/internal/telemetry/otlptest":        {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
+	"answerd/internal/agent/webhook/webhooktest": {ours: []string{"auth"}},
 }
 
 // jsonv2 is encoding/json/v2 and encoding/json/jsontext of Go 1.27.

@@ -2,8 +2,8 @@
 // at a time, how many of them are one caller's, and how fast one caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
-//	place, err := gate.Enter(ctx, caller) // waits for at most a second
-//	defer place.Leave()
+//	slot, err := gate.Acquire(ctx, caller) // waits for at most a second
+//	defer slot.Release()
 //
 // Whoever is refused learns it at once: a caller waits only where, by the pace at which
 // places became free of late, one will in time. Those who wait are served in turn, one
@@ -61,7 +61,7 @@ type Limits struct {
 	Rate      Rate // of one caller; the zero value means any
 	// Short reports whether memory is short, which keeps everybody out. nil means never.
 	// It is called often.
-	Short func() bool
+	MemoryShort func() bool
 }
 
 // Rate is N in any period of Per, which may come all at once.
@@ -89,17 +89,17 @@ func New(l Limits) *Gate {
 	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*caller)}
 }
 
-// Place is being in. Its Leave must be called; once is enough.
-type Place struct {
+// Slot is being in. Its Leave must be called; once is enough.
+type Slot struct {
 	gate   *Gate
 	caller string
 	left   bool
 }
 
-// Enter lets a caller in, at once or after a wait of at most a second. When ctx ends
+// Acquire lets a caller in, at once or after a wait of at most a second. When ctx ends
 // first, that is a refusal too: whoever asked is gone.
-func (g *Gate) Enter(ctx context.Context, name string) (*Place, error) {
-	short := g.Short != nil && g.Short()
+func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
+	short := g.MemoryShort != nil && g.MemoryShort()
 	g.mu.Lock()
 	w, err := g.enterLocked(name, short, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
@@ -110,7 +110,7 @@ func (g *Gate) Enter(ctx context.Context, name string) (*Place, error) {
 		return nil, err
 	}
 	if w == nil {
-		return &Place{gate: g, caller: name}, nil
+		return &Slot{gate: g, caller: name}, nil
 	}
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
@@ -124,7 +124,7 @@ func (g *Gate) Enter(ctx context.Context, name string) (*Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Place{gate: g, caller: name}, nil
+	return &Slot{gate: g, caller: name}, nil
 }
 
 // enterLocked counts a caller in, or returns him as one who waits.
@@ -170,8 +170,8 @@ func (g *Gate) enterLocked(name string, short bool, now time.Time) (*waiter, err
 	return w, nil
 }
 
-// Take counts in what has to go on whatever the limits say, and was in elsewhere before.
-func (g *Gate) Take(name string) *Place {
+// AcquireOverLimit counts in what has to go on whatever the limits say, and was in elsewhere before.
+func (g *Gate) AcquireOverLimit(name string) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -180,12 +180,12 @@ func (g *Gate) Take(name string) *Place {
 		c = g.addLocked(name, now)
 	}
 	g.countLocked(c, now)
-	return &Place{gate: g, caller: name}
+	return &Slot{gate: g, caller: name}
 }
 
-// Room reports whether there is room for somebody to be taken. He does not stand in the
+// HasFreeSlot reports whether there is room for somebody to be taken. He does not stand in the
 // queue: while others do, one above Max is room as well, or his turn would never come.
-func (g *Gate) Room() bool {
+func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.in < g.Max || g.queue.n > 0 && g.in == g.Max
@@ -204,9 +204,9 @@ func (g *Gate) Close() {
 	}
 }
 
-// Leave makes the place free, for the next in the queue if there is one. No place, nil,
+// Release makes the place free, for the next in the queue if there is one. No place, nil,
 // can be left too.
-func (p *Place) Leave() {
+func (p *Slot) Release() {
 	if p == nil {
 		return
 	}

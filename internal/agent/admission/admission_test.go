@@ -27,9 +27,9 @@ func refused(t *testing.T, err, reason error) time.Duration {
 }
 
 // enter lets a caller in who must not be refused.
-func enter(t *testing.T, g *admission.Gate, name string) *admission.Place {
+func enter(t *testing.T, g *admission.Gate, name string) *admission.Slot {
 	t.Helper()
-	p, err := g.Enter(t.Context(), name)
+	p, err := g.Acquire(t.Context(), name)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -40,20 +40,20 @@ func TestWhoFindsAllPlacesTakenWaitsASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first, began := enter(t, g, "a"), time.Now()
-		_, err := g.Enter(t.Context(), "b")
+		_, err := g.Acquire(t.Context(), "b")
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("waited %s", took)
 		}
 		// By now it is known that places don't become free so fast.
 		began = time.Now()
-		_, err = g.Enter(t.Context(), "b")
+		_, err = g.Acquire(t.Context(), "b")
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("waited %s in vain", took)
 		}
-		first.Leave()
-		first.Leave() // once is enough, and twice is not two
+		first.Release()
+		first.Release() // once is enough, and twice is not two
 		enter(t, g, "b")
 	})
 }
@@ -63,9 +63,9 @@ func TestWhoWaitsComesInWhenSomebodyLeaves(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first := enter(t, g, "a")
 		var all sync.WaitGroup
-		all.Go(func() { enter(t, g, "b").Leave() })
+		all.Go(func() { enter(t, g, "b").Release() })
 		synctest.Wait()
-		first.Leave()
+		first.Release()
 		all.Wait()
 	})
 }
@@ -77,13 +77,13 @@ func TestACallerWhoLeavesLeavesTheQueue(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			_, err := g.Enter(ctx, "b")
+			_, err := g.Acquire(ctx, "b")
 			refused(t, err, admission.ErrFull)
 		})
 		synctest.Wait()
 		cancel()
 		all.Wait()
-		first.Leave()
+		first.Release()
 		enter(t, g, "c")
 	})
 }
@@ -101,11 +101,11 @@ func TestThoseWhoWaitAreServedInTurn(t *testing.T) {
 				p := enter(t, g, name)
 				in <- name
 				<-left
-				p.Leave()
+				p.Release()
 			})
 			synctest.Wait()
 		}
-		place.Leave()
+		place.Release()
 		var order []string
 		for range 6 {
 			order = append(order, <-in)
@@ -128,9 +128,9 @@ func TestAFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 		results := make(chan error, 101)
 		for range 101 {
 			all.Go(func() {
-				p, err := g.Enter(ctx, "noisy")
+				p, err := g.Acquire(ctx, "noisy")
 				if err == nil {
-					p.Leave()
+					p.Release()
 				}
 				results <- err
 			})
@@ -138,14 +138,14 @@ func TestAFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 		synctest.Wait()
 		refused(t, <-results, admission.ErrFull) // the queue has 100 places
 		all.Go(func() {
-			enter(t, g, "ada").Leave()
+			enter(t, g, "ada").Release()
 		})
 		synctest.Wait()
 		refused(t, <-results, admission.ErrFull) // and gave one of them up
 		if len(results) != 0 {
 			t.Errorf("%d more left the queue", len(results))
 		}
-		place.Leave()
+		place.Release()
 		all.Wait()
 		cancel()
 	})
@@ -155,10 +155,10 @@ func TestOneCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
 	a := enter(t, g, "a")
 	enter(t, g, "a")
-	_, err := g.Enter(t.Context(), "a")
+	_, err := g.Acquire(t.Context(), "a")
 	refused(t, err, admission.ErrTooMany)
 	enter(t, g, "b")
-	a.Leave()
+	a.Release()
 	enter(t, g, "a")
 }
 
@@ -166,9 +166,9 @@ func TestTheRateIsABucketThatFillsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
 		begin := func(name string) error {
-			p, err := g.Enter(t.Context(), name)
+			p, err := g.Acquire(t.Context(), name)
 			if err == nil {
-				p.Leave() // and is not forgotten
+				p.Release() // and is not forgotten
 			}
 			return err
 		}
@@ -196,9 +196,9 @@ func TestManyCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})
 		begin := func(i int) error {
-			p, err := g.Enter(t.Context(), fmt.Sprint(i))
+			p, err := g.Acquire(t.Context(), fmt.Sprint(i))
 			if err == nil {
-				p.Leave()
+				p.Release()
 			}
 			return err
 		}
@@ -218,28 +218,28 @@ func TestManyCallersAreForgotten(t *testing.T) {
 // What is taken comes in whatever the limits say, counts, and does not stand in the queue.
 func TestWhatIsTakenCountsAndDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, Short: func() bool { return false }})
-		if !g.Room() {
+		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, MemoryShort: func() bool { return false }})
+		if !g.HasFreeSlot() {
 			t.Fatal("no room in an empty house")
 		}
-		first := g.Take("a")
-		if g.Room() {
+		first := g.AcquireOverLimit("a")
+		if g.HasFreeSlot() {
 			t.Error("room in a full house")
 		}
 		var all sync.WaitGroup
-		all.Go(func() { enter(t, g, "b").Leave() })
+		all.Go(func() { enter(t, g, "b").Release() })
 		synctest.Wait()
-		if !g.Room() {
+		if !g.HasFreeSlot() {
 			t.Error("those who wait stand in front of what is taken")
 		}
-		second := g.Take("a")
-		if g.Room() {
+		second := g.AcquireOverLimit("a")
+		if g.HasFreeSlot() {
 			t.Error("room for more than one above the limit")
 		}
-		first.Leave()
+		first.Release()
 		synctest.Wait()
 		<-g.Freed()
-		second.Leave()
+		second.Release()
 		all.Wait()
 	})
 }
@@ -250,24 +250,24 @@ func TestAClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 		place := enter(t, g, "a")
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, err := g.Enter(t.Context(), "b"); !errors.Is(err, admission.ErrClosed) {
+			if _, err := g.Acquire(t.Context(), "b"); !errors.Is(err, admission.ErrClosed) {
 				t.Error(err)
 			}
 		})
 		synctest.Wait()
 		g.Close()
 		all.Wait()
-		if _, err := g.Enter(t.Context(), "c"); !errors.Is(err, admission.ErrClosed) {
+		if _, err := g.Acquire(t.Context(), "c"); !errors.Is(err, admission.ErrClosed) {
 			t.Error(err)
 		}
-		place.Leave()
+		place.Release()
 	})
 }
 
 func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 	short := true
-	g := admission.New(admission.Limits{Max: 1, Short: func() bool { return short }})
-	_, err := g.Enter(t.Context(), "a")
+	g := admission.New(admission.Limits{Max: 1, MemoryShort: func() bool { return short }})
+	_, err := g.Acquire(t.Context(), "a")
 	refused(t, err, admission.ErrMemory)
 	short = false
 	enter(t, g, "a")
@@ -287,7 +287,7 @@ func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
 		var all sync.WaitGroup
 		ask := func(name string, took time.Duration) {
 			began := time.Now()
-			p, err := g.Enter(t.Context(), name)
+			p, err := g.Acquire(t.Context(), name)
 			mu.Lock()
 			switch c := tallies[name]; {
 			case err == nil:
@@ -301,7 +301,7 @@ func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
 			mu.Unlock()
 			if err == nil {
 				<-time.After(took) // of the bubble's clock
-				p.Leave()
+				p.Release()
 			}
 		}
 		// A run takes 2 s on average, so that ten places a second become free. Thirty are

@@ -8,9 +8,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Gift makes result the answer of the tool "give" to the arguments that it returns. It is
+// SetResult makes result the answer of the tool "give" to the arguments that it returns. It is
 // sent byte for byte, also where no library would write it so.
-func (s *ToolServer) Gift(name, result string) (args string) {
+func (s *ToolServer) SetResult(name, result string) (args string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gifts == nil {
@@ -31,8 +31,8 @@ func (s *ToolServer) count(name string) {
 	s.made[name]++
 }
 
-// Made is how many calls of each tool have arrived.
-func (s *ToolServer) Made() map[string]int {
+// CallCounts is how many calls of each tool have arrived.
+func (s *ToolServer) CallCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.made)

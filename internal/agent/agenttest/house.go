@@ -1,9 +1,9 @@
 // Package agenttest is a whole agent between a scripted model and a real MCP server,
 // for the tests of the agent and of whoever starts runs.
 //
-//	h := agenttest.Build(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
-//	run := h.Begin(t, agent.Request{Question: "Is it?"})
-//	answer := agenttest.Last[event.FinalAnswer](t, h.Events(t, run.ID))
+//	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+//	run := h.StartRun(t, agent.Request{Question: "Is it?"})
+//	answer := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 package agenttest
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
@@ -35,8 +35,8 @@ import (
 // patience is how long a test waits for what a run does next, fake time included.
 const patience = 3 * time.Minute
 
-// House is an agent between a scripted model and a real MCP server.
-type House struct {
+// Fixture is an agent between a scripted model and a real MCP server.
+type Fixture struct {
 	*agent.Agent
 	Model *llmtest.Endpoint
 	Tools *ToolServer
@@ -44,10 +44,10 @@ type House struct {
 
 // ToolServer is a real MCP server whose tools tell the test what they do.
 type ToolServer struct {
-	URL      string
-	Entered  chan string   // a tool was entered
-	Left     chan struct{} // the tool "wait" saw its context end
-	Together chan struct{} // the tool "meet" leaves when it is closed
+	URL         string
+	Entered     chan string   // a tool was entered
+	Canceled    chan struct{} // the tool "wait" saw its context end
+	ReleaseMeet chan struct{} // the tool "meet" leaves when it is closed
 
 	over chan struct{} // closed when the test is
 
@@ -62,7 +62,7 @@ type sum struct {
 }
 
 func newToolServer(t testing.TB) *ToolServer {
-	s := &ToolServer{Entered: make(chan string, 64), Left: make(chan struct{}, 64), Together: make(chan struct{}), over: make(chan struct{})}
+	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
 	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
 		return nil, map[string]float64{"sum": in.A + in.B}, nil
@@ -80,7 +80,7 @@ func newToolServer(t testing.TB) *ToolServer {
 		s.Entered <- "wait"
 		select {
 		case <-ctx.Done():
-			s.Left <- struct{}{}
+			s.Canceled <- struct{}{}
 		case <-s.over: // or a call that nobody ended would hold the test up
 		}
 		return nil, nil, ctx.Err()
@@ -88,7 +88,7 @@ func newToolServer(t testing.TB) *ToolServer {
 	sdk.AddTool(server, &sdk.Tool{Name: "meet"}, func(ctx context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
 		s.Entered <- in.Text
 		select {
-		case <-s.Together:
+		case <-s.ReleaseMeet:
 		case <-ctx.Done():
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
@@ -150,10 +150,10 @@ func newToolServer(t testing.TB) *ToolServer {
 	return s
 }
 
-// Build starts the house; set may change the options, and configure the server's.
-func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *House {
+// NewFixture starts the house; set may change the options, and configure the server's.
+func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *Fixture {
 	t.Helper()
-	h := &House{Model: llmtest.New(t, script), Tools: newToolServer(t)}
+	h := &Fixture{Model: llmtest.New(t, script), Tools: newToolServer(t)}
 	server, err := config.Single(h.Tools.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), config
 	o := agent.Options{
 		Model: model,
 		Tools: tools, Log: memory.New(memory.Options{}),
-		DefaultModel: "scripted", Grace: time.Hour,
+		DefaultModel: "scripted", DisconnectGrace: time.Hour,
 	}
 	if set != nil {
 		set(&o)
@@ -188,8 +188,8 @@ func Build(t testing.TB, script llmtest.Script, set func(*agent.Options), config
 	return h
 }
 
-// Begin starts a run of the anonymous caller.
-func (h *House) Begin(t testing.TB, r agent.Request) event.Run {
+// StartRun starts a run of the anonymous caller.
+func (h *Fixture) StartRun(t testing.TB, r agent.Request) event.Run {
 	t.Helper()
 	if r.Question == "" {
 		r.Question = "What is it?"
@@ -202,13 +202,13 @@ func (h *House) Begin(t testing.TB, r agent.Request) event.Run {
 }
 
 // Events reads a run to its end.
-func (h *House) Events(t testing.TB, id string) []event.Event {
+func (h *Fixture) Events(t testing.TB, id string) []event.Event {
 	t.Helper()
-	return h.Until(t, id, func(event.Event) bool { return false })
+	return h.EventsUntil(t, id, func(event.Event) bool { return false })
 }
 
-// Until reads a run until an event pleases, or to its end.
-func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
+// EventsUntil reads a run until an event pleases, or to its end.
+func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -231,14 +231,14 @@ func (h *House) Until(t testing.TB, id string, pleases func(event.Event) bool) [
 			select {
 			case <-page.More:
 			case <-ctx.Done():
-				t.Fatalf("the run stays at %s", Names(all))
+				t.Fatalf("the run stays at %s", TypesOf(all))
 			}
 		}
 	}
 }
 
-// Names are the types of events, in one line.
-func Names(events []event.Event) string {
+// TypesOf are the types of events, in one line.
+func TypesOf(events []event.Event) string {
 	var out []string
 	for _, e := range events {
 		out = append(out, string(e.Body.Type()))
@@ -246,8 +246,8 @@ func Names(events []event.Event) string {
 	return strings.Join(out, " ")
 }
 
-// Last is the terminal event, which must be a B.
-func Last[B event.Body](t testing.TB, events []event.Event) B {
+// TerminalEvent is the terminal event, which must be a B.
+func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	t.Helper()
 	b, ok := events[len(events)-1].Body.(B)
 	if !ok {
@@ -256,8 +256,8 @@ func Last[B event.Body](t testing.TB, events []event.Event) B {
 	return b
 }
 
-// Find are the events that are a B.
-func Find[B event.Body](events []event.Event) []B {
+// EventsOf are the events that are a B.
+func EventsOf[B event.Body](events []event.Event) []B {
 	var out []B
 	for _, e := range events {
 		if b, ok := e.Body.(B); ok {

@@ -25,36 +25,36 @@ type Request struct {
 // body is what is read of a request. Members that are not here are ignored: clients
 // send many, and new ones come every month.
 type body struct {
-	Model         string          `json:"model"`
-	Messages      []inMessage     `json:"messages"`
-	Stream        bool            `json:"stream"`
-	StreamOptions *streamOptions  `json:"stream_options"`
-	N             *agent.Whole    `json:"n"`
-	Tools         []inTool        `json:"tools"`
-	Functions     json.RawMessage `json:"functions"`
-	ToolChoice    json.RawMessage `json:"tool_choice"`
+	Model         string             `json:"model"`
+	Messages      []inMessage        `json:"messages"`
+	Stream        bool               `json:"stream"`
+	StreamOptions *streamOptions     `json:"stream_options"`
+	N             *agent.JSONInteger `json:"n"`
+	Tools         []inTool           `json:"tools"`
+	Functions     json.RawMessage    `json:"functions"`
+	ToolChoice    json.RawMessage    `json:"tool_choice"`
 
-	MaxTokens           agent.Whole `json:"max_tokens"` // the older name
-	MaxCompletionTokens agent.Whole `json:"max_completion_tokens"`
+	MaxTokens           agent.JSONInteger `json:"max_tokens"` // the older name
+	MaxCompletionTokens agent.JSONInteger `json:"max_completion_tokens"`
 
-	Temperature      *float64        `json:"temperature"`
-	TopP             *float64        `json:"top_p"`
-	PresencePenalty  *float64        `json:"presence_penalty"`
-	FrequencyPenalty *float64        `json:"frequency_penalty"`
-	Seed             *agent.Whole    `json:"seed"`
-	Stop             stopList        `json:"stop"`
-	ReasoningEffort  string          `json:"reasoning_effort"`
-	ResponseFormat   json.RawMessage `json:"response_format"`
-	Parallel         *bool           `json:"parallel_tool_calls"`
+	Temperature      *float64           `json:"temperature"`
+	TopP             *float64           `json:"top_p"`
+	PresencePenalty  *float64           `json:"presence_penalty"`
+	FrequencyPenalty *float64           `json:"frequency_penalty"`
+	Seed             *agent.JSONInteger `json:"seed"`
+	Stop             stopList           `json:"stop"`
+	ReasoningEffort  string             `json:"reasoning_effort"`
+	ResponseFormat   json.RawMessage    `json:"response_format"`
+	Parallel         *bool              `json:"parallel_tool_calls"`
 
 	// What would be missing from the answer is refused.
-	Logprobs    *bool           `json:"logprobs"`
-	TopLogprobs *agent.Whole    `json:"top_logprobs"`
-	LogitBias   map[string]any  `json:"logit_bias"`
-	Modalities  []string        `json:"modalities"`
-	Audio       json.RawMessage `json:"audio"`
-	WebSearch   json.RawMessage `json:"web_search_options"`
-	Call        json.RawMessage `json:"function_call"`
+	Logprobs    *bool              `json:"logprobs"`
+	TopLogprobs *agent.JSONInteger `json:"top_logprobs"`
+	LogitBias   map[string]any     `json:"logit_bias"`
+	Modalities  []string           `json:"modalities"`
+	Audio       json.RawMessage    `json:"audio"`
+	WebSearch   json.RawMessage    `json:"web_search_options"`
+	Call        json.RawMessage    `json:"function_call"`
 
 	Answerd json.RawMessage `json:"answerd"`
 }

@@ -42,7 +42,7 @@ func TestClients(t *testing.T) {
 		t.Skip("Node is missing")
 	}
 	gates := &gates{all: make(map[string]*gate)}
-	house := agenttest.Build(t, script(gates), func(o *agent.Options) {
+	house := agenttest.NewFixture(t, script(gates), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, func(s *config.Server) { s.ApproveTools = []string{"echo"} })
 	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})

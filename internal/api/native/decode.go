@@ -74,7 +74,7 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 			root[name] = values[0]
 		case "max_turns":
 			root[name] = values[0] // which is not the number that it must be
-			if n, ok := agent.ParseWhole(values[0]); ok {
+			if n, ok := agent.ParseJSONInteger(values[0]); ok {
 				root[name] = n
 			}
 		default:

@@ -337,7 +337,7 @@ func (d *decoder) positive() int64 {
 	if !ok {
 		return 0
 	}
-	n, ok := agent.ParseWhole(string(value))
+	n, ok := agent.ParseJSONInteger(string(value))
 	if !ok || n < 1 || n > math.MaxInt32 {
 		d.add(detail)
 		return 0

@@ -56,16 +56,16 @@ type Approval struct {
 // that are not here are ignored: clients send many, and new ones come every month.
 type body struct {
 	Echo
-	Model        string          `json:"model"`
-	Input        json.RawMessage `json:"input"`
-	Stream       bool            `json:"stream"`
-	PreviousID   string          `json:"previous_response_id"`
-	Conversation json.RawMessage `json:"conversation"`
-	Prompt       json.RawMessage `json:"prompt"`
-	Include      []string        `json:"include"`
-	TopLogprobs  *agent.Whole    `json:"top_logprobs"`
-	StreamOpts   *struct{}       `json:"stream_options"` // about padding, which there is none of
-	Answerd      json.RawMessage `json:"answerd"`
+	Model        string             `json:"model"`
+	Input        json.RawMessage    `json:"input"`
+	Stream       bool               `json:"stream"`
+	PreviousID   string             `json:"previous_response_id"`
+	Conversation json.RawMessage    `json:"conversation"`
+	Prompt       json.RawMessage    `json:"prompt"`
+	Include      []string           `json:"include"`
+	TopLogprobs  *agent.JSONInteger `json:"top_logprobs"`
+	StreamOpts   *struct{}          `json:"stream_options"` // about padding, which there is none of
+	Answerd      json.RawMessage    `json:"answerd"`
 }
 
 // Decode reads a request. The error is an *Invalid.
@@ -104,7 +104,7 @@ func Decode(data []byte) (Request, error) {
 }
 
 func (q *Request) takeLimits(in body) error {
-	for name, v := range map[string]*agent.Whole{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
+	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
 		if v != nil && *v < 1 {
 			return &Invalid{name, "must be positive"}
 		}

@@ -47,25 +47,25 @@ type ToolList struct {
 
 // Echo are the fields of a request that its response repeats.
 type Echo struct {
-	Instructions      string            `json:"instructions,omitempty"`
-	Tools             []json.RawMessage `json:"tools,omitempty"`
-	ToolChoice        json.RawMessage   `json:"tool_choice,omitempty"`
-	Temperature       *float64          `json:"temperature,omitempty"`
-	TopP              *float64          `json:"top_p,omitempty"`
-	PresencePenalty   *float64          `json:"presence_penalty,omitempty"`
-	FrequencyPenalty  *float64          `json:"frequency_penalty,omitempty"`
-	MaxOutputTokens   *agent.Whole      `json:"max_output_tokens,omitempty"`
-	MaxToolCalls      *agent.Whole      `json:"max_tool_calls,omitempty"`
-	ParallelToolCalls *bool             `json:"parallel_tool_calls,omitempty"`
-	Reasoning         json.RawMessage   `json:"reasoning,omitempty"`
-	Text              json.RawMessage   `json:"text,omitempty"`
-	Metadata          map[string]string `json:"metadata,omitempty"`
-	Background        bool              `json:"background,omitempty"`
-	Store             *bool             `json:"store,omitempty"`
-	Truncation        *string           `json:"truncation,omitempty"`
-	SafetyIdentifier  *string           `json:"safety_identifier,omitempty"`
-	PromptCacheKey    *string           `json:"prompt_cache_key,omitempty"`
-	User              *string           `json:"user,omitempty"`
+	Instructions      string             `json:"instructions,omitempty"`
+	Tools             []json.RawMessage  `json:"tools,omitempty"`
+	ToolChoice        json.RawMessage    `json:"tool_choice,omitempty"`
+	Temperature       *float64           `json:"temperature,omitempty"`
+	TopP              *float64           `json:"top_p,omitempty"`
+	PresencePenalty   *float64           `json:"presence_penalty,omitempty"`
+	FrequencyPenalty  *float64           `json:"frequency_penalty,omitempty"`
+	MaxOutputTokens   *agent.JSONInteger `json:"max_output_tokens,omitempty"`
+	MaxToolCalls      *agent.JSONInteger `json:"max_tool_calls,omitempty"`
+	ParallelToolCalls *bool              `json:"parallel_tool_calls,omitempty"`
+	Reasoning         json.RawMessage    `json:"reasoning,omitempty"`
+	Text              json.RawMessage    `json:"text,omitempty"`
+	Metadata          map[string]string  `json:"metadata,omitempty"`
+	Background        bool               `json:"background,omitempty"`
+	Store             *bool              `json:"store,omitempty"`
+	Truncation        *string            `json:"truncation,omitempty"`
+	SafetyIdentifier  *string            `json:"safety_identifier,omitempty"`
+	PromptCacheKey    *string            `json:"prompt_cache_key,omitempty"`
+	User              *string            `json:"user,omitempty"`
 }
 
 // Invalid is a request that cannot be run as it stands.

@@ -1,7 +1,7 @@
-// Package search finds the few tools that fit a wish among very many, by the words
+// Package toolsearch finds the few tools that fit a wish among very many, by the words
 // that both have in common.
 //
-//	index := search.New([]search.Doc{{Name: "create_issue", Server: "tracker", Description: "Opens an issue."}})
+//	index := toolsearch.New([]toolsearch.Doc{{Name: "create_issue", Server: "tracker", Description: "Opens an issue."}})
 //	for _, i := range index.Find("open a new issue", 8) {
 //		fmt.Println(docs[i].Name)
 //	}
@@ -14,7 +14,7 @@
 // over the same tools gives the same answer.
 //
 // An Index does not change once it is made and may be used by any number of goroutines.
-package search
+package toolsearch
 
 import (
 	"cmp"

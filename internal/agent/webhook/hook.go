@@ -1,8 +1,8 @@
-// Package hook asks an operator's own service about tool calls: before one is made,
+// Package webhook asks an operator's own service about tool calls: before one is made,
 // after one failed, after one gave a result (CONTRACT §8).
 //
-//	hooks, err := hook.New(hook.Options{URL: "https://hooks.example.com/answerd", Secret: secret})
-//	reply, err := hooks.Ask(ctx, hook.Call{Hook: hook.PreToolCall, Tool: "delete_file", Args: args})
+//	hooks, err := webhook.New(webhook.Options{URL: "https://hooks.example.com/answerd", Secret: secret})
+//	reply, err := hooks.Ask(ctx, webhook.Call{Hook: webhook.PreToolCall, Tool: "delete_file", Args: args})
 //	if err != nil {
 //		// no reply, or one that cannot be used: what that means depends on the hook
 //	}
@@ -11,7 +11,7 @@
 // the service may have acted on it; only on a kept connection that was already closed
 // the same bytes go out again, which a service can tell by their delivery_id. Ask blocks until the reply is there,
 // 5 seconds are over or ctx ends, whichever is first. Any number may be asked at once.
-package hook
+package webhook
 
 import (
 	"bytes"

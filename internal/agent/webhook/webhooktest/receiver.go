@@ -1,9 +1,9 @@
-// Package hooktest is a service that hooks ask, for tests: a real HTTP server that
+// Package webhooktest is a service that hooks ask, for tests: a real HTTP server that
 // trusts nothing but a fresh signature.
 //
-//	service := hooktest.New(t, func(q hooktest.Question) string { return `{}` })
-//	hooks, err := hook.New(hook.Options{URL: service.URL, Secret: hooktest.Secret})
-package hooktest
+//	service := webhooktest.New(t, func(q webhooktest.Question) string { return `{}` })
+//	hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
+package webhooktest
 
 import (
 	"crypto/hmac"

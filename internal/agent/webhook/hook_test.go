@@ -1,4 +1,4 @@
-package hook
+package webhook
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"answerd/internal/agent/hook/hooktest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 )
 
@@ -36,8 +36,8 @@ func client(t *testing.T, url string, secret auth.Secret) *Client {
 }
 
 func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
-	s := hooktest.New(t, func(hooktest.Question) string { return `{}` })
-	c := client(t, s.URL, hooktest.Secret)
+	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
+	c := client(t, s.URL, webhooktest.Secret)
 	for _, call := range []Call{
 		{Hook: PreToolCall, RunID: "run_1", Subject: "ada", Server: "crm", Tool: "find", CallID: "call_1", Args: json.RawMessage(`{"q":"<é>", "n":12345678901234567890}`)},
 		{Hook: ToolError, ArgsText: `{"q":`, Failure: &Failure{Kind: "invalid_arguments", Message: "No."}},
@@ -63,7 +63,7 @@ func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 // A copy of a question, one that was kept, one that was changed and one of somebody
 // else are refused by a receiver that does what docs/hooks.md says.
 func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
-	s := hooktest.New(t, func(hooktest.Question) string { return `{}` })
+	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	if _, err := client(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
 		t.Error("a question with another secret was taken")
 	}
@@ -72,7 +72,7 @@ func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		signature := sign(hooktest.Secret, body)
+		signature := sign(webhooktest.Secret, body)
 		return func() int {
 			r := httptest.NewRequest("POST", "/", bytes.NewReader(change(body)))
 			r.Header.Set(SignatureHeader, signature)
@@ -181,7 +181,7 @@ func TestAServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(answer)
 			defer s.Close()
-			_, err := client(t, s.URL+"/?key=canary", hooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
+			_, err := client(t, s.URL+"/?key=canary", webhooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
 			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "127.0.0.1") {
 				t.Errorf("error %v", err)
 			}
@@ -220,7 +220,7 @@ func TestAKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	c := client(t, "http://"+l.Addr().String(), hooktest.Secret)
+	c := client(t, "http://"+l.Addr().String(), webhooktest.Secret)
 	for range 2 {
 		if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestAReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Options{URL: "http://localhost", Secret: hooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return mute{} }})
+		c, err := New(Options{URL: "http://localhost", Secret: webhooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return mute{} }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,12 +271,12 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 	const n = 20
 	var arrived = make(chan struct{}, n)
 	all := make(chan struct{})
-	s := hooktest.New(t, func(hooktest.Question) string {
+	s := webhooktest.New(t, func(webhooktest.Question) string {
 		arrived <- struct{}{}
 		<-all
 		return `{}`
 	})
-	c := client(t, s.URL, hooktest.Secret)
+	c := client(t, s.URL, webhooktest.Secret)
 	errs := make(chan error, n)
 	for range n {
 		go func() {
@@ -297,10 +297,10 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 
 func TestAServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
 	for _, o := range []Options{
-		{URL: "http://hooks.example.com", Secret: hooktest.Secret},
-		{URL: "https://user:canary@hooks.example.com", Secret: hooktest.Secret},
-		{URL: "ftp://hooks.example.com", Secret: hooktest.Secret},
-		{URL: "", Secret: hooktest.Secret},
+		{URL: "http://hooks.example.com", Secret: webhooktest.Secret},
+		{URL: "https://user:canary@hooks.example.com", Secret: webhooktest.Secret},
+		{URL: "ftp://hooks.example.com", Secret: webhooktest.Secret},
+		{URL: "", Secret: webhooktest.Secret},
 		{URL: "https://hooks.example.com"},
 	} {
 		if _, err := New(o); err == nil || strings.Contains(err.Error(), "canary") {
