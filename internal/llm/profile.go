@@ -1,5 +1,19 @@
 package llm
 
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
 // Profile is what the operator says about one model that is served. The zero value
 // of everything but ID is a default.
 type Profile struct {
@@ -29,3 +43,125 @@ const (
 	NativeCalling ToolCalling = "native"
 	TextCalling   ToolCalling = "text"
 )
+
+// Bounds of a file of profiles.
+const (
+	maxProfileFile = 1 << 20 // bytes
+	maxProfiles    = 1000
+	maxModelID     = 256 // bytes
+)
+
+// ParseProfiles reads a JSON list of profiles, in the order of the file:
+//
+//	[
+//	  {"id": "fast", "upstream": "gpt-5-mini", "context_tokens": 400000, "images": true,
+//	   "price": {"input_per_million": 0.25, "output_per_million": 2}},
+//	  {"id": "local", "tool_calling": "text", "context_tokens": 8192, "max_output_tokens": 1024}
+//	]
+//
+// Only id is required. What is not a profile is an error that names the place by a JSON
+// pointer (RFC 6901): a name that nobody knows, one that occurs twice, a number below 0.
+func ParseProfiles(data []byte) ([]Profile, error) {
+	switch {
+	case len(data) > maxProfileFile:
+		return nil, fmt.Errorf("larger than %d bytes", maxProfileFile)
+	case !utf8.Valid(data):
+		return nil, errors.New("not UTF-8")
+	}
+	var profiles []Profile
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
+	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), refuseNull); err != nil {
+		return nil, profileError(err)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the list")
+	}
+	if len(profiles) == 0 || len(profiles) > maxProfiles {
+		return nil, fmt.Errorf("%d models listed; the limit is 1 to %d", len(profiles), maxProfiles)
+	}
+	ids := make(map[string]int, len(profiles))
+	for i := range profiles {
+		at := fmt.Sprintf("/%d", i)
+		if err := profiles[i].check(at); err != nil {
+			return nil, err
+		}
+		if first, twice := ids[profiles[i].ID]; twice {
+			return nil, fmt.Errorf("%s/id: the same as /%d/id", at, first)
+		}
+		ids[profiles[i].ID] = i
+	}
+	return profiles, nil
+}
+
+// refuseNull makes null an error, which json/v2 takes for the zero value of any type.
+var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+	if dec.PeekKind() == 'n' {
+		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
+	}
+	return errors.ErrUnsupported // the type's own way
+}))
+
+// profileError returns what an error of json/v2 means to the operator, in one line.
+func profileError(err error) error {
+	place, what := jsontext.Pointer(""), "the JSON ends too early" // which may be a bare io.EOF
+	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		place = bad.JSONPointer
+		switch {
+		case errors.Is(bad, jsontext.ErrDuplicateName):
+			what = "given twice"
+		case !errors.Is(bad, io.ErrUnexpectedEOF):
+			what = bad.Err.Error()
+		}
+	}
+	if bad, ok := errors.AsType[*json.SemanticError](err); ok {
+		place, what = bad.JSONPointer, "not an object"
+		switch kind := bad.GoType.Kind(); {
+		case errors.Is(bad, json.ErrUnknownName):
+			what = "unknown field"
+		case kind == reflect.Slice:
+			what = "not a list of models"
+		case kind == reflect.String:
+			what = "not a text"
+		case kind == reflect.Bool:
+			what = "not true or false"
+		case kind == reflect.Int64:
+			what = "not a whole number"
+		case kind == reflect.Float64:
+			what = "not a number"
+		}
+	}
+	where := strings.NewReplacer("\n", " ", "\r", " ").Replace(string(place))
+	return errors.New(strings.TrimPrefix(fmt.Sprintf("%.200s: %s", where, what), ": "))
+}
+
+// check refuses a profile that no model can have.
+func (p *Profile) check(at string) error {
+	price := Price{}
+	if p.Price != nil {
+		price = *p.Price
+	}
+	for _, c := range []struct {
+		field, why string
+		bad        bool
+	}{
+		{"/id", "missing", p.ID == ""},
+		{"/id", "not a name", badID(p.ID)},
+		{"/upstream", "not a name", badID(p.Upstream)},
+		{"/tool_calling", "not native or text", p.ToolCalling != "" && p.ToolCalling != NativeCalling && p.ToolCalling != TextCalling},
+		{"/context_tokens", "below 0", p.ContextTokens < 0},
+		{"/max_output_tokens", "below 0", p.MaxOutputTokens < 0},
+		{"/max_output_tokens", "not below context_tokens", p.ContextTokens > 0 && p.MaxOutputTokens >= p.ContextTokens},
+		{"/price/input_per_million", "below 0", price.Input < 0},
+		{"/price/output_per_million", "below 0", price.Output < 0},
+	} {
+		if c.bad {
+			return fmt.Errorf("%s%s: %s", at, c.field, c.why)
+		}
+	}
+	return nil
+}
+
+// badID reports whether an id could not be sent, or not be read in a log.
+func badID(id string) bool {
+	return len(id) > maxModelID || strings.ContainsFunc(id, unicode.IsControl)
+}

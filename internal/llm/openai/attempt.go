@@ -1,0 +1,116 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"answerd/internal/llm"
+
+	sdk "github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+)
+
+// Bounds of one reply, beside those of the answer that it holds.
+const (
+	maxEvent     = 1 << 20  // bytes of one event of a stream
+	maxErrorBody = 64 << 10 // bytes read of an error reply, so that its connection can be kept
+)
+
+// Causes in the log of how a reply ended.
+var (
+	errStreamTooLarge = errors.New("the reply exceeds its size limit")
+	errNoMoreData     = errors.New("the stream ended without finish_reason")
+	done              = []byte("[DONE]")
+)
+
+// try makes one request and hands out what it yields. What may be tried again is a
+// *failure; ctx's own end is ctx's error; all else is an *Error.
+func (m *Model) try(ctx context.Context, body []byte, emit emitter) error {
+	// The request has a context of its own, so that the watch can cut the connection and
+	// leave the reason in its cause. Cancelling it is also what closes the connection of
+	// a consumer that left.
+	reqCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := newWatch(cancel, m.firstByte, m.idle)
+	defer w.stop()
+
+	a := &assembler{emit: emit}
+	res, err := m.post(reqCtx, w, body)
+	if res != nil {
+		defer res.Body.Close()
+	}
+	switch {
+	// A status that came before a cut says more than the cut.
+	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
+		return replyFailure(res)
+	case err != nil:
+		return m.settle(ctx, context.Cause(reqCtx), w, a, connectFailure(err))
+	}
+	err = m.read(a, w, res)
+	if err == nil || errors.Is(err, errStopped) {
+		return err
+	}
+	return m.settle(ctx, context.Cause(reqCtx), w, a, err)
+}
+
+// settle decides what err means once the reasons for which we ourselves may have cut
+// the connection are known: they show in the cause and not in err.
+func (m *Model) settle(ctx context.Context, cause error, w *watch, a *assembler, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	timedOut := timeout(cause, w.allowed())
+	var own *llm.Error
+	if timedOut == nil && errors.As(err, &own) {
+		var f *failure
+		if errors.As(err, &f) && a.spoken {
+			return own // the consumer has heard the beginning: no second try
+		}
+		return err
+	}
+	// The connection broke, or fell silent. After finish_reason nothing is missing but
+	// usage; the model had said everything.
+	if a.finished() {
+		return a.end(nil)
+	}
+	if timedOut != nil {
+		return timedOut
+	}
+	return a.end(err)
+}
+
+// connectFailure returns the failure of a request that got no reply.
+func connectFailure(err error) error {
+	f := &failure{}
+	// An error of the HTTP client's. Its text begins with the address, which may hold a key.
+	// Others are the SDK's, over a request that cannot be made at all, and come again with
+	// every try.
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		f.again, err = true, sent.Err
+	}
+	f.err = failed(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
+	f.err.Retryable = f.again
+	return f
+}
+
+// post sends body. The reply's own body is bounded and under w. A reply can come along with
+// an error, where its status is 4xx or 5xx.
+func (m *Model) post(ctx context.Context, w *watch, body []byte) (*http.Response, error) {
+	var res *http.Response
+	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{},
+		// As bytes: the SDK's parameters would marshal the tools again with each request.
+		option.WithRequestBody("application/json", body),
+		option.WithResponseBodyInto(&res)) // the reply as it is, for us to decode
+	// Of an error reply whose "error" is not an object, as Ollama's, and of one that breaks
+	// off, the SDK returns another error. Then res is the reply all the same.
+	if refused, ok := errors.AsType[*sdk.Error](err); ok {
+		res = refused.Response
+	}
+	if err == nil {
+		res.Body = &watchedBody{ReadCloser: res.Body, watch: w, left: maxStream}
+	}
+	return res, err
+}

@@ -1,0 +1,435 @@
+package openai
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// F1
+func TestARefusedConnectionIsRetriedAndThenReported(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	var log bytes.Buffer
+	m := New(Config{BaseURL: "http://" + l.Addr().String() + "/v1", MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	defer m.Close()
+	_, err = llmtest.Collect(t.Context(), m, question)
+	e := wantError(t, err, llm.ModelError)
+	if !e.Retryable || e.Status != 0 || e.Public != publicUnreachable {
+		t.Errorf("%+v", e)
+	}
+	if n := strings.Count(log.String(), "trying again"); n != 2 {
+		t.Errorf("%d retries in the log:\n%s", n, log.String())
+	}
+}
+
+// F1: a connection that breaks before the reply is as good as none.
+func TestAConnectionLostBeforeTheReplyIsRetried(t *testing.T) {
+	s, m := play(t, Config{MaxRetries: 1}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, sends(hello))
+	if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+		t.Error(err)
+	}
+	if n := len(s.received()); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// F4
+func TestACutStreamIsTruncated(t *testing.T) {
+	for name, wire := range map[string]string{
+		"between chunks": events(says("a")), "within a chunk": events(says("a")) + `data: {"choices":[{"del`, "before any": "",
+	} {
+		s, m := play(t, Config{MaxRetries: 2}, cuts(wire))
+		_, err := llmtest.Collect(t.Context(), m, question)
+		if e := wantError(t, err, llm.UpstreamTruncated); !e.Retryable {
+			t.Errorf("%s: %+v", name, e)
+		}
+		if n := len(s.received()); n != 1 {
+			t.Errorf("%s: %d requests", name, n)
+		}
+	}
+}
+
+// F5
+func TestAnEndWithoutFinishReasonIsTruncated(t *testing.T) {
+	for name, wire := range map[string]string{
+		"end": events(says("a")), "DONE": events(says("a"), "[DONE]"), "nothing": "", "only heartbeats": ": ping\n\n",
+		"within a chunk":      events(says("a")) + `data: {"choices":[{"del`,
+		"empty finish_reason": events(says("a"), `{"choices":[{"delta":{},"finish_reason":""}]}`),
+		"usage only":          events(usage, "[DONE]"),
+	} {
+		_, m := play(t, Config{}, sends(wire))
+		parts, err := llmtest.Collect(t.Context(), m, question)
+		wantError(t, err, llm.UpstreamTruncated)
+		for _, p := range parts {
+			if _, ok := p.(llm.Finish); ok {
+				t.Errorf("%s: an unfinished answer was finished", name)
+			}
+		}
+	}
+}
+
+func TestAfterFinishReasonACutOrASilenceIsTheEnd(t *testing.T) {
+	want := llmtest.Lines(`text "a"`, `finish stop m-1`)
+	for name, step := range map[string]http.HandlerFunc{"cut": cuts(events(says("a"), stop)), "silence": holds(events(says("a"), stop))} {
+		_, m := play(t, Config{IdleTimeout: 50 * time.Millisecond}, step)
+		parts, err := llmtest.Collect(t.Context(), m, question)
+		if got := llmtest.FormatParts(parts); err != nil || got != want {
+			t.Errorf("%s: %v, got\n%s", name, err, got)
+		}
+	}
+}
+
+// F6
+func TestWhatIsNoAnswerIsATypedError(t *testing.T) {
+	endless := func(w http.ResponseWriter, r *http.Request) {
+		sends(events(says("a"))+"data: ")(w, r)
+		for line := bytes.Repeat([]byte("x"), 1<<16); ; {
+			if _, err := w.Write(line); err != nil {
+				return
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		step   http.HandlerFunc
+		public string
+	}{
+		"error object":            {sends(events(says("a"), `{"error":{"message":"SECRET","type":"server_error"}}`)), publicFailing},
+		"error event":             {sends("event: error\ndata: {\"message\":\"SECRET\"}\n\n"), publicFailing},
+		"error event, no JSON":    {sends("event: error\ndata: SECRET\n\n"), publicFailing},
+		"error as text":           {sends(events(`{"error":"SECRET"}`)), publicFailing},
+		"error with status":       {sends(events(says("a"), `{"error":{"code":429,"message":"SECRET"}}`)), publicLimited},
+		"finish_reason error":     {sends(events(`{"choices":[{"delta":{},"finish_reason":"error"}]}`)), publicFailing},
+		"whole error object, 200": {status(200, `{"error":{"message":"SECRET"}}`, "Content-Type", "application/json"), publicFailing},
+		"garbage chunk":           {sends(events(says("a"), `SECRET`, stop)), publicNonsense},
+		"cut chunk in mid-stream": {sends(events(`{"choices":[{"SECRET`, stop)), publicNonsense},
+		"wrong types":             {sends(events(`{"choices":"SECRET"}`, stop)), publicNonsense},
+		"2 MiB chunk":             {sends(events(says(strings.Repeat("x", 2<<20)))), publicTooLarge},
+		"endless chunk":           {endless, publicTooLarge},
+		"HTML":                    {status(200, "<!doctype html><h1>SECRET</h1>", "Content-Type", "text/html"), publicNonsense},
+		"plain text":              {status(200, "SECRET", "Content-Type", "text/plain"), publicNonsense},
+		"call without a name":     {sends(events(delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stop)), publicNonsense},
+		"redirect":                {status(307, "SECRET", "Location", "http://127.0.0.1:1/"), publicRedirect},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, m := play(t, Config{}, c.step)
+			_, err := llmtest.Collect(t.Context(), m, question)
+			e := wantError(t, err, llm.ModelError)
+			if e.Public != c.public {
+				t.Errorf("public %q, want %q", e.Public, c.public)
+			}
+			if text := e.Error(); strings.Contains(text, "SECRET") || len(text) > 300 {
+				t.Errorf("an error of %d bytes: %.300s", len(text), text)
+			}
+		})
+	}
+}
+
+// F6, F9: no answer is without end.
+func TestAnAnswerIsBounded(t *testing.T) {
+	repeat := func(head, chunk string, n int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			sends(head)(w, r)
+			for i := range n {
+				if _, err := io.WriteString(w, strings.ReplaceAll(chunk, "$", fmt.Sprint(i))); err != nil {
+					return
+				}
+			}
+		}
+	}
+	big := strings.Repeat("x", 1<<19)
+	for name, c := range map[string]struct {
+		step   http.HandlerFunc
+		public string
+	}{
+		"text":      {repeat("", events(says(big)), 40), publicTooLarge},
+		"arguments": {repeat(events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}`)), events(delta(`{"tool_calls":[{"index":0,"function":{"arguments":"`+big+`"}}]}`)), 4), publicTooLarge},
+		"200 calls": {repeat("", events(delta(`{"tool_calls":[{"index":$,"id":"c$","function":{"name":"f","arguments":"{}"}}]}`)), 200), publicTooManyCalls},
+		"one piece": {status(200, `{"choices":[{"message":{"content":"`+strings.Repeat(big, 40)+`"}}]}`), publicTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, m := play(t, Config{}, c.step)
+			_, err := llmtest.Collect(t.Context(), m, question)
+			if e := wantError(t, err, llm.ModelError); e.Public != c.public {
+				t.Errorf("public %q, want %q", e.Public, c.public)
+			}
+		})
+	}
+}
+
+// F20: heartbeats keep a stream alive but not without end, and white space neither.
+func TestARepliesRawBytesAreBounded(t *testing.T) {
+	for name, wire := range map[string]string{"heartbeats": ": ping\n", "blank lines": "\n", "empty events": "data:\n\n", "empty chunks": "data: {}\n\n"} {
+		w := newWatch(func(error) {}, time.Hour, time.Hour)
+		var c collector
+		res := &http.Response{Body: &watchedBody{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat(wire, 10_000))), watch: w, left: 9000}}
+		err := New(Config{}).read(c.assembler(), w, res)
+		w.stop()
+		if e := wantError(t, err, llm.ModelError); e.Public != publicTooLarge {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
+
+// F7
+func TestRetriesKeepToOneBudget(t *testing.T) {
+	ok := sends(hello)
+	inStream := sends(events(`{"error":{"code":"503"}}`))
+	for name, c := range map[string]struct {
+		steps    []http.HandlerFunc
+		requests int
+		status   int // of the error; 0 is an answer
+	}{
+		"429 then fine":                {[]http.HandlerFunc{status(429, "", "Retry-After", "0"), ok}, 2, 0},
+		"garbage Retry-After":          {[]http.HandlerFunc{status(429, "", "Retry-After", "soon"), ok}, 2, 0},
+		"Retry-After an hour":          {[]http.HandlerFunc{status(429, "", "Retry-After", "3600"), ok}, 1, 429},
+		"500 twice then fine":          {[]http.HandlerFunc{status(500, ""), status(500, "<html>"), ok}, 3, 0},
+		"502, 504":                     {[]http.HandlerFunc{status(502, ""), status(504, ""), ok}, 3, 0},
+		"408, 529":                     {[]http.HandlerFunc{status(408, ""), status(529, ""), ok}, 3, 0},
+		"503 for ever":                 {[]http.HandlerFunc{status(503, "")}, 3, 503},
+		"in the stream, nothing said":  {[]http.HandlerFunc{inStream, ok}, 2, 0},
+		"in the stream, after a delta": {[]http.HandlerFunc{sends(events(says("a"), `{"error":{"code":503}}`)), ok}, 1, 503},
+		"501":                          {[]http.HandlerFunc{status(501, ""), ok}, 1, 501},
+		"400":                          {[]http.HandlerFunc{status(400, `{"error":{"message":"x"}}`), ok}, 1, 400},
+		"404":                          {[]http.HandlerFunc{status(404, ""), ok}, 1, 404},
+		"413":                          {[]http.HandlerFunc{status(413, ""), ok}, 1, 413},
+		"422":                          {[]http.HandlerFunc{status(422, ""), ok}, 1, 422},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, m := play(t, Config{MaxRetries: 2}, c.steps...)
+			_, err := llmtest.Collect(t.Context(), m, question)
+			if c.status == 0 && err != nil {
+				t.Error(err)
+			}
+			if c.status != 0 {
+				if e := wantError(t, err, llm.ModelError); e.Status != c.status {
+					t.Errorf("status %d, want %d", e.Status, c.status)
+				}
+			}
+			requests := s.received()
+			if len(requests) != c.requests {
+				t.Errorf("%d requests, want %d", len(requests), c.requests)
+			}
+			for _, r := range requests[1:] {
+				if !bytes.Equal(r.body, requests[0].body) {
+					t.Error("a retry sent another body")
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutRetriesThereIsOneRequest(t *testing.T) {
+	for _, n := range []int{0, -3} {
+		s, m := play(t, Config{MaxRetries: n}, status(503, ""))
+		_, err := llmtest.Collect(t.Context(), m, question)
+		wantError(t, err, llm.ModelError)
+		if n := len(s.received()); n != 1 {
+			t.Errorf("%d requests", n)
+		}
+	}
+}
+
+// The log is where an operator finds out why, and where nothing may be repeated of what
+// the endpoint was sent.
+func TestOfAnEndpointsErrorOnlyTheCodesAreReported(t *testing.T) {
+	for said, want := range map[string]string{
+		`{"error":{"message":"SECRET","type":"invalid_request_error","code":"unsupported_parameter"}}`: "92 bytes, invalid_request_error, unsupported_parameter",
+		`{"error":{"message":"SECRET","code":429}}`:                                                    "41 bytes, 429",
+		`{"type":"overloaded_error","message":"SECRET"}`:                                               "46 bytes, overloaded_error",
+		`{"error":{"code":"sk-SECRET","type":["x"]}}`:                                                  "43 bytes",
+		`{"error":"SECRET"}`: "18 bytes",
+		`SECRET`:             "6 bytes",
+	} {
+		if got := reported([]byte(said)); got != want {
+			t.Errorf("%s: %s, want %s", said, got, want)
+		}
+	}
+}
+
+// F8. The endpoint repeats the key, as some do.
+func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
+	const key = "sk-CANARY-123"
+	// The second reply repeats the key across the bound of what is read.
+	for code, before := range map[int]int{401: 0, 403: maxErrorText - len(`{"error":{"message":"Incorrect API key provided: sk-CANARY`)} {
+		var log bytes.Buffer
+		s, m := play(t, Config{APIKey: key, MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))},
+			status(code, strings.Repeat(" ", before)+`{"error":{"message":"Incorrect API key provided: `+key+`"}}`+strings.Repeat("x", 1<<20)))
+		_, err := llmtest.Collect(t.Context(), m, question)
+		e := wantError(t, err, llm.ModelError)
+		if e.Status != code || e.Retryable || e.Public != publicCredentials {
+			t.Errorf("%+v", e)
+		}
+		for where, text := range map[string]string{"error": err.Error(), "details": fmt.Sprintf("%+v %#v", e, e.Err), "log": log.String()} {
+			if strings.Contains(text, "CANARY") {
+				t.Errorf("the key is in the %s: %s", where, text)
+			}
+		}
+		requests := s.received()
+		if len(requests) != 1 || requests[0].header.Get("Authorization") != "Bearer "+key {
+			t.Errorf("%d requests, %v", len(requests), requests[0].header)
+		}
+	}
+}
+
+// Endpoints differ in what stands in an error reply; its status says what it is.
+func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
+	cut := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		status(429, `{"error":`)(w, r)
+	}
+	for name, step := range map[string]http.HandlerFunc{
+		"empty": status(429, ""), "text": status(429, "slow down"), "error as text": status(429, `{"error":"slow down"}`),
+		"error as list": status(429, `{"error":[{"code":1}]}`), "no error": status(429, `{"detail":"slow down"}`), "breaks off": cut,
+	} {
+		_, m := play(t, Config{}, step)
+		_, err := llmtest.Collect(t.Context(), m, question)
+		if e := wantError(t, err, llm.ModelError); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
+			t.Errorf("%s: got %+v, want status 429 and %q", name, e, publicLimited)
+		}
+	}
+}
+
+// F19: a redirect would carry the key and the prompt to another host.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	other, _ := play(t, Config{}, sends(hello))
+	for _, code := range []int{301, 302, 307, 308} {
+		_, m := play(t, Config{APIKey: "k", MaxRetries: 2}, status(code, "", "Location", other.URL+"/v1/chat/completions"))
+		_, err := llmtest.Collect(t.Context(), m, question)
+		if e := wantError(t, err, llm.ModelError); e.Status != code {
+			t.Errorf("%+v", e)
+		}
+	}
+	if n := len(other.received()); n != 0 {
+		t.Errorf("the other host got %d requests", n)
+	}
+}
+
+// F29
+func TestCancellingClosesTheUpstreamConnection(t *testing.T) {
+	for name, wire := range map[string]string{"before the first byte": "", "in mid-stream": events(says("a"))} {
+		began, left := make(chan struct{}), make(chan struct{})
+		_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			defer close(left)
+			if wire != "" {
+				sends(wire)(w, r)
+			}
+			close(began)
+			<-r.Context().Done()
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-began; cancel() }()
+		_, err := llmtest.Collect(ctx, m, question)
+		var e *llm.Error
+		if !errors.Is(err, context.Canceled) || errors.As(err, &e) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		<-left
+	}
+}
+
+func TestLeavingTheLoopClosesTheUpstreamConnection(t *testing.T) {
+	left := make(chan struct{})
+	_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		defer close(left)
+		holds(events(says("a"), says("b")))(w, r)
+	})
+	for _, err := range m.Stream(t.Context(), question) {
+		if err != nil {
+			t.Error(err)
+		}
+		break
+	}
+	<-left
+}
+
+func TestADeadlineOfTheCallerIsItsOwnError(t *testing.T) {
+	_, m := play(t, Config{MaxRetries: 2}, holds(events(says("a"))))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := llmtest.Collect(ctx, m, question); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// F20: an error's body is read no further than it is of use.
+func TestAnErrorBodyWithoutEndIsLeft(t *testing.T) {
+	wrote := make(chan int, 1)
+	_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		n := 0
+		defer func() { wrote <- n }()
+		w.WriteHeader(400)
+		for line := bytes.Repeat([]byte("x"), 1<<16); ; n += len(line) {
+			if _, err := w.Write(line); err != nil {
+				return
+			}
+		}
+	})
+	_, err := llmtest.Collect(t.Context(), m, question)
+	wantError(t, err, llm.ModelError)
+	if n := <-wrote; n > 32<<20 { // what was not read lies in the sockets' buffers
+		t.Errorf("the endpoint could send %d bytes", n)
+	}
+}
+
+func TestABaseURLThatIsNoneFailsWithoutRetries(t *testing.T) {
+	for _, base := range []string{"::", "ftp://x/v1"} {
+		m := New(Config{BaseURL: base})
+		_, err := llmtest.Collect(t.Context(), m, question)
+		wantError(t, err, llm.ModelError)
+	}
+}
+
+// Streams share one connection pool. An endpoint ends its reply only some time after
+// [DONE], and a connection whose reply was not read to its end is lost.
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	finished := make(chan struct{})
+	s, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		sends(hello)(w, r)
+		<-finished
+	})
+	for range 10 {
+		for p, err := range m.Stream(t.Context(), question) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := p.(llm.Finish); ok {
+				finished <- struct{}{}
+			}
+		}
+	}
+	for _, r := range s.received() {
+		if r.from != s.received()[0].from {
+			t.Fatal("a second connection for answers one after the other")
+		}
+	}
+}
+
+// What is left of an error's text is read, within bounds: the next request need not connect anew.
+func TestAConnectionIsUsedAgainAfterAnError(t *testing.T) {
+	s, m := play(t, Config{}, status(400, strings.Repeat("no ", 10<<10)), sends(hello))
+	_, err := llmtest.Collect(t.Context(), m, question)
+	wantError(t, err, llm.ModelError)
+	if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.received(); r[0].from != r[1].from {
+		t.Error("a second connection")
+	}
+}

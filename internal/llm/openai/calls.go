@@ -1,0 +1,146 @@
+package openai
+
+import (
+	"crypto/rand"
+	"errors"
+	"strconv"
+	"strings"
+
+	"answerd/internal/llm"
+)
+
+// piece is what one delta says about one call. An index of 0 and none at all are different
+// things here.
+type piece struct {
+	index     int64 // the endpoint's, where numbered
+	numbered  bool
+	id        string
+	name      string
+	arguments string
+}
+
+// opensAnObject reports whether the arguments begin like those of a new call.
+func (p *piece) opensAnObject() bool {
+	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
+}
+
+// empty reports whether p says nothing: some endpoints send such pieces as padding.
+func (p *piece) empty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
+
+// call is a call that is being written.
+type call struct {
+	index      int   // ours: the place in order of appearance
+	upstream   int64 // the endpoint's index, where numbered
+	numbered   bool
+	upstreamID string
+	id         string // what our parts carry, set when the call is announced
+	name       string
+	arguments  []byte
+	scan       llm.ArgumentScanner // over arguments, to know when they are complete
+	announced  bool
+}
+
+// take adds a piece's id and name. Names come whole, in pieces, or whole once more
+// with every piece; what comes after the announcement is too late.
+func (c *call) take(p piece) {
+	if c.upstreamID == "" {
+		c.upstreamID = p.id
+	}
+	if !c.announced && p.name != c.name {
+		c.name += p.name
+	}
+}
+
+// isOver reports whether a piece that seems to continue c begins another call:
+// endpoints that send every call at once use one index, or one id, for all of them.
+func (c *call) isOver(p piece) bool {
+	if p.name == "" {
+		return false
+	}
+	// A complete object followed by another with a name in front is two calls. Without the
+	// look at brackets, a name that is repeated with every piece would be one each time.
+	if c.scan.Closed() && p.opensAnObject() {
+		return true
+	}
+	return len(c.arguments) > 0 && p.name != c.name && p.arguments != ""
+}
+
+// matches reports whether p carries c's index or id.
+func (c *call) matches(p piece) bool {
+	if !p.numbered || !c.numbered {
+		return p.id != "" && p.id == c.upstreamID
+	}
+	// One index for several calls: another id with a name begins another. An id without
+	// a name does not, since some endpoints make up a new one for every piece.
+	another := p.id != "" && p.name != "" && c.upstreamID != "" && p.id != c.upstreamID
+	return p.index == c.upstream && !another
+}
+
+// callSet is the calls of one answer in order of appearance.
+type callSet struct {
+	list []*call
+}
+
+func (s *callSet) len() int { return len(s.list) }
+
+// target returns the call that a piece belongs to, a new one if it begins one. later
+// says that other pieces stood before it in its chunk.
+func (s *callSet) target(p piece, later bool) (*call, error) {
+	c := s.find(p, later)
+	if c != nil && !c.isOver(p) {
+		return c, nil
+	}
+	if len(s.list) == llm.MaxCalls {
+		return nil, failed(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
+	}
+	c = &call{index: len(s.list), upstream: p.index, numbered: p.numbered}
+	s.list = append(s.list, c)
+	return c, nil
+}
+
+// find returns the call that p continues by its marks, or nil. The latest is tried
+// first: where marks repeat, it is the one being written.
+func (s *callSet) find(p piece, later bool) *call {
+	for i := len(s.list) - 1; i >= 0; i-- {
+		if s.list[i].matches(p) {
+			return s.list[i]
+		}
+	}
+	if p.numbered || len(s.list) == 0 {
+		return nil
+	}
+	last := s.list[len(s.list)-1]
+	if p.name == "" {
+		return last
+	}
+	// A name without any mark continues a name, unless the call is past its own or
+	// another piece of the same chunk may have been that call.
+	if p.id != "" || later || len(last.arguments) > 0 {
+		return nil
+	}
+	return last
+}
+
+// unique returns id, changed as little as makes it differ from those given before: an
+// answer's calls are told apart by it, and endpoints give one id to two calls, or none.
+func (s *callSet) unique(id string) string {
+	if id == "" {
+		return "call_" + rand.Text()
+	}
+	for n, candidate := 2, id; ; n++ {
+		if !s.has(candidate) {
+			return candidate
+		}
+		candidate = id + "_" + strconv.Itoa(n)
+	}
+}
+
+// has reports whether id was given to a call. There are at most 128 to look at.
+func (s *callSet) has(id string) bool {
+	for _, c := range s.list {
+		if c.announced && c.id == id {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,186 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"answerd/internal/llm"
+)
+
+// What callers are told. Each is a whole sentence of ours: an endpoint's own words may
+// hold keys, prompts of others, or what it wants our caller to believe.
+const (
+	publicUnreachable  = "The model endpoint could not be reached."
+	publicRefused      = "The model endpoint refused the request."
+	publicCredentials  = "The model endpoint rejected the credentials."
+	publicUnknown      = "The model endpoint does not know the model."
+	publicContext      = "The conversation is too long for the model's context window."
+	publicLimited      = "The model endpoint is rate limiting."
+	publicFailing      = "The model endpoint failed."
+	publicRedirect     = "The model endpoint answered with a redirect, which is not followed."
+	publicNonsense     = "The model endpoint sent something that is not a model's answer."
+	publicTooLarge     = "The model's answer is too large."
+	publicTooManyCalls = "The model asked for too many tool calls at once."
+	publicTruncated    = "The model's answer ended before it was complete."
+	publicNoFirstByte  = "The model endpoint did not begin to answer in time."
+	publicIdle         = "The model endpoint stopped in the middle of its answer."
+)
+
+// Causes with which a request's context is cancelled.
+var (
+	errFirstByte = errors.New("no first byte within the time allowed")
+	errIdle      = errors.New("no further byte within the time allowed")
+)
+
+// failed returns an Error that no retry helps against.
+func failed(kind llm.Kind, public string, err error) *llm.Error {
+	return &llm.Error{Kind: kind, Public: public, Err: err}
+}
+
+// failure is an Error with what the retry loop has to know.
+type failure struct {
+	err   *llm.Error
+	again bool // a retry may help and does no harm
+	after string
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// maxErrorText is how much of an endpoint's own words is looked at for what went wrong,
+// in bytes.
+const maxErrorText = 2 << 10
+
+// statusFailure is the failure that an HTTP status stands for, whether it came as the
+// reply's own or inside a stream. said is the endpoint's text.
+func statusFailure(status int, said []byte) *failure {
+	e := failed(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, reported(said)))
+	e.Status = status
+	f := &failure{err: e}
+	if status != http.StatusUnauthorized && status != http.StatusForbidden && overContext(string(said)) {
+		e.Kind, e.Public = llm.TooLarge, publicContext
+		return f
+	}
+	// Retried is what the next moment may cure. A model call changes nothing at the
+	// endpoint, so even a 500 of unknown effect may be sent again.
+	switch {
+	case status >= 300 && status < 400:
+		e.Public = publicRedirect
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		e.Public = publicCredentials
+	case status == http.StatusNotFound:
+		e.Public = publicUnknown
+	case status == http.StatusTooManyRequests:
+		e.Public, e.Retryable, f.again = publicLimited, true, true
+	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
+		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
+		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
+		e.Public, e.Retryable, f.again = publicFailing, true, true
+	case status >= 500:
+		e.Public = publicFailing
+	}
+	return f
+}
+
+// replyFailure is the failure of a reply whose status is not 2xx.
+func replyFailure(res *http.Response) *failure {
+	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
+	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // what is left decides about the connection only
+	f := statusFailure(res.StatusCode, said)
+	if err != nil {
+		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
+	}
+	f.after = res.Header.Get("Retry-After")
+	return f
+}
+
+// timeout returns the error that a cancelled request's cause stands for, nil if it was
+// not cancelled for want of bytes.
+func timeout(cause error, after time.Duration) *llm.Error {
+	var e *llm.Error
+	switch {
+	case errors.Is(cause, errFirstByte):
+		e = failed(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
+	case errors.Is(cause, errIdle):
+		e = failed(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
+	default:
+		return nil
+	}
+	e.Retryable = true
+	return e
+}
+
+// contextWords are, in lower case, how endpoints say that a conversation is longer than
+// the model's window. There is one code for it, OpenAI's, and most have only prose.
+var contextWords = []string{
+	"context_length_exceeded",            // OpenAI, Azure, Groq, Fireworks
+	"exceed_context_size",                // llama.cpp: the error's type
+	"exceeds the available context size", // llama.cpp
+	"maximum context length",             // OpenAI, vLLM, DeepSeek, OpenRouter, Together
+	"maximum prompt length",              // xAI
+	"prompt is too long",                 // Anthropic
+	"input is too long",                  // Bedrock
+	"input token count",                  // Gemini: "… exceeds the maximum number of tokens allowed"
+	"exceeds the context window",         // OpenAI's newer models
+	"exceeds context length",             // Ollama
+	"larger than the context length",     // LM Studio
+	"longer than the model's context",    // SGLang
+	"too large for model with",           // Mistral: "Prompt contains … tokens …, too large for model with …"
+	"max_new_tokens` must be <=",         // TGI
+	"reduce the length of the messages",  // OpenAI, older
+}
+
+// limitWords make such words a matter of tokens per minute, which time cures.
+var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
+
+// overContext reports whether an endpoint's error says that the conversation is too long.
+func overContext(said string) bool {
+	said = strings.ToLower(said)
+	return containsAny(said, contextWords) && !containsAny(said, limitWords)
+}
+
+func containsAny(text string, words []string) bool {
+	for _, w := range words {
+		if strings.Contains(text, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// word is what may be repeated of an endpoint's error: a code made of words. No key is
+// one, and nobody's text.
+var word = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+
+// reported is what the log is told of what an endpoint said: its codes, and how long it
+// was. The rest may repeat the request, or the key that came with it.
+func reported(said []byte) string {
+	var body struct {
+		Error      json.RawMessage
+		Type, Code any
+	}
+	text := fmt.Sprintf("%d bytes", len(said))
+	if json.Unmarshal(said, &body) != nil {
+		return text
+	}
+	if body.Error != nil {
+		_ = json.Unmarshal(body.Error, &body) // an endpoint's error is an object, or has no codes
+	}
+	for _, code := range []any{body.Type, body.Code} {
+		switch v := code.(type) {
+		case float64:
+			text += fmt.Sprintf(", %g", v)
+		case string:
+			if len(v) <= 64 && word.MatchString(v) {
+				text += ", " + v
+			}
+		}
+	}
+	return text
+}

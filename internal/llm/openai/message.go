@@ -1,0 +1,208 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/llm"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// wirePart is one part of a user's message: a text, a picture or a sound.
+type wirePart struct {
+	Type  string     `json:"type"`
+	Text  string     `json:"text,omitempty"`
+	Image *wireImage `json:"image_url,omitempty"`
+	Audio *wireAudio `json:"input_audio,omitempty"`
+}
+
+type wireImage struct {
+	URL string `json:"url"`
+}
+
+type wireAudio struct {
+	Data   string `json:"data"`
+	Format string `json:"format"`
+}
+
+// appendMessages appends messages as they go over the wire. The tool role is text only
+// in Chat Completions, so the media of results follow in a message of the user. It comes
+// after all results of the turn: endpoints demand that those follow their calls at once.
+func appendMessages(out []wireMessage, messages []llm.Message) []wireMessage {
+	var media []llm.Media // of the results since the last message of another role
+	for i, m := range messages {
+		out = append(out, wire(m))
+		if m.Role != llm.ToolRole {
+			continue
+		}
+		media = append(media, m.Media...)
+		if last := i+1 == len(messages) || messages[i+1].Role != llm.ToolRole; last && len(media) > 0 {
+			out = append(out, wire(llm.Message{Role: llm.User, Media: media}))
+			media = nil
+		}
+	}
+	return out
+}
+
+// wireParts is a user's message with media, each behind its label.
+func wireParts(m llm.Message) []wirePart {
+	parts := make([]wirePart, 0, 1+2*len(m.Media))
+	if m.Text != "" {
+		parts = append(parts, wirePart{Type: "text", Text: m.Text})
+	}
+	for _, p := range m.Media {
+		if p.Label != "" {
+			parts = append(parts, wirePart{Type: "text", Text: p.Label})
+		}
+		switch format, isAudio := strings.CutPrefix(p.MIME, "audio/"); {
+		case p.URL != "":
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{p.URL}})
+		case !isAudio:
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + p.MIME + ";base64," + p.Data}})
+		case format == "mpeg":
+			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{p.Data, "mp3"}})
+		default:
+			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{p.Data, format}})
+		}
+	}
+	return parts
+}
+
+// A conversation goes out anew with every turn and is nearly all of a request. So it is
+// appended to one buffer; encoding/json would copy it twice more.
+
+// size is about how long w will be as JSON, in bytes.
+func (w *wireMessage) size() int {
+	n := 96 + len(w.ToolCallID)
+	if text, ok := w.Content.(string); ok {
+		n += len(text) + len(text)/16
+	}
+	for _, c := range w.ToolCalls {
+		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)*5/4 + 96
+	}
+	return n
+}
+
+// append appends w as JSON.
+func (w *wireMessage) append(b []byte) ([]byte, error) {
+	b = appendQuoted(append(b, `{"role":`...), string(w.Role))
+	b = append(b, `,"content":`...)
+	switch content := w.Content.(type) {
+	case nil:
+		b = append(b, "null"...)
+	case string:
+		b = appendQuoted(b, content)
+	default: // parts, of which the large ones are base64
+		raw, err := json.Marshal(content)
+		if err != nil {
+			return nil, fmt.Errorf("encode a message: %w", err)
+		}
+		b = append(b, raw...)
+	}
+	for i, c := range w.ToolCalls {
+		if i == 0 {
+			b = append(b, `,"tool_calls":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = appendQuoted(append(b, `{"id":`...), c.ID)
+		b = appendQuoted(append(b, `,"type":`...), c.Type)
+		b = appendQuoted(append(b, `,"function":{"name":`...), c.Function.Name)
+		b = append(appendQuoted(append(b, `,"arguments":`...), c.Function.Arguments), "}}"...)
+	}
+	if len(w.ToolCalls) > 0 {
+		b = append(b, ']')
+	}
+	if w.ToolCallID != "" {
+		b = appendQuoted(append(b, `,"tool_call_id":`...), w.ToolCallID)
+	}
+	return append(b, '}'), nil
+}
+
+// appendQuoted appends s as a JSON string. What is not UTF-8 becomes U+FFFD, which is all
+// that AppendQuote has an error for.
+func appendQuoted(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}
+
+// asWritten accepts all that is JSON by its grammar: names that come twice and what is not
+// UTF-8 are no reason to change or to refuse what a server or a model wrote.
+var asWritten = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+
+// wireMessage is one message. Content is a text, a list of wirePart, or nil since an
+// assistant that only calls tools must say null: several endpoints refuse an empty text
+// there.
+type wireMessage struct {
+	Role       llm.Role
+	Content    any
+	ToolCalls  []wireCall
+	ToolCallID string
+}
+
+// wireCall and wireFunction are a call in an assistant's message. Arguments is JSON
+// within a string.
+type wireCall struct {
+	ID       string
+	Type     string
+	Function wireFunction
+}
+
+type wireFunction struct {
+	Name      string
+	Arguments string
+}
+
+// wire turns a message into what goes over the wire. The caller has seen to it that a
+// tool message is never empty, which some endpoints refuse.
+func wire(m llm.Message) wireMessage {
+	w := wireMessage{Role: m.Role, Content: m.Text}
+	switch {
+	case m.Role == llm.User && len(m.Media) > 0:
+		w.Content = wireParts(m)
+	case m.Role == llm.ToolRole:
+		w.ToolCallID = m.CallID
+	case m.Role == llm.Assistant && len(m.Calls) > 0:
+		if m.Text == "" {
+			w.Content = nil
+		}
+		w.ToolCalls = make([]wireCall, len(m.Calls))
+		for i, c := range m.Calls {
+			w.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
+				Function: wireFunction{Name: wireName(c.Name), Arguments: wireArguments(c.Arguments)}}
+		}
+	}
+	return w
+}
+
+// wireName makes the name of a call fit to be sent back. A model may have called a
+// tool that does not exist by a name that no endpoint accepts in a request
+// (^[A-Za-z0-9_-]{1,64}$), and its history must not fail for that.
+func wireName(name string) string {
+	clean := []byte(name[:min(len(name), 64)])
+	for i, c := range clean {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '_' && c != '-' {
+			clean[i] = '_'
+		}
+	}
+	if len(clean) == 0 {
+		return "tool"
+	}
+	return string(clean)
+}
+
+// wireArguments makes the arguments of a call fit to be sent back. Endpoints that
+// put them through a chat template parse them and fail the whole request if they are
+// no object, so what is none goes wrapped in one.
+func wireArguments(raw string) string {
+	if raw == "" {
+		return "{}"
+	}
+	if v := jsontext.Value(raw); v.Kind() == '{' && v.IsValid(asWritten...) {
+		return raw
+	}
+	return string(append(appendQuoted([]byte(`{"invalid_arguments":`), raw), '}'))
+}

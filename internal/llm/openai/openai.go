@@ -1,0 +1,151 @@
+package openai
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"answerd/internal/llm"
+
+	sdk "github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Config says which endpoint to ask and how patiently. Its zero value asks
+// OpenAI's own without a key.
+type Config struct {
+	BaseURL string // up to and including /v1; empty is OpenAI's
+	APIKey  string // sent as a bearer token to BaseURL alone; empty sends none
+
+	FirstByteTimeout time.Duration // until the reply's first byte, for each try; 0 or less is 60 s
+	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less is 30 s
+	MaxRetries       int           // tries after the first; 0 or less is none
+
+	// Transport, if set, wraps the transport that sends the requests, such as with
+	// otelhttp. Redirects are refused with any.
+	Transport func(http.RoundTripper) http.RoundTripper
+	Tracer    trace.Tracer // nil records nothing
+	Meter     metric.Meter // nil records nothing
+	Logger    *slog.Logger // nil discards
+	System    string       // gen_ai.provider.name; empty is "openai"
+}
+
+// Times and sizes that Config leaves open.
+const (
+	defaultBaseURL          = "https://api.openai.com/v1"
+	defaultFirstByteTimeout = 60 * time.Second
+	defaultIdleTimeout      = 30 * time.Second
+	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
+	// Go's default of 4 KiB sends a request with ten tools in two pieces, the second of them
+	// copied once more.
+	writeBuffer = 16 << 10
+)
+
+// OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
+// any number of streams at once.
+type Model struct {
+	chat      sdk.ChatCompletionService
+	conns     *http.Transport // below chat
+	firstByte time.Duration
+	idle      time.Duration
+	retries   int
+	log       *slog.Logger
+	telemetry *telemetry
+	tools     toolCache
+}
+
+// New returns a model for cfg. It asks nothing of the endpoint; a BaseURL that is
+// no URL fails every Stream.
+func New(cfg Config) *Model {
+	own := http.DefaultTransport.(*http.Transport).Clone()
+	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
+	own.WriteBufferSize = writeBuffer
+	own.DisableCompression = true // compressed streams are held back by whoever compresses
+	var transport http.RoundTripper = endpointTransport{own}
+	if cfg.Transport != nil {
+		transport = cfg.Transport(transport)
+	}
+	base := cmp.Or(cfg.BaseURL, defaultBaseURL)
+	return &Model{
+		// The service and not openai.NewClient, which reads OPENAI_* from the environment:
+		// a key meant for OpenAI would go to whatever endpoint is configured here.
+		chat: sdk.NewChatCompletionService(
+			option.WithBaseURL(base),
+			option.WithAPIKey(cfg.APIKey),
+			option.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: refuseRedirect}),
+			// Retries are made by stream and not by the SDK: whether a request may be sent
+			// again depends on whether a part of its answer was handed out.
+			option.WithMaxRetries(0),
+		),
+		conns:     own,
+		firstByte: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
+		idle:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
+		retries:   max(cfg.MaxRetries, 0),
+		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		telemetry: newTelemetry(cfg, base),
+	}
+}
+
+// refuseRedirect keeps a redirect as the reply that it is: following it would carry the key
+// and the prompt to another host.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Close closes the connections that wait for another request. Streams under way are
+// not touched, and the model stays usable.
+func (m *Model) Close() { m.conns.CloseIdleConnections() }
+
+// Stream asks the endpoint and yields the answer's parts as they arrive. If ctx ends,
+// it yields ctx's error; every other error is an *Error.
+func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+	return func(yield func(llm.Part, error) bool) {
+		// The requests are made under the span, so that a tracing transport nests below it
+		// and sends it on as the parent.
+		ctx, call := m.telemetry.begin(ctx, r.Model)
+		err := m.stream(ctx, &r, func(p llm.Part) bool {
+			call.part(ctx, p)
+			return yield(p, nil)
+		})
+		call.end(ctx, err)
+		if err != nil && !errors.Is(err, errStopped) {
+			yield(nil, err)
+		}
+	}
+}
+
+// stream makes one answer out of as many tries as it may take.
+func (m *Model) stream(ctx context.Context, r *llm.Request, emit emitter) error {
+	body, err := requestBody(r, &m.tools)
+	if err != nil {
+		return failed(llm.ModelError, publicRefused, err)
+	}
+	// One budget for all reasons. Only what try marks as a failure comes back here, and it
+	// does so only while no part has been handed out.
+	for try := 0; ; try++ {
+		err := m.try(ctx, body, emit)
+		var f *failure
+		if !errors.As(err, &f) {
+			return err
+		}
+		if err := m.pause(ctx, r.Model, try, f); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits until it is time for another try. Its error is what the answer ends with: f
+// itself, if another try is of no use.
+func (m *Model) pause(ctx context.Context, model string, try int, f *failure) error {
+	delay, ok := retryDelay(try, f.after, time.Now())
+	if !f.again || !ok || try >= m.retries {
+		return f.err
+	}
+	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
+		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
+	return wait(ctx, delay)
+}

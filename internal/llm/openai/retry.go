@@ -1,0 +1,73 @@
+package openai
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of the time between two tries.
+const (
+	backoffBase   = 200 * time.Millisecond
+	backoffMax    = 5 * time.Second
+	maxRetryAfter = 10 * time.Second // a caller waits; beyond this it is told at once
+)
+
+// retryDelay returns how long to wait before the retry number try, counting from 0,
+// and whether to retry at all. after is the reply's Retry-After: seconds or an HTTP
+// date (RFC 9110, 10.2.3); what is neither counts as not sent.
+func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
+	if d, ok := parseRetryAfter(after, now); ok {
+		return d, d <= maxRetryAfter
+	}
+	return backoff(try), true
+}
+
+// backoff returns a random time up to 200 ms, doubled with every try up to 5 s. It is
+// random from 0 on ("full jitter") so that callers that failed together do not come
+// back together.
+func backoff(try int) time.Duration {
+	ceiling := backoffMax
+	if try < 5 { // 200 ms doubled five times is more than 5 s
+		ceiling = min(backoffBase<<try, backoffMax)
+	}
+	return rand.N(ceiling + 1)
+}
+
+// parseRetryAfter reads a Retry-After of seconds, fractions allowed since some gateways
+// send them, or a date. A date that has passed is no wait.
+func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0, false
+	}
+	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+		switch {
+		case seconds >= 0 && seconds <= maxRetryAfter.Seconds():
+			return time.Duration(seconds * float64(time.Second)), true
+		case seconds > maxRetryAfter.Seconds():
+			return maxRetryAfter + 1, true // however long: too long, and no overflow
+		default:
+			return 0, false
+		}
+	}
+	if date, err := http.ParseTime(value); err == nil {
+		return max(date.Sub(now), 0), true
+	}
+	return 0, false
+}
+
+// wait waits for d, or returns ctx's error once it ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

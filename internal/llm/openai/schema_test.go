@@ -1,0 +1,138 @@
+package openai
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+
+	"answerd/internal/llm"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// S2.3: what no endpoint minds goes as it is; the rest is adapted, and what is lost is
+// told in words.
+var adaptations = map[string]struct{ schema, want, fits string }{
+	"nothing to adapt": {`{"type":"object","properties":{"a":{"type":["string","null"],"enum":["x",null]},"o":{"type":"object","additionalProperties":true}},"additionalProperties":false}`, "same", `{"a":null}`},
+	"order and digits": {`{"properties":{"z":{"const":1.50},"a":{"default":1e3}},"type":"object","x-vendor":{"b":1,"a":2}}`, "same", `{"z":1.5}`},
+	"no properties":    {`{"type":"object"}`, `{"type":"object","properties":{}}`, `{"any":1}`},
+	"no type":          {`{"properties":{}}`, `{"properties":{},"type":"object"}`, `{}`},
+	"a list of types":  {`{"type":["object","null"],"properties":{}}`, `{"type":"object","properties":{}}`, `{}`},
+	"a boolean":        {`true`, string(noParameters), `{}`},
+	"an array":         {`[]`, string(noParameters), ``},
+	"names of schemas": {`{"$schema":"http://json-schema.org/draft-07/schema#","$id":"https://example.com/x","type":"object","properties":{"$id":{}}}`,
+		`{"type":"object","properties":{"$id":{}}}`, `{}`},
+	"booleans within": {`{"type":"object","properties":{"a":true,"b":false,"c":{"anyOf":[true],"items":true,"not":false,"additionalProperties":false}}}`,
+		`{"type":"object","properties":{"a":{},"b":{"not":{}},"c":{"anyOf":[{}],"items":{},"not":{"not":{}},"additionalProperties":false}}}`, `{"a":1}`},
+	"formats": {`{"type":"object","properties":{"m":{"type":"string","format":"email"},"t":{"type":"string","description":"When.","format":"iso <date>"},"d":{"type":"string","format":"date-time"},"format":{"type":"string"}}}`,
+		`{"type":"object","properties":{"m":{"type":"string","description":"Format: email"},"t":{"type":"string","description":"When.\nFormat: iso <date>"},"d":{"type":"string","format":"date-time"},"format":{"type":"string"}}}`, `{"m":"a@b"}`},
+	"arrays of anything": {`{"type":"object","properties":{"a":{"type":"array"},"t":{"type":"array","items":[{"type":"string"},true]}}}`,
+		`{"type":"object","properties":{"a":{"type":"array","items":{}},"t":{"type":"array","prefixItems":[{"type":"string"},{}],"items":{}}}}`, `{"a":[1],"t":["x",2,3]}`},
+	"anyOf at the top": {`{"type":"object","properties":{"q":{"type":"string"}},"anyOf":[{"required":["a"],"properties":{"a":{"type":"integer"}}},{"required":["b"],"properties":{"b":{"type":"string"}}}]}`,
+		`{"type":"object","properties":{"q":{"type":"string"},"a":{"type":"integer"},"b":{"type":"string"}},"description":"The arguments must fit at least one of: [{\"required\":[\"a\"],\"properties\":{\"a\":{\"type\":\"integer\"}}},{\"required\":[\"b\"],\"properties\":{\"b\":{\"type\":\"string\"}}}]"}`, `{"a":1}`},
+	"a union at the top": {`{"type":"object","description":"A shape.","oneOf":[{"properties":{"kind":{"const":"circle"}},"required":["kind"]},{"$ref":"#/$defs/box"}],"$defs":{"box":{"properties":{"kind":{"const":"box"}},"required":["kind"]}}}`,
+		`{"type":"object","description":"A shape.\nThe arguments must fit exactly one of: [{\"properties\":{\"kind\":{\"const\":\"circle\"}},\"required\":[\"kind\"]},{\"$ref\":\"#/$defs/box\"}]","$defs":{"box":{"properties":{"kind":{"const":"box"}},"required":["kind"]}},"properties":{"kind":{"anyOf":[{"const":"circle"},{"const":"box"}]}},"required":["kind"]}`, `{"kind":"box"}`},
+	"allOf at the top": {`{"type":"object","allOf":[{"$ref":"#/definitions/a"},{"required":["b"]}],"definitions":{"a":{"properties":{"a":{"type":"integer"}},"required":["a"]}}}`,
+		`{"type":"object","definitions":{"a":{"properties":{"a":{"type":"integer"}},"required":["a"]}},"properties":{"a":{"type":"integer"}},"required":["a","b"],"description":"The arguments must fit all of: [{\"$ref\":\"#/definitions/a\"},{\"required\":[\"b\"]}]"}`, `{"a":1,"b":2}`},
+	"a reference at the top": {`{"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"object","properties":{"x":true},"required":["x"]}}}`,
+		`{"$defs":{"a/b":{"type":"object","properties":{"x":{}},"required":["x"]}},"properties":{"x":{}},"required":["x"],"type":"object"}`, `{"x":1}`},
+	"not and enum at the top": {`{"type":"object","not":{"required":["a","b"]},"enum":[{},{"a":1}]}`,
+		`{"type":"object","description":"The arguments must not fit: {\"required\":[\"a\",\"b\"]}\nThe arguments must be one of: [{},{\"a\":1}]","properties":{}}`, `{"a":1}`},
+	"alternatives further down stay": {`{"type":"object","properties":{"u":{"oneOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}],"not":{"const":""}}}}`, "same", `{"u":"x"}`},
+	"what is no schema stays":        {`{"type":"object","properties":{"a":3},"required":"x","anyOf":7}`, `{"type":"object","properties":{"a":3},"required":"x","description":"The arguments must fit at least one of: 7"}`, ``},
+}
+
+func TestSchemasAreAdaptedForEndpoints(t *testing.T) {
+	for name, c := range adaptations {
+		before := strings.Clone(c.schema)
+		got := parameters(json.RawMessage(c.schema))
+		want := c.want
+		if want == "same" {
+			want = c.schema
+		}
+		if string(got) != want {
+			t.Errorf("%s\ngot  %s\nwant %s", name, got, want)
+		}
+		if c.schema != before {
+			t.Errorf("%s: the stored schema was written to", name)
+		}
+		if again := parameters(got); string(again) != string(got) {
+			t.Errorf("%s: adapted twice it is %s", name, again)
+		}
+	}
+}
+
+// A model that does as it is told must not be refused for it: whatever fits the stored
+// schema fits what the endpoint was given.
+func TestAdaptedSchemasTakeWhatTheStoredOnesDo(t *testing.T) {
+	for name, c := range adaptations {
+		if c.fits == "" {
+			continue
+		}
+		var value any
+		if err := json.Unmarshal([]byte(c.fits), &value); err != nil {
+			t.Fatal(err)
+		}
+		for _, raw := range []json.RawMessage{json.RawMessage(c.schema), parameters(json.RawMessage(c.schema))} {
+			var s jsonschema.Schema
+			if err := json.Unmarshal(raw, &s); err != nil {
+				t.Fatal(name, err)
+			}
+			s.Schema, s.ID = "", ""
+			r, err := s.Resolve(nil)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if err := r.Validate(value); err != nil {
+				t.Errorf("%s: %s does not fit %s: %v", name, value, raw, err)
+			}
+		}
+	}
+}
+
+// A version of a tool is marshalled once, beside whatever other tools it is offered.
+func TestAToolIsMarshalledOnce(t *testing.T) {
+	var c toolTexts
+	tools := manyTools(2)
+	first, err := c.of(tools[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	listedAgain := tools[0]
+	listedAgain.Schema = json.RawMessage(strings.Clone(string(tools[0].Schema)))
+	if again, _ := c.of(listedAgain); &again[0] != &first[0] {
+		t.Error("the same tool was marshalled again")
+	}
+	newer := tools[0]
+	newer.Description = "Does something else."
+	if other, _ := c.of(newer); string(other) == string(first) {
+		t.Error("another version is rendered as the old one")
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for _, tool := range tools {
+				if _, err := c.of(tool); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A server that invents tools for ever fills no memory.
+func TestRenderedToolsAreBounded(t *testing.T) {
+	var c toolTexts
+	big := llm.Tool{Name: "x", Description: strings.Repeat("d", maxToolTexts/8)}
+	for i := range 20 {
+		big.Name = strings.Repeat("x", i+1)
+		if _, err := c.of(big); err != nil {
+			t.Fatal(err)
+		}
+		if c.size > maxToolTexts {
+			t.Fatalf("%d bytes are kept", c.size)
+		}
+	}
+}

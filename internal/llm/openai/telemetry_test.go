@@ -1,0 +1,161 @@
+package openai
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	oteltrace "go.opentelemetry.io/otel/trace"
+)
+
+// recorder keeps what a model records.
+type recorder struct {
+	spans   *tracetest.SpanRecorder
+	tracer  oteltrace.Tracer
+	reader  *metric.ManualReader
+	metrics *metric.MeterProvider
+}
+
+func record(cfg Config) (*recorder, Config) {
+	r := &recorder{spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
+	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans)).Tracer("test")
+	r.metrics = metric.NewMeterProvider(metric.WithReader(r.reader))
+	cfg.Tracer, cfg.Meter = r.tracer, r.metrics.Meter("test")
+	return r, cfg
+}
+
+func encoded(kv []attribute.KeyValue) string {
+	set := attribute.NewSet(kv...)
+	return set.Encoded(attribute.DefaultEncoder())
+}
+
+// points lists the metrics' points as "name unit {attributes} count sum".
+func (r *recorder) points(t *testing.T) []string {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := r.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					got = append(got, fmt.Sprintf("%s %s %s %d", m.Name, m.Unit, p.Attributes.Encoded(attribute.DefaultEncoder()), p.Count))
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					got = append(got, fmt.Sprintf("%s %s %s %d %d", m.Name, m.Unit, p.Attributes.Encoded(attribute.DefaultEncoder()), p.Count, p.Sum))
+				}
+			}
+		}
+	}
+	slices.Sort(got)
+	return got
+}
+
+// S2.10
+func TestACallIsOneSpanUnderTheCallers(t *testing.T) {
+	r, cfg := record(Config{System: "xai", MaxRetries: 1})
+	s, m := play(t, cfg, status(503, "", "Retry-After", "0"), sends(hello))
+	ctx, parent := r.tracer.Start(t.Context(), "tool_calling_loop")
+	if _, err := llmtest.Collect(ctx, m, question); err != nil {
+		t.Fatal(err)
+	}
+	ended := r.spans.Ended()
+	if len(ended) != 1 {
+		t.Fatalf("%d spans", len(ended))
+	}
+	span := ended[0]
+	if span.Name() != "llm_invoke" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
+		t.Errorf("%s %v %v %v", span.Name(), span.Parent(), span.SpanKind(), span.Status())
+	}
+	u, _ := url.Parse(s.URL)
+	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
+	want := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,gen_ai.response.finish_reasons=[\"stop\"]," +
+		"gen_ai.response.model=m-1,gen_ai.usage.input_tokens=3,gen_ai.usage.output_tokens=2,model=m," + where
+	if got := encoded(span.Attributes()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	common := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,"
+	wantPoints := strings.Join([]string{
+		"gen_ai.client.operation.duration s " + common + "gen_ai.response.model=m-1," + where + " 1",
+		"gen_ai.client.operation.time_to_first_chunk s " + common + where + " 1",
+		"gen_ai.client.token.usage {token} " + common + "gen_ai.response.model=m-1,gen_ai.token.type=input," + where + " 1 3",
+		"gen_ai.client.token.usage {token} " + common + "gen_ai.response.model=m-1,gen_ai.token.type=output," + where + " 1 2",
+	}, "\n")
+	if got := strings.Join(r.points(t), "\n"); got != wantPoints {
+		t.Errorf("got\n%s\nwant\n%s", got, wantPoints)
+	}
+}
+
+func TestAFailedCallMarksItsSpanWithoutTheEndpointsWords(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx    context.Context
+		code   int
+		body   string
+		want   string
+		public string
+	}{
+		"status":    {t.Context(), 401, "CANARY", "401", publicCredentials},
+		"truncated": {t.Context(), 200, events(says("a")), "upstream_truncated", publicTruncated},
+		"nonsense":  {t.Context(), 200, "<CANARY>", "model_error", publicNonsense},
+		"cancelled": {cancelled, 200, "", "cancelled", "The call was cancelled."},
+	} {
+		r, cfg := record(Config{})
+		_, m := play(t, cfg, status(c.code, c.body))
+		if _, err := llmtest.Collect(c.ctx, m, question); err == nil {
+			t.Fatalf("%s: no error", name)
+		}
+		span := r.spans.Ended()[0]
+		if span.Status().Code != codes.Error || span.Status().Description != c.public || len(span.Events()) != 1 {
+			t.Errorf("%s: %v, %v", name, span.Status(), span.Events())
+		}
+		if !strings.Contains(encoded(span.Attributes()), "error.type="+c.want+",") {
+			t.Errorf("%s: %s", name, encoded(span.Attributes()))
+		}
+		all := fmt.Sprint(encoded(span.Attributes()), span.Status(), span.Events(), r.points(t))
+		if strings.Contains(all, "CANARY") {
+			t.Errorf("%s: the endpoint's words are in %s", name, all)
+		}
+		if points := strings.Join(r.points(t), "\n"); !strings.Contains(points, "error.type="+c.want) {
+			t.Errorf("%s: %s", name, points)
+		}
+	}
+}
+
+// A caller may ask for any model: the name of one that never answered is no series.
+func TestAModelThatNeverAnsweredIsNotInTheMetrics(t *testing.T) {
+	r, cfg := record(Config{})
+	_, m := play(t, cfg, status(404, ""))
+	_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: "random-123"})
+	if points := fmt.Sprint(r.points(t)); strings.Contains(points, "random-123") {
+		t.Error(points)
+	}
+}
+
+func TestAConsumerThatLeavesIsNoError(t *testing.T) {
+	r, cfg := record(Config{})
+	_, m := play(t, cfg, sends(hello))
+	for range m.Stream(t.Context(), question) {
+		break
+	}
+	if span := r.spans.Ended()[0]; span.Status().Code != codes.Unset {
+		t.Error(span.Status())
+	}
+}

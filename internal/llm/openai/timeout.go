@@ -1,0 +1,89 @@
+package openai
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+)
+
+// maxStream bounds the raw bytes of one reply. A token comes in some 250 bytes of
+// framing, so this is far above maxAnswer; it stops a reply of endless heartbeats.
+const maxStream = 256 << 20
+
+// afterFinish is how long to wait for usage and [DONE] once finish_reason has come.
+// Both follow at once where they follow at all; an endpoint that keeps the connection
+// open instead must not hold a complete answer back for the whole idle time.
+const afterFinish = 2 * time.Second
+
+// afterDone is how long to wait for a reply's end once [DONE] has come. A reply that
+// is read to its end leaves its connection to the next request.
+const afterDone = 100 * time.Millisecond
+
+// watch cancels a request that gives no bytes for too long. One timer serves the
+// whole request and runs only while somebody waits for bytes, so that a slow consumer
+// is not taken for a slow endpoint. It is for the goroutine that reads.
+type watch struct {
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+	first  time.Duration
+	idle   time.Duration
+	begun  bool // the first byte of the body has come
+}
+
+// newWatch starts a watch that allows first until the first byte.
+func newWatch(cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
+	w := &watch{cancel: cancel, first: first, idle: idle}
+	w.timer = time.AfterFunc(first, func() { cancel(errFirstByte) })
+	return w
+}
+
+// stop ends the watch. The request's context stays as it is.
+func (w *watch) stop() { w.timer.Stop() }
+
+// shorten makes the idle time d from now on, unless it is shorter already.
+func (w *watch) shorten(d time.Duration) { w.idle = min(w.idle, d) }
+
+// allowed is the time that ran out, for an error's text.
+func (w *watch) allowed() time.Duration {
+	if w.begun {
+		return w.idle
+	}
+	return w.first
+}
+
+// watchedBody is a reply's body under a watch.
+type watchedBody struct {
+	io.ReadCloser
+	watch *watch
+	left  int64 // bytes that may still come
+}
+
+// Read runs the watch while it waits. The wait for the first byte runs through the whole
+// of the request, headers included; from then on each wait is one of its own.
+func (b *watchedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("read the answer: %w", errStreamTooLarge)
+	}
+	w := b.watch
+	if w.begun {
+		w.timer.Reset(w.idle)
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	if n > 0 && !w.begun {
+		w.begin()
+	}
+	if w.begun {
+		w.timer.Stop()
+	}
+	return n, err
+}
+
+// begin turns the wait for the first byte into one for further bytes. The timer is
+// made anew since its cause differs; this happens once per request.
+func (w *watch) begin() {
+	w.begun = true
+	w.timer.Stop()
+	w.timer = time.AfterFunc(w.idle, func() { w.cancel(errIdle) })
+}

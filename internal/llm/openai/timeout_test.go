@@ -1,0 +1,264 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// These tests measure exact times, so they run on synctest's clock, where no socket may
+// be: the endpoint is a transport here that writes its body into a pipe.
+
+// transport answers requests in memory. It keeps http.RoundTripper's promise that a
+// request's context ends its body.
+type transport func(r *http.Request, body *io.PipeWriter) *http.Response
+
+// instead is f in place of the transport that it would wrap.
+func (f transport) instead(http.RoundTripper) http.RoundTripper { return f }
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	pr, pw := io.Pipe()
+	context.AfterFunc(r.Context(), func() { pw.CloseWithError(r.Context().Err()) })
+	res := f(r, pw)
+	if res == nil {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	res.Body, res.Request = pr, r
+	if res.Header == nil {
+		res.Header = http.Header{"Content-Type": {"text/event-stream"}}
+	}
+	return res, nil
+}
+
+// writes answers with each text after a pause of d, and then ends.
+func writes(d time.Duration, texts ...string) transport {
+	return func(_ *http.Request, body *io.PipeWriter) *http.Response {
+		go func() {
+			for _, text := range texts {
+				<-time.After(d)
+				if _, err := io.WriteString(body, text); err != nil {
+					return
+				}
+			}
+			body.Close()
+		}()
+		return &http.Response{StatusCode: 200}
+	}
+}
+
+// timed asks in a bubble and returns how long that took on its clock.
+func timed(t *testing.T, cfg Config, check func(parts []llm.Part, err error, took time.Duration)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		parts, err := llmtest.Collect(t.Context(), New(cfg), question)
+		check(parts, err, time.Since(start))
+	})
+}
+
+// F2, F3
+func TestTheTimeoutsAreTheConfiguredOnes(t *testing.T) {
+	never := transport(func(*http.Request, *io.PipeWriter) *http.Response { return nil })
+	bytesThen := func(n int, d time.Duration) transport {
+		return func(_ *http.Request, body *io.PipeWriter) *http.Response {
+			go func() {
+				for range n {
+					<-time.After(d)
+					if _, err := io.WriteString(body, ": ping\n"); err != nil {
+						return
+					}
+				}
+			}()
+			return &http.Response{StatusCode: 200}
+		}
+	}
+	for name, c := range map[string]struct {
+		cfg  Config
+		want time.Duration
+	}{
+		"default, no reply":       {Config{Transport: never.instead, MaxRetries: 5}, 60 * time.Second},
+		"default, headers only":   {Config{Transport: bytesThen(0, 0).instead}, 60 * time.Second},
+		"default, first byte":     {Config{Transport: bytesThen(1, 59*time.Second).instead}, 89 * time.Second},
+		"default, heartbeats":     {Config{Transport: bytesThen(3, 29*time.Second).instead}, (3*29 + 30) * time.Second},
+		"configured, no reply":    {Config{Transport: never.instead, FirstByteTimeout: time.Second}, time.Second},
+		"configured, in between":  {Config{Transport: bytesThen(1, time.Second).instead, IdleTimeout: 2 * time.Second}, 3 * time.Second},
+		"idle longer than first":  {Config{Transport: bytesThen(1, 0).instead, FirstByteTimeout: time.Second, IdleTimeout: time.Minute}, time.Minute},
+		"first longer than idle":  {Config{Transport: bytesThen(1, 4*time.Second).instead, FirstByteTimeout: 5 * time.Second, IdleTimeout: time.Second}, 5 * time.Second},
+		"negative is taken for 0": {Config{Transport: never.instead, FirstByteTimeout: -1}, 60 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			timed(t, c.cfg, func(_ []llm.Part, err error, took time.Duration) {
+				if e := wantError(t, err, llm.ModelTimeout); !e.Retryable {
+					t.Errorf("%+v", e)
+				}
+				if took != c.want {
+					t.Errorf("took %s, want %s", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// F2
+func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
+	for name, reply := range map[string]*http.Response{"no reply": nil, "headers only": {StatusCode: 200}} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			silent := transport(func(*http.Request, *io.PipeWriter) *http.Response {
+				requests.Add(1)
+				return reply
+			})
+			timed(t, Config{Transport: silent.instead, MaxRetries: 2}, func(_ []llm.Part, err error, _ time.Duration) {
+				if e := wantError(t, err, llm.ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
+					t.Errorf("%+v", e)
+				}
+				if n := requests.Load(); n != 1 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
+// F3
+func TestAStallInMidStreamIsATimeoutAndNotRetried(t *testing.T) {
+	var requests atomic.Int32
+	stalls := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
+		requests.Add(1)
+		go func() { _, _ = io.WriteString(body, events(says("a"))) }()
+		return &http.Response{StatusCode: 200}
+	})
+	timed(t, Config{Transport: stalls.instead, MaxRetries: 2}, func(parts []llm.Part, err error, _ time.Duration) {
+		if e := wantError(t, err, llm.ModelTimeout); e.Public != publicIdle {
+			t.Errorf("%+v", e)
+		}
+		if n := requests.Load(); len(parts) != 1 || n != 1 {
+			t.Errorf("%d parts, %d requests", len(parts), n)
+		}
+	})
+}
+
+// A slow consumer is not a slow endpoint: the idle time runs only while bytes are awaited.
+func TestASlowConsumerIsNoTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{Transport: writes(time.Second, events(says("a")), events(says("b")), events(stop)).instead})
+		n := 0
+		for _, err := range m.Stream(t.Context(), question) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(time.Hour)
+			n++
+		}
+		if n != 3 {
+			t.Errorf("%d parts", n)
+		}
+	})
+}
+
+// An endpoint that keeps the connection open must not hold a complete answer back.
+func TestASilenceAfterFinishReasonEndsSoon(t *testing.T) {
+	open := func(_ *http.Request, body *io.PipeWriter) *http.Response {
+		go func() { _, _ = io.WriteString(body, events(says("a"), stop)) }()
+		return &http.Response{StatusCode: 200}
+	}
+	timed(t, Config{Transport: transport(open).instead}, func(parts []llm.Part, err error, took time.Duration) {
+		if err != nil || len(parts) != 2 || took != afterFinish {
+			t.Errorf("%v, %v after %s", parts, err, took)
+		}
+	})
+}
+
+// Usage comes after finish_reason, and late at some endpoints.
+func TestUsageIsWaitedFor(t *testing.T) {
+	timed(t, Config{Transport: writes(time.Second, events(says("a"), stop), events(usage)).instead}, func(parts []llm.Part, err error, _ time.Duration) {
+		if got, want := llmtest.FormatParts(parts), llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`); err != nil || got != want {
+			t.Errorf("%v, got\n%s", err, got)
+		}
+	})
+}
+
+// F7
+func TestRetryAfterIsWaitedFor(t *testing.T) {
+	tries := 0
+	limited := transport(func(r *http.Request, body *io.PipeWriter) *http.Response {
+		if tries++; tries > 2 {
+			return writes(0, hello)(r, body)
+		}
+		go body.Close()
+		return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"7"}}}
+	})
+	timed(t, Config{Transport: limited.instead, MaxRetries: 2}, func(_ []llm.Part, err error, took time.Duration) {
+		if err != nil || took != 14*time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
+
+func TestCancellingEndsTheWaitForARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limited := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
+			go body.Close()
+			return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {"10"}}}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := llmtest.Collect(ctx, New(Config{Transport: limited.instead, MaxRetries: 1}), question)
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+}
+
+func TestRetryDelays(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	for after, c := range map[string]struct {
+		delay time.Duration
+		ok    bool
+	}{
+		"0": {0, true}, "1": {time.Second, true}, " 10 ": {10 * time.Second, true}, "0.5": {500 * time.Millisecond, true},
+		"11": {maxRetryAfter + 1, false}, "3600": {maxRetryAfter + 1, false}, "1e300": {maxRetryAfter + 1, false}, "+Inf": {maxRetryAfter + 1, false},
+		"Sat, 21 Nov 2026 10:00:03 GMT": {3 * time.Second, true},
+		"Sat, 21 Nov 2026 09:00:00 GMT": {0, true},
+		"Sat, 21 Nov 2026 11:00:00 GMT": {time.Hour, false},
+	} {
+		if d, ok := retryDelay(0, after, now); d != c.delay || ok != c.ok {
+			t.Errorf("Retry-After %q: %s, %v", after, d, ok)
+		}
+	}
+	for _, garbage := range []string{"", "soon", "-1", "NaN", "1 s"} {
+		if d, ok := retryDelay(0, garbage, now); d > backoffBase || !ok {
+			t.Errorf("Retry-After %q: %s, %v", garbage, d, ok)
+		}
+	}
+}
+
+func TestBackoffIsFullJitterUpToFiveSeconds(t *testing.T) {
+	for try, ceiling := range []time.Duration{200, 400, 800, 1600, 3200, 5000, 5000, 5000} {
+		ceiling *= time.Millisecond
+		seen := map[time.Duration]bool{}
+		for range 200 {
+			d := backoff(try)
+			if d < 0 || d > ceiling {
+				t.Fatalf("try %d: %s, ceiling %s", try, d, ceiling)
+			}
+			seen[d] = true
+		}
+		if len(seen) < 100 {
+			t.Errorf("try %d: %d different delays of 200", try, len(seen))
+		}
+	}
+	if d := backoff(1 << 40); d > backoffMax {
+		t.Error(d)
+	}
+}

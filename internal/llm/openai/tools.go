@@ -1,0 +1,116 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"answerd/internal/llm"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxToolTexts bounds the bytes of rendered tools that are kept.
+const maxToolTexts = 32 << 20
+
+// toolTexts keeps each tool as it is in a request. A version of a tool is adapted and
+// marshalled once, however many requests offer it, and beside whatever other tools.
+type toolTexts struct {
+	mu    sync.Mutex // protects what follows
+	texts map[toolVersion]json.RawMessage
+	size  int
+}
+
+// toolVersion is all of a tool that reaches a model.
+type toolVersion struct{ name, description, schema string }
+
+// of is the tool's element of the tools array, which the caller must not change. It
+// fails on a schema that is not JSON, which would break out of its place in the request.
+func (c *toolTexts) of(t llm.Tool) (json.RawMessage, error) {
+	c.mu.Lock()
+	text, ok := c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}]
+	c.mu.Unlock()
+	if ok {
+		return text, nil
+	}
+	schema := noParameters
+	if len(t.Schema) > 0 {
+		compact := jsontext.Value(t.Schema).Clone()
+		if err := compact.Compact(asWritten...); err != nil {
+			return nil, fmt.Errorf("encode the tool %.64q: its schema is not JSON", t.Name)
+		}
+		schema = parameters(json.RawMessage(compact))
+	}
+	b := appendQuoted([]byte(`{"type":"function","function":{"name":`), t.Name)
+	if t.Description != "" {
+		b = appendQuoted(append(b, `,"description":`...), t.Description)
+	}
+	text = append(append(append(b, `,"parameters":`...), schema...), "}}"...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A server may invent tools for ever. Nearly all of those that are kept are still
+	// offered then, and soon there again.
+	size := len(text) + len(t.Schema) + len(t.Description)
+	if c.texts == nil || c.size+size > maxToolTexts {
+		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
+	}
+	c.size += size
+	c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}] = text
+	return text, nil
+}
+
+// toolCache keeps the tool blocks that were rendered last. Almost every request offers
+// the same tools, and rendering 1,000 of them costs more than the rest of the request.
+// There are a few, since runs that search for their tools each offer their own besides.
+type toolCache struct {
+	blocks [8]atomic.Pointer[toolBlock]
+	next   atomic.Uint32 // which is replaced next
+	texts  toolTexts
+}
+
+// find returns the block of tools, nil if it is not kept.
+func (c *toolCache) find(tools []llm.Tool) *toolBlock {
+	for i := range c.blocks {
+		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
+			return b
+		}
+	}
+	return nil
+}
+
+// toolBlock is a rendered list and the tools that it was rendered from. Nothing in it
+// is written once it is stored, so any number of requests may read it at once.
+type toolBlock struct {
+	tools []llm.Tool
+	json  []byte
+}
+
+// noParameters is the schema of a tool that has none; a missing one is refused.
+var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
+
+// render returns tools as a JSON array, which the caller must not change. It fails
+// on a schema that is not JSON, which would break out of its place in the request.
+func (c *toolCache) render(tools []llm.Tool) ([]byte, error) {
+	if kept := c.find(tools); kept != nil {
+		return kept.json, nil
+	}
+	texts := make([]json.RawMessage, len(tools))
+	for i, t := range tools {
+		var err error
+		if texts[i], err = c.texts.of(t); err != nil {
+			return nil, err
+		}
+	}
+	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
+	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
+	return block.json, nil
+}
+
+// sameTool is quick for the tools of one list: equal strings and slices that share
+// their bytes are compared by address.
+func sameTool(a, b llm.Tool) bool {
+	return a.Name == b.Name && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
+}

@@ -1,0 +1,49 @@
+package llm_test
+
+import (
+	"fmt"
+	"testing"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/openai"
+	"answerd/internal/llm/texttool"
+)
+
+func TestRouterAsksEveryModelAsItsProfileSays(t *testing.T) {
+	profiles := map[string]llm.Profile{
+		"fast":  {ID: "fast", Upstream: "vendor/fast-2", MaxOutputTokens: 100},
+		"local": {ID: "local", ToolCalling: llm.TextCalling},
+	}
+	for _, c := range []struct {
+		calling llm.ToolCalling
+		request llm.Request
+		model   string
+		tokens  int64
+		native  bool
+	}{
+		{llm.NativeCalling, llm.Request{Model: "fast"}, "vendor/fast-2", 100, true},
+		{"", llm.Request{Model: "fast", MaxTokens: 7}, "vendor/fast-2", 7, true},
+		{llm.TextCalling, llm.Request{Model: "fast", MaxTokens: 700}, "vendor/fast-2", 100, false},
+		{llm.NativeCalling, llm.Request{Model: "local"}, "local", 0, false},
+		{llm.NativeCalling, llm.Request{Model: "other", MaxTokens: 7}, "other", 7, true},
+		{llm.TextCalling, llm.Request{Model: "other"}, "other", 0, false},
+	} {
+		t.Run(fmt.Sprint(c.calling, c.request.Model, c.request.MaxTokens), func(t *testing.T) {
+			endpoint := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello")))
+			native := openai.New(openai.Config{BaseURL: endpoint.URL})
+			t.Cleanup(native.Close)
+			router := llm.NewRouter(native, texttool.New(native), c.calling, profiles)
+			c.request.Messages = []llm.Message{{Role: llm.User, Text: "Hi"}}
+			c.request.Tools = []llm.Tool{{Name: "get_weather"}}
+			if _, err := llmtest.Collect(t.Context(), router, c.request); err != nil {
+				t.Fatal(err)
+			}
+			got := endpoint.Requests()[0]
+			if got.Model != c.model || got.MaxTokens != c.tokens || (len(got.Tools) == 1) != c.native {
+				t.Errorf("the endpoint got model %q, %d tokens and %d tools, want %q, %d and native tools: %v",
+					got.Model, got.MaxTokens, len(got.Tools), c.model, c.tokens, c.native)
+			}
+		})
+	}
+}

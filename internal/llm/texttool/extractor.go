@@ -1,0 +1,299 @@
+package texttool
+
+import (
+	"crypto/rand"
+	"errors"
+	"strings"
+
+	"answerd/internal/llm"
+)
+
+// What callers read when an answer exceeds the bounds of llm.
+const (
+	publicTooManyCalls = "The model asked for too many tool calls at once."
+	publicTooLarge     = "The model's answer is too large."
+)
+
+// extractor reads calls out of a text that arrives in pieces. It emits text at once,
+// except what may turn out to be the beginning of a call, at most maxHeader bytes; how the
+// text is cut into pieces does not change the outcome.
+//
+// Arguments go from their opening bracket to the one that closes it. If that never
+// arrives, they end where the next call or a code fence begins, or with the text. The
+// extractor does not check that they are JSON: what the model wrote is the call's
+// arguments, so that it can be told what was wrong.
+type extractor struct {
+	emit     func(llm.Part) bool // reports whether the consumer wants more
+	tools    []llm.Tool
+	disabled bool // everything is text
+	reminded bool // the model was told the form of a call before
+
+	pending      string          // not decided yet
+	leadingSpace string          // white space before the first part
+	spoken       strings.Builder // the text so far, for callMentioned
+	started      bool            // text or a call was emitted
+	previous     byte            // the last byte before pending, 0 at the start
+
+	call         *llm.ToolCall // whose arguments are being read
+	arguments    strings.Builder
+	scan         llm.ArgumentScanner
+	calls        []llm.ToolCall
+	afterCall    bool // nothing but white space arrived since the last call
+	closingMarks int  // marks that may still follow a call's closing bracket directly
+	openFences   int  // code fences opened before a call and not closed after it
+}
+
+// send emits one part.
+func (x *extractor) send(p llm.Part) error {
+	if !x.emit(p) {
+		return errStopped
+	}
+	return nil
+}
+
+// readText reads the next piece of the text.
+func (x *extractor) readText(delta string) error {
+	if x.disabled {
+		return x.send(llm.Text{Delta: delta})
+	}
+	x.pending += delta
+	return x.readPending(false)
+}
+
+// finishAnswer reads the rest at the end of the text and emits the complete calls, then
+// last.
+func (x *extractor) finishAnswer(last ...llm.Part) error {
+	if !x.disabled {
+		if err := x.readPending(true); err != nil {
+			return err
+		}
+		if err := x.callMentioned(); err != nil {
+			return err
+		}
+	}
+	for _, c := range x.calls {
+		if err := x.send(c); err != nil {
+			return err
+		}
+	}
+	for _, p := range last {
+		if err := x.send(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readPending reads as much of the pending text as can be decided.
+func (x *extractor) readPending(final bool) error {
+	for {
+		var again bool
+		var err error
+		if x.call == nil {
+			again, err = x.readProse(final)
+		} else {
+			again, err = x.readArguments(final)
+		}
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// readProse reads up to and including the next header. It reports whether more can be
+// decided.
+func (x *extractor) readProse(final bool) (again bool, err error) {
+	x.dropAfterCall(final)
+	for i := 0; ; i++ {
+		i = x.nextCandidate(i)
+		if i == len(x.pending) {
+			return false, x.emitText(i)
+		}
+		header, result := matchHeader(x.pending[i:], final, x.isKnownTool)
+		switch result {
+		case noMatch:
+			continue
+		case needMore:
+			return false, x.emitText(i)
+		}
+		if err := x.emitText(i); err != nil {
+			return false, err
+		}
+		return true, x.beginCall(header)
+	}
+}
+
+// nextCandidate returns the next offset from i on at which a header may start, or the
+// length of the pending text.
+func (x *extractor) nextCandidate(i int) int {
+	for ; i < len(x.pending); i++ {
+		switch x.pending[i] {
+		case '*', '`':
+			return i
+		case 't', 'T':
+			before := x.previous
+			if i > 0 {
+				before = x.pending[i-1]
+			}
+			notTool := i+1 < len(x.pending) && x.pending[i+1]|0x20 != 'o'
+			if !notTool && !isWordByte(before) {
+				return i
+			}
+		}
+	}
+	return i
+}
+
+// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A
+// byte of another script does not: text without spaces may stand directly before a call.
+func isWordByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
+
+// dropAfterCall drops pending bytes that belong to the call before them: marks that close
+// its bold or code, white space, and the fence around it.
+func (x *extractor) dropAfterCall(final bool) {
+	// Each iteration drops something or returns. An incomplete fence waits for its other
+	// bytes, since fences and single marks are treated differently.
+	for x.afterCall && x.pending != "" {
+		switch c := x.pending[0]; {
+		case strings.IndexByte(marks, c) >= 0 && x.closingMarks > 0 && !strings.HasPrefix(x.pending, "```"):
+			if c == '`' && !final && strings.HasPrefix("```", x.pending) {
+				return
+			}
+			x.closingMarks--
+			x.pending = x.pending[1:]
+		case strings.IndexByte(whiteSpace, c) >= 0:
+			x.closingMarks = 0
+			x.pending = x.pending[1:]
+		case strings.HasPrefix(x.pending, "```") && x.openFences > 0:
+			x.openFences--
+			x.closingMarks = 0
+			x.pending = x.pending[len("```"):]
+		default:
+			return
+		}
+	}
+}
+
+// emitText emits the first n pending bytes as text. White space at the very beginning
+// waits for something to follow, so that an answer of calls alone has no text.
+func (x *extractor) emitText(n int) error {
+	if n == 0 {
+		return nil
+	}
+	text := x.pending[:n]
+	x.previous, x.pending = text[n-1], x.pending[n:]
+	x.afterCall, x.openFences = false, 0
+	if !x.started {
+		x.leadingSpace += text
+		if strings.Trim(text, whiteSpace) == "" {
+			return nil
+		}
+		text, x.leadingSpace, x.started = x.leadingSpace, "", true
+	}
+	if len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
+		x.spoken.WriteString(text)
+	}
+	return x.send(llm.Text{Delta: text})
+}
+
+// isKnownTool reports whether a tool of this name was offered. Calls of other names are
+// calls, too, and left for the caller to refuse.
+func (x *extractor) isKnownTool(name string) bool {
+	for _, t := range x.tools {
+		if t.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// beginCall starts the call whose header the pending text begins with.
+func (x *extractor) beginCall(h toolHeader) error {
+	x.pending = x.pending[h.size:]
+	x.openFences += h.fences
+	if err := x.startCall(h.name); err != nil {
+		return err
+	}
+	if h.raw == "" {
+		return nil
+	}
+	if err := x.emitArguments(h.raw); err != nil {
+		return err
+	}
+	x.finishCall()
+	return nil
+}
+
+// startCall announces a call.
+func (x *extractor) startCall(name string) error {
+	if len(x.calls) == llm.MaxCalls {
+		return &llm.Error{Kind: llm.ModelError, Public: publicTooManyCalls, Err: errors.New("more than 128 tool calls in one answer")}
+	}
+	x.started, x.leadingSpace = true, ""
+	x.call = &llm.ToolCall{Index: len(x.calls), ID: "call_" + rand.Text(), Name: name}
+	return x.send(llm.ToolCallStart{Index: x.call.Index, ID: x.call.ID, Name: name})
+}
+
+// emitArguments emits a piece of the arguments.
+func (x *extractor) emitArguments(piece string) error {
+	if piece == "" {
+		return nil
+	}
+	if x.arguments.Len()+len(piece) > llm.MaxArgumentBytes {
+		return &llm.Error{Kind: llm.ModelError, Public: publicTooLarge, Err: errors.New("the arguments of a call exceed 1 MiB")}
+	}
+	x.arguments.WriteString(piece)
+	return x.send(llm.ToolCallArgs{Index: x.call.Index, Delta: piece})
+}
+
+// finishCall completes the current call.
+func (x *extractor) finishCall() {
+	x.call.Arguments = x.arguments.String()
+	x.calls = append(x.calls, *x.call)
+	x.call, x.scan = nil, llm.ArgumentScanner{}
+	x.arguments.Reset()
+	x.afterCall, x.closingMarks, x.previous = true, 6, '}'
+}
+
+// readArguments reads up to the end of the arguments. It reports whether more can be
+// decided.
+func (x *extractor) readArguments(final bool) (again bool, err error) {
+	for i := 0; i < len(x.pending); i++ {
+		c := x.pending[i]
+		// Only a new line separates arguments that were never closed from those that
+		// continue: JSON has no bare words, and no line endings within strings.
+		if c == '\n' {
+			switch matchNextCall(x.pending[i+1:], final) {
+			case matched:
+				if err := x.takeArguments(i); err != nil {
+					return false, err
+				}
+				x.finishCall()
+				return true, nil
+			case needMore:
+				return false, x.takeArguments(i)
+			}
+		}
+		if x.scan.Next(c) {
+			if err := x.takeArguments(i + 1); err != nil {
+				return false, err
+			}
+			x.finishCall()
+			return true, nil
+		}
+	}
+	if err := x.takeArguments(len(x.pending)); err != nil || !final {
+		return false, err
+	}
+	x.finishCall()
+	return false, nil
+}
+
+// takeArguments emits the first n pending bytes as arguments.
+func (x *extractor) takeArguments(n int) error {
+	piece := x.pending[:n]
+	x.pending = x.pending[n:]
+	return x.emitArguments(piece)
+}

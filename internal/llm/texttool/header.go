@@ -1,0 +1,221 @@
+package texttool
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// toolHeader is the part of a call before its arguments:
+//
+//	fence? deco "TOOL" deco ":" deco name deco "PARAMETERS" deco ":" fence? deco
+//
+// where deco is white space, bold and code marks, and the two words are in any case.
+// It stands at the start of a word, on a line of its own or not, and its two halves on
+// one line or on two, blank lines between them included. Models write all of these.
+type toolHeader struct {
+	name   string
+	fences int // opening code fences among its decoration
+	size   int // bytes up to the arguments
+	// raw replaces arguments that do not begin with a bracket. Such a header counts only
+	// in exactly the form that the prompt shows and for a tool that exists, since "Tool:
+	// hammer, parameters: 3 cm" is prose.
+	raw string
+}
+
+// matchResult says whether a text begins with what is searched for.
+type matchResult int
+
+const (
+	noMatch  matchResult = iota
+	matched              // it does
+	needMore             // it may, depending on the text that follows
+)
+
+// maxHeader bounds a header and so how much text is delayed, in bytes.
+const maxHeader = 1024
+
+// Bytes that may stand between the words of a header.
+const (
+	marks      = "*`"
+	blanks     = " \t"
+	whiteSpace = blanks + "\r\n"
+)
+
+// headerMatcher walks through a text that may not be complete yet.
+type headerMatcher struct {
+	text string
+	pos  int
+}
+
+// remaining returns the text from the current position on.
+func (m *headerMatcher) remaining() string { return m.text[m.pos:] }
+
+// atEnd reports whether the matcher may have stopped only because no more text has
+// arrived.
+func (m *headerMatcher) atEnd() bool { return m.pos >= len(m.text) }
+
+// skipBytes skips at most limit bytes of set and returns them.
+func (m *headerMatcher) skipBytes(set string, limit int) string {
+	start := m.pos
+	for m.pos < len(m.text) && m.pos-start < limit && strings.IndexByte(set, m.text[m.pos]) >= 0 {
+		m.pos++
+	}
+	return m.text[start:m.pos]
+}
+
+// matchWord skips word, in any case. If the text ends within word, the position moves to
+// the end.
+func (m *headerMatcher) matchWord(word string) bool {
+	text := m.remaining()
+	n := min(len(word), len(text))
+	if !strings.EqualFold(text[:n], word[:n]) {
+		return false
+	}
+	m.pos += n
+	return n == len(word)
+}
+
+// matchLabel skips word, decoration and a colon.
+func (m *headerMatcher) matchLabel(word string) bool {
+	if !m.matchWord(word) {
+		return false
+	}
+	m.skipBytes(blanks+marks, 8)
+	return m.matchWord(":")
+}
+
+// readName reads a tool's name: letters and digits of any script, "_", "-", and within it
+// "." and "/".
+func (m *headerMatcher) readName() string {
+	start := m.pos
+	for m.pos < len(m.text) && m.pos-start < 256 {
+		if !utf8.FullRuneInString(m.remaining()) {
+			m.pos = len(m.text)
+			break
+		}
+		r, size := utf8.DecodeRuneInString(m.remaining())
+		if !unicode.In(r, unicode.L, unicode.M, unicode.N) && !strings.ContainsRune("_-./", r) {
+			break
+		}
+		m.pos += size
+	}
+	return strings.TrimRight(m.text[start:m.pos], "./")
+}
+
+// matchHeader looks for a header at the start of text. final says that nothing follows
+// text, isKnown whether a tool of a name exists.
+func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
+	if len(text) >= maxHeader {
+		// The decision rests on the same bytes however many have arrived: the outcome must
+		// not depend on the pieces.
+		text, final = text[:maxHeader], true
+	}
+	m := &headerMatcher{text: text}
+	// Marks before TOOL belong to the call only if it is one; else they are text.
+	opening := m.skipBytes(marks, 6)
+	begin := m.pos
+	h, result := m.matchToolHeader(final, isKnown)
+	fenced := strings.Contains(opening, "```")
+	if fenced {
+		h.fences++
+	}
+	if result != noMatch || !fenced {
+		return h, result
+	}
+	// A fence with a language: the header is on a line below.
+	m.pos = begin
+	m.skipLanguage(20)
+	m.skipBytes(blanks+"\r", 8)
+	if !m.matchWord("\n") {
+		return h, m.mismatch(final)
+	}
+	m.skipBytes(whiteSpace, 64)
+	m.skipBytes(marks, 6)
+	h, result = m.matchToolHeader(final, isKnown)
+	h.fences++
+	return h, result
+}
+
+// skipLanguage skips the language of a code fence.
+func (m *headerMatcher) skipLanguage(limit int) {
+	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
+		c := m.text[m.pos]
+		if c < '0' || c > '9' && c < 'A' || c > 'Z' && c < 'a' || c > 'z' {
+			return
+		}
+	}
+}
+
+// mismatch returns the result for a text that does not continue as a header should.
+func (m *headerMatcher) mismatch(final bool) matchResult {
+	if m.atEnd() && !final {
+		return needMore
+	}
+	return noMatch
+}
+
+// matchToolHeader matches from the word TOOL on.
+func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (h toolHeader, result matchResult) {
+	start := m.pos
+	if !m.matchLabel("TOOL") {
+		return h, m.mismatch(final)
+	}
+	exact := strings.HasPrefix(m.text[start:], "TOOL")
+	m.skipBytes(whiteSpace+marks+`"'`, 64)
+	if h.name = m.readName(); h.name == "" {
+		return h, m.mismatch(final)
+	}
+	m.skipBytes(whiteSpace+marks+`"',`, 64)
+	second := m.pos
+	if !m.matchLabel("PARAMETERS") {
+		return h, m.mismatch(final)
+	}
+	exact = exact && strings.HasPrefix(m.text[second:], "PARAMETERS")
+	afterColon := m.pos
+	if strings.Contains(m.skipBytes(whiteSpace+marks, 64), "```") {
+		h.fences++
+		m.skipLanguage(10)
+		m.skipBytes(whiteSpace, 64)
+	}
+	h.size = m.pos
+	switch {
+	case m.atEnd() && !final:
+		return h, needMore
+	case strings.HasPrefix(m.remaining(), "{"):
+		return h, matched
+	case !exact || !isKnown(h.name):
+		return h, noMatch
+	case strings.HasPrefix(m.remaining(), "["):
+		return h, matched
+	}
+	return m.matchRawArguments(h, afterColon, final)
+}
+
+// matchRawArguments takes the rest of the line as the arguments of a call that has no
+// object after its colon. They are never empty, since a tool may well accept a call
+// without arguments, and this one is malformed.
+func (m *headerMatcher) matchRawArguments(h toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
+	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
+	if !ended && !final {
+		return h, needMore
+	}
+	h.fences = 0 // those may be text after this line
+	h.size = afterColon + len(line)
+	if h.raw = strings.TrimSpace(line); h.raw == "" {
+		h.raw = "PARAMETERS:"
+	}
+	return h, matched
+}
+
+// matchNextCall looks, after the end of a line, for a call's first words or a code fence.
+// Neither can stand at the start of a line within JSON, so they end arguments that were
+// never closed.
+func matchNextCall(text string, final bool) matchResult {
+	m := &headerMatcher{text: text}
+	m.skipBytes(blanks+"\r", 64)
+	if strings.Contains(m.skipBytes(marks, 6), "```") || m.matchLabel("TOOL") {
+		return matched
+	}
+	return m.mismatch(final)
+}
