@@ -21,6 +21,8 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/console"
 	"answerd/internal/llm"
+	"answerd/internal/llm/openai"
+	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
 )
@@ -58,7 +60,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer closeLog()
-	native := newOpenAI(c, tel, logger)
+	native := newModel(c, tel, logger)
 	defer native.Close()
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
 	if err != nil {
@@ -81,7 +83,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	runs, err := agent.New(agent.Options{
-		Model: llm.NewServed(native, llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
+		Model: llm.NewRouter(native, texttool.New(native), llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
@@ -172,8 +174,8 @@ func trimmed(list []string) (out []string) {
 	return out
 }
 
-func newOpenAI(c config, tel *telemetry.Telemetry, logger *slog.Logger) *llm.OpenAI {
-	return llm.NewOpenAI(llm.OpenAIConfig{
+func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.Model {
+	return openai.New(openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(),
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries,
 		Transport: tel.Transport,

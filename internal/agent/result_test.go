@@ -18,6 +18,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/texttool"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -70,7 +71,7 @@ func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
 	}{
 		{"native", agenttest.NewFixture(t, gives, nil)},
 		{"native, takes images and audio", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = takes })},
-		{"text dialect", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Model, o.Profiles = llm.NewText(o.Model), takes })},
+		{"text dialect", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Model, o.Profiles = texttool.New(o.Model), takes })},
 	}
 	var out bytes.Buffer
 	for _, k := range kinds {

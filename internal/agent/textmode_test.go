@@ -8,8 +8,8 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
-	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/texttool"
 )
 
 // inTurns answers a text-mode run's n-th request with the n-th answer: there are no
@@ -26,7 +26,7 @@ func inTurns(answers ...string) llmtest.Script {
 	}
 }
 
-func inText(o *agent.Options) { o.Model = llm.NewText(o.Model) }
+func inText(o *agent.Options) { o.Model = texttool.New(o.Model) }
 
 // S1.1, S1.2, S1.3, S1.4, S1.6, S1.7: a run of a model that writes its calls, from every
 // kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has

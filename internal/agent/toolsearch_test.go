@@ -16,8 +16,8 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/event"
-	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/config"
 )
@@ -257,7 +257,7 @@ func TestTheSearchWorksInTextMode(t *testing.T) {
 		}[min(results-1, 2)]
 	}
 	h := agenttest.NewFixture(t, script, func(o *agent.Options) {
-		o.Model = llm.NewText(o.Model)
+		o.Model = texttool.New(o.Model)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)

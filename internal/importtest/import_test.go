@@ -15,19 +15,23 @@ import (
 // rooms is the table of the house. ours are the rooms that a room may import,
 // outside the modules, by prefix; std is always allowed.
 var rooms = map[string]struct{ ours, outside []string }{
-	"answerd/api":                  {},
-	"answerd/bench":                {},
-	"answerd/internal/event":       {outside: jsonv2},
-	"answerd/internal/sse":         {},
-	"answerd/internal/console":     {},
-	"answerd/internal/lru":         {},
-	"answerd/internal/auth":        {ours: []string{"lru"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
-	"answerd/internal/telemetry":   {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
-	"answerd/internal/llm":         {ours: []string{"sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
-	"answerd/internal/llm/llmtest": {},
-	"answerd/internal/mcp":         {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
-	"answerd/internal/mcp/config":  {ours: []string{"auth", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
-	"answerd/internal/mcp/schema":  {outside: jsonv2},
+	"answerd/api":                {},
+	"answerd/bench":              {},
+	"answerd/internal/event":     {outside: jsonv2},
+	"answerd/internal/sse":       {},
+	"answerd/internal/console":   {},
+	"answerd/internal/lru":       {},
+	"answerd/internal/auth":      {ours: []string{"lru"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
+	"answerd/internal/telemetry": {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
+
+	"answerd/internal/llm":          {outside: jsonv2},
+	"answerd/internal/llm/openai":   {ours: []string{"llm", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
+	"answerd/internal/llm/llmtest":  {ours: []string{"llm"}},
+
+	"answerd/internal/mcp":        {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp/config": {ours: []string{"auth", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp/schema": {outside: jsonv2},
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
 	"answerd/internal/mcp/mcpserver":    {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -35,7 +39,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent":            {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
 	"answerd/internal/agent/toolsearch": {},
 	"answerd/internal/agent/admission":  {},
-	"answerd/internal/agent/agenttest":  {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/agent/agenttest":  {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 	"answerd/internal/api/native":       {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
 	"answerd/internal/api/clients":      {},
 	"answerd/internal/api/chat":         {ours: []string{"event", "agent", "sse"}},
@@ -54,7 +58,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 	"answerd/internal/event/memory":    {ours: []string{"event"}},
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "mcp", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

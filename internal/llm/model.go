@@ -2,7 +2,7 @@
 //
 //	for part, err := range model.Stream(ctx, llm.Request{Messages: msgs, Tools: tools}) {
 //		if err != nil {
-//			return err // *llm.Error: what kind of failure, and whether a retry may help; or ctx's error
+//			return err // *llm.Error: the kind of failure, and whether a retry may help; or ctx's error
 //		}
 //		switch p := part.(type) {
 //		case llm.Text:
@@ -12,10 +12,11 @@
 //		}
 //	}
 //
-// Two models stand here. OpenAI speaks Chat Completions to any compatible
-// endpoint and uses its native tool calling. TextDialect wraps a model that has
-// none: it writes the tools into the prompt and reads the calls out of the prose.
-// Either way the caller sees the same parts and never parses text.
+// Package openai has a Model that speaks Chat Completions to any compatible endpoint and
+// uses its native tool calling. Package texttool has one for models without it: it writes
+// the tools into the prompt and reads the calls out of the text. A Router chooses between
+// the two by the model's Profile. Either way callers see the same parts and never parse
+// text.
 //
 // A stream yields parts in the order in which the model produced them, ends with
 // exactly one Finish or exactly one error, and releases its connection when the

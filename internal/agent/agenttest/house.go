@@ -26,8 +26,8 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
-	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/openai"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/config"
 )
@@ -167,7 +167,7 @@ func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), c
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tools.Close() })
-	model := llm.NewOpenAI(llm.OpenAIConfig{BaseURL: h.Model.URL})
+	model := openai.New(openai.Config{BaseURL: h.Model.URL})
 	t.Cleanup(model.Close)
 	o := agent.Options{
 		Model: model,

@@ -5,7 +5,7 @@
 //		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 //		llmtest.Says("It is ", "three."),
 //	))
-//	llm.NewOpenAI(llm.OpenAIConfig{BaseURL: model.URL})
+//	openai.New(openai.Config{BaseURL: model.URL})
 //
 // A script is a function of the request and not of what came before, so that any
 // number of runs can follow it at the same time.
