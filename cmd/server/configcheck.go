@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/event/jetstream"
 )
 
@@ -77,7 +77,7 @@ func (c *config) check(modelSet bool) error {
 		}
 	}
 	if c.HooksURL != "" {
-		if err := auth.CheckEndpoint("the URL", c.HooksURL); err != nil {
+		if err := fetch.CheckEndpoint("the URL", c.HooksURL); err != nil {
 			return &configError{"HOOKS_URL", err.Error()}
 		}
 	}
@@ -110,7 +110,7 @@ func (c *config) checkPublicURL() error {
 		return nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || auth.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
+	if err != nil || fetch.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
 		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/demo"
 	"answerd/internal/llm/llmtest"
 )
@@ -25,8 +26,8 @@ func (w *world) inbound(more ...string) []string {
 // bearer is a token of the world's IAM for its one client.
 func (w *world) bearer(t *testing.T) string {
 	t.Helper()
-	src, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{
-		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: auth.Fixed(auth.NewSecret(clientSecret)), Scope: demo.Scope,
+	src, err := token.NewClientCredentials(token.ClientCredentialsConfig{
+		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: token.FixedSecret(auth.NewSecret(clientSecret)), Scope: demo.Scope,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"answerd/internal/agent/webhook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/console"
 	"answerd/internal/llm"
 	"answerd/internal/llm/openai"
@@ -150,7 +151,7 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	if c.AuthIssuer == "" {
 		return nil, nil
 	}
-	if err := auth.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
+	if err := fetch.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
 		return nil, &configError{"AUTH_JWKS_URL", err.Error()}
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp"
 	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/telemetry"
@@ -20,8 +20,8 @@ import (
 // toolset is the MCP servers and the token that goes to them.
 type toolset struct {
 	client *mcp.Client
-	tokens *auth.ClientCredentials // nil without the service's JWT
-	files  *watch                  // of the configuration, as it was just before it was read
+	tokens *token.ClientCredentials // nil without the service's JWT
+	files  *watch                   // of the configuration, as it was just before it was read
 }
 
 // close ends the sessions first: that takes a token too.
@@ -103,12 +103,12 @@ func warnOfNobody(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	}
 }
 
-func newTokens(c config, logger *slog.Logger) (*auth.ClientCredentials, error) {
-	secret := auth.Fixed(c.IAMClientSecret)
+func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
+	secret := token.FixedSecret(c.IAMClientSecret)
 	if c.IAMClientSecret.IsZero() {
-		secret = auth.VaultSecret(auth.VaultConfig{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
+		secret = token.VaultSecret(token.VaultConfig{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
 	}
-	tokens, err := auth.NewClientCredentials(auth.ClientCredentialsConfig{
+	tokens, err := token.NewClientCredentials(token.ClientCredentialsConfig{
 		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, Logger: logger,
 	})
 	if err != nil {

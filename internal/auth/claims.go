@@ -2,21 +2,24 @@ package auth
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/auth/strictjson"
 )
 
-// claims are the claims that we read of a JWT: RFC 7519 section 4.1, and client_id
-// and scope of RFC 9068. golang-jwt's own RegisteredClaims won't do: they match
-// names in any case, take the last of two, and turn exp 1e300 into whatever
-// converting that to an int64 gives on the processor at hand.
+// claims has the claims of a JWT that we use: RFC 7519 section 4.1, and client_id and scope
+// of RFC 9068. golang-jwt's RegisteredClaims does not fit: it matches names in any case,
+// takes the last of two, and converts exp 1e300 to an int64, which gives another value on
+// every processor.
 type claims struct {
-	all                       object
+	all                       strictjson.Object
 	issuer, subject, clientID string
-	party                     string // azp: the client that the token was issued to
+	authorizedParty           string // azp: the client that the token was issued to
 	audience                  []string
 	scopes                    []string
 	expires                   *jwt.NumericDate
@@ -24,34 +27,34 @@ type claims struct {
 	issuedAt                  *jwt.NumericDate
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error,
-// not an absent claim.
+// UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error and not
+// an absent claim.
 func (c *claims) UnmarshalJSON(data []byte) error {
-	o, err := parseObject(data)
+	o, err := strictjson.Parse(data)
 	if err != nil {
 		return err
 	}
 	c.all = o
-	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.party} {
-		if *to, err = o.text(name); err != nil {
+	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty} {
+		if *to, err = o.String(name); err != nil {
 			return err
 		}
 	}
 	for name, to := range map[string]**jwt.NumericDate{"exp": &c.expires, "nbf": &c.notBefore, "iat": &c.issuedAt} {
-		if *to, err = o.date(name); err != nil {
+		if *to, err = numericDate(o, name); err != nil {
 			return err
 		}
 	}
-	if c.audience, err = o.texts("aud"); err != nil {
+	if c.audience, err = o.Strings("aud"); err != nil {
 		return err
 	}
-	c.scopes, err = o.scopes()
+	c.scopes, err = scopesOf(o)
 	return err
 }
 
-// date is the NumericDate (RFC 7519 section 2) of that name, nil if there is none.
-// Only a number will do, and only one between 1970 and the year 9999.
-func (o object) date(name string) (*jwt.NumericDate, error) {
+// numericDate returns the NumericDate (RFC 7519 section 2) of that name, nil if there is
+// none. It accepts only a number, and only one between 1970 and the year 9999.
+func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 	const yearTenThousand = 253402300800
 	raw, ok := o[name]
 	if !ok {
@@ -59,28 +62,28 @@ func (o object) date(name string) (*jwt.NumericDate, error) {
 	}
 	seconds, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || !(seconds >= 0 && seconds < yearTenThousand) {
-		return nil, errJSON
+		return nil, strictjson.ErrShape
 	}
 	return jwt.NewNumericDate(time.Unix(int64(seconds), 0)), nil
 }
 
-// scopes are those of scope (RFC 8693 section 4.2: one string, spaces between) or,
-// where there is none, of scp, which some issuers write, as a list or like scope.
-func (o object) scopes() ([]string, error) {
+// scopesOf returns the scopes in scope (RFC 8693 section 4.2: one string, spaces between).
+// Without that claim it reads scp, which some issuers use, as a list or like scope.
+func scopesOf(o strictjson.Object) ([]string, error) {
 	name := "scope"
-	if !o.has(name) {
+	if !o.Has(name) {
 		name = "scp"
 	}
-	list, err := o.texts(name)
+	list, err := o.Strings(name)
 	if err != nil {
 		return nil, err
 	}
 	return strings.Fields(strings.Join(list, " ")), nil
 }
 
-// identity is who c speaks of; ok is false if c names nobody. A token that a service
-// got for itself may have no sub (RFC 9068 section 2.2 asks for one, many issuers
-// don't write it): then the client is the subject.
+// identity returns the caller that c names; ok is false if it names nobody. A token that a
+// service got for itself may have no sub (RFC 9068 section 2.2 requires one, but many
+// issuers leave it out): then the client is the subject.
 func (c *claims) identity() (id Identity, ok bool) {
 	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes, Claims: c.all}
 	if id.Subject == "" {
@@ -92,7 +95,19 @@ func (c *claims) identity() (id Identity, ok bool) {
 	return id, strings.TrimSpace(id.Subject) != ""
 }
 
-// jwt.Claims, for golang-jwt's validator.
+// UnverifiedExpiry returns the exp of token, if token is a JWT that has one. It does not
+// check the signature: it is meant for tokens that others will verify.
+func UnverifiedExpiry(token string) (time.Time, bool) {
+	var c claims
+	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
+	// ErrTokenUnverifiable means an unknown algorithm, which is found after the claims.
+	if err != nil && !errors.Is(err, jwt.ErrTokenUnverifiable) || c.expires == nil {
+		return time.Time{}, false
+	}
+	return c.expires.Time, true
+}
+
+// The methods of jwt.Claims, for golang-jwt's validator.
 
 func (c *claims) GetExpirationTime() (*jwt.NumericDate, error) { return c.expires, nil }
 func (c *claims) GetIssuedAt() (*jwt.NumericDate, error)       { return c.issuedAt, nil }

@@ -11,14 +11,16 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+
+	"answerd/internal/auth/strictjson"
 )
 
-// Bounds of a key set. Nothing here is an operator's choice: an issuer beyond them is
-// broken, or is not the issuer.
+// Bounds of a key set. They are not settings: an issuer that exceeds them is broken, or is
+// not the issuer.
 const (
 	maxKeys    = 32
 	minRSABits = 2048 // RFC 7518 section 3.3
-	maxRSABits = 8192 // verifying gets slow beyond
+	maxRSABits = 8192 // larger keys are slow to verify with
 	maxKeyID   = 128  // bytes of a kid
 )
 
@@ -27,14 +29,14 @@ var errKeySet = errors.New("not a JSON Web Key Set of at most 32 keys")
 // publicKey is one key of the issuer.
 type publicKey struct {
 	id  string // its kid, may be ""
-	alg string // the one algorithm that it is for; "" leaves it to the key's type
+	alg string // the only algorithm of the key; "" allows those of its type
 	key crypto.PublicKey
 }
 
-// fits reports whether a signature by alg may be checked with k. The key decides,
-// not the token: otherwise a public RSA key serves as an HMAC secret that everybody
-// knows (RFC 8725 section 3.1).
-func (k publicKey) fits(alg string) bool {
+// allowsAlgorithm reports whether a signature with alg may be checked with k. The key
+// decides and not the token: otherwise an attacker could use a public RSA key as an HMAC
+// secret (RFC 8725 section 3.1).
+func (k publicKey) allowsAlgorithm(alg string) bool {
 	if k.alg != "" && k.alg != alg {
 		return false
 	}
@@ -49,14 +51,14 @@ func (k publicKey) fits(alg string) bool {
 	return false
 }
 
-// parseKeySet reads a JSON Web Key Set (RFC 7517 section 5). Keys that we can't use or
-// that aren't for signatures are left out; a set in which none is left is an error.
+// parseKeySet reads a JSON Web Key Set (RFC 7517 section 5). It leaves out keys that we
+// cannot use or that are not for signatures; a set without any other key is an error.
 func parseKeySet(body []byte) ([]publicKey, error) {
-	set, err := parseObject(body)
+	set, err := strictjson.Parse(body)
 	if err != nil {
 		return nil, errKeySet
 	}
-	list, err := set.objects("keys")
+	list, err := set.Objects("keys")
 	if err != nil || len(list) > maxKeys {
 		return nil, errKeySet
 	}
@@ -67,40 +69,40 @@ func parseKeySet(body []byte) ([]publicKey, error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no key that can be used")
+		return nil, errors.New("no usable key")
 	}
 	return keys, nil
 }
 
-// parseKey reads one key (RFC 7517 section 4); ok is false if it is of no use here. A
-// key that is not meant for signatures must not check any (sections 4.2 and 4.3).
-func parseKey(o object) (k publicKey, ok bool) {
+// parseKey reads one key (RFC 7517 section 4); ok is false if we cannot use it. A key that
+// is not meant for signatures must not verify any (sections 4.2 and 4.3).
+func parseKey(o strictjson.Object) (k publicKey, ok bool) {
 	var kty, use string
 	var err error
 	for name, to := range map[string]*string{"kty": &kty, "use": &use, "alg": &k.alg, "kid": &k.id} {
-		if *to, err = o.text(name); err != nil {
+		if *to, err = o.String(name); err != nil {
 			return k, false
 		}
 	}
-	ops, err := o.texts("key_ops")
-	if err != nil || o.has("key_ops") && !slices.Contains(ops, "verify") || use != "" && use != "sig" || len(k.id) > maxKeyID {
+	ops, err := o.Strings("key_ops")
+	if err != nil || o.Has("key_ops") && !slices.Contains(ops, "verify") || use != "" && use != "sig" || len(k.id) > maxKeyID {
 		return k, false
 	}
 	switch kty {
 	case "RSA":
-		k.key, ok = o.rsaKey()
+		k.key, ok = parseRSAKey(o)
 	case "EC":
-		k.key, ok = o.ecKey()
+		k.key, ok = parseECKey(o)
 	case "OKP":
-		k.key, ok = o.edKey()
+		k.key, ok = parseEd25519Key(o)
 	}
 	return k, ok
 }
 
-// rsaKey reads the members of RFC 7518 section 6.3.1. An even modulus or exponent, or an
-// exponent of 1, with which everything is its own signature, is no RSA key.
-func (o object) rsaKey() (crypto.PublicKey, bool) {
-	n, e := new(big.Int).SetBytes(o.bytes("n")), new(big.Int).SetBytes(o.bytes("e"))
+// parseRSAKey reads the members of RFC 7518 section 6.3.1. It refuses an even modulus or
+// exponent, and an exponent of 1, with which everything is its own signature.
+func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
+	n, e := new(big.Int).SetBytes(base64Member(o, "n")), new(big.Int).SetBytes(base64Member(o, "e"))
 	if n.BitLen() < minRSABits || n.BitLen() > maxRSABits || n.Bit(0) == 0 {
 		return nil, false
 	}
@@ -110,14 +112,14 @@ func (o object) rsaKey() (crypto.PublicKey, bool) {
 	return &rsa.PublicKey{N: n, E: int(e.Int64())}, true
 }
 
-// ecKey reads the members of RFC 7518 section 6.2.1.
-func (o object) ecKey() (crypto.PublicKey, bool) {
-	name, _ := o.text("crv")
+// parseECKey reads the members of RFC 7518 section 6.2.1.
+func parseECKey(o strictjson.Object) (crypto.PublicKey, bool) {
+	name, _ := o.String("crv")
 	curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[name]
 	if !ok {
 		return nil, false
 	}
-	x, y := o.bytes("x"), o.bytes("y")
+	x, y := base64Member(o, "x"), base64Member(o, "y")
 	if size := (curve.Params().BitSize + 7) / 8; len(x) != size || len(y) != size {
 		return nil, false
 	}
@@ -126,18 +128,18 @@ func (o object) ecKey() (crypto.PublicKey, bool) {
 	return key, err == nil
 }
 
-// edKey reads the members of RFC 8037 section 2.
-func (o object) edKey() (crypto.PublicKey, bool) {
-	x := o.bytes("x")
-	if crv, _ := o.text("crv"); crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
+// parseEd25519Key reads the members of RFC 8037 section 2.
+func parseEd25519Key(o strictjson.Object) (crypto.PublicKey, bool) {
+	x := base64Member(o, "x")
+	if crv, _ := o.String("crv"); crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
 		return nil, false
 	}
 	return ed25519.PublicKey(x), true
 }
 
-// bytes is the base64url member of that name, nil if it is none.
-func (o object) bytes(name string) []byte {
-	s, err := o.text(name)
+// base64Member decodes the base64url member of that name; nil if there is none.
+func base64Member(o strictjson.Object, name string) []byte {
+	s, err := o.String(name)
 	if err != nil {
 		return nil
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/auth/authtest"
 )
 
 // fakeKeys is a key endpoint inside a bubble; its fields are changed between fetches.
@@ -27,17 +29,17 @@ func (f *fakeKeys) RoundTrip(*http.Request) (*http.Response, error) {
 	f.count++
 	body, delay := f.body, f.delay
 	f.mu.Unlock()
-	pass(delay)
+	authtest.Advance(delay)
 	if body == "" {
 		return nil, errors.New("unreachable")
 	}
-	return respond(http.StatusOK, body), nil
+	return authtest.Response(http.StatusOK, body), nil
 }
 
-func (f *fakeKeys) publish(keys ...fields) {
+func (f *fakeKeys) publish(keys ...authtest.JSON) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.body = string(jwks(keys...))
+	f.body = string(authtest.JWKS(keys...))
 }
 
 func (f *fakeKeys) down() {
@@ -55,10 +57,10 @@ func (f *fakeKeys) fetches() int {
 const fakeIssuer = "https://iam.example"
 
 func inKeyBubble(t *testing.T, test func(t *testing.T, f *fakeKeys, v *Verifier)) {
-	rsaKey() // made outside: its randomness would block in the bubble for nothing
+	authtest.RSAKey() // made outside: its randomness would block in the bubble for nothing
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeKeys{}
-		f.publish(rsaJWK("k1", &rsaKey().PublicKey))
+		f.publish(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey))
 		v, err := NewVerifier(VerifierConfig{Issuer: fakeIssuer, Audience: "answerd", JWKSURL: fakeIssuer + "/jwks",
 			HTTPClient: &http.Client{Transport: f}})
 		if err != nil {
@@ -71,7 +73,7 @@ func inKeyBubble(t *testing.T, test func(t *testing.T, f *fakeKeys, v *Verifier)
 
 // good is a token that is valid now, of the key named kid.
 func good(kid string) string {
-	return signRS256(rsaKey(), goodHeader(fields{"kid": kid}), claimsOf(fakeIssuer, nil))
+	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": kid}), authtest.ClaimsOf(fakeIssuer, nil))
 }
 
 // F28: cold, nobody can be judged: 503, and it heals by itself.
@@ -87,8 +89,8 @@ func TestWithoutKeysItIs503AndNot401(t *testing.T) {
 		if n := f.fetches(); n != 1 {
 			t.Errorf("%d fetches", n)
 		}
-		f.publish(rsaJWK("k1", &rsaKey().PublicKey))
-		pass(time.Second)
+		f.publish(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey))
+		authtest.Advance(time.Second)
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Error(err)
 		}
@@ -103,16 +105,16 @@ func TestKeysServeForAnHourWhileTheirEndpointIsDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.down()
-		for time.Since(begin) < keysStale {
+		for time.Since(begin) < keysMaxAge {
 			if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 				t.Fatalf("after %v: %v", time.Since(begin), err)
 			}
-			pass(30 * time.Second)
+			authtest.Advance(30 * time.Second)
 		}
 		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrKeysUnavailable) {
 			t.Errorf("after an hour: %v", err)
 		}
-		if n := f.fetches(); n > 2+int((keysStale-keysRefresh)/keysCooldown) {
+		if n := f.fetches(); n > 2+int((keysMaxAge-keysRefresh)/keysCooldown) {
 			t.Errorf("%d fetches", n)
 		}
 	})
@@ -120,19 +122,19 @@ func TestKeysServeForAnHourWhileTheirEndpointIsDown(t *testing.T) {
 
 // F28: a new key is found by the first token that it signed, with one fetch.
 func TestRotationIsPickedUpByOneFetch(t *testing.T) {
-	for name, published := range map[string][]fields{
-		"under a new kid":      {rsaJWK("k1", &rogueKey().PublicKey), rsaJWK("k2", &rsaKey().PublicKey)},
-		"under the same kid":   {rsaJWK("k2", &rsaKey().PublicKey)},
-		"twice under one kid":  {rsaJWK("k2", &rogueKey().PublicKey), rsaJWK("k2", &rsaKey().PublicKey)},
-		"among unusable ones":  {{"kty": "oct", "kid": "k2", "k": "AA"}, {"kid": "k2"}, rsaJWK("k2", &rsaKey().PublicKey)},
-		"beside an encryption": {merge(rsaJWK("k2", &rogueKey().PublicKey), fields{"use": "enc"}), rsaJWK("k2", &rsaKey().PublicKey)},
+	for name, published := range map[string][]authtest.JSON{
+		"under a new kid":      {authtest.RSAJWK("k1", &authtest.OtherRSAKey().PublicKey), authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
+		"under the same kid":   {authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
+		"twice under one kid":  {authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey), authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
+		"among unusable ones":  {{"kty": "oct", "kid": "k2", "k": "AA"}, {"kid": "k2"}, authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
+		"beside an encryption": {merge(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey), authtest.JSON{"use": "enc"}), authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
 	} {
 		inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
-			f.publish(rsaJWK("k2", &rogueKey().PublicKey))
+			f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
 			if _, err := v.Verify(t.Context(), good("k2")); !errors.Is(err, ErrInvalidToken) {
 				t.Fatalf("%s: got %v", name, err)
 			}
-			pass(keysCooldown)
+			authtest.Advance(keysCooldown)
 			f.publish(published...)
 			before := f.fetches()
 			var done sync.WaitGroup
@@ -151,7 +153,7 @@ func TestRotationIsPickedUpByOneFetch(t *testing.T) {
 	}
 }
 
-func merge(base, change fields) fields {
+func merge(base, change authtest.JSON) authtest.JSON {
 	for name, value := range change {
 		base[name] = value
 	}
@@ -165,17 +167,17 @@ func TestMadeUpKeysCauseOneFetchIn30s(t *testing.T) {
 			if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 				t.Fatal(err)
 			}
-			pass(time.Minute)
+			authtest.Advance(time.Minute)
 			if down {
 				f.down()
 			}
 			begin := time.Now()
 			for n := range 1000 {
-				token := b64([]byte(goodHeader(fields{"kid": fmt.Sprint("made-up-", n)}))) + ".e30.AA"
+				token := authtest.Base64([]byte(authtest.HeaderJSON(authtest.JSON{"kid": fmt.Sprint("made-up-", n)}))) + ".e30.AA"
 				if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrInvalidToken) {
 					t.Fatal(err)
 				}
-				pass(59 * time.Millisecond)
+				authtest.Advance(59 * time.Millisecond)
 			}
 			if n := f.fetches() - 1; n != 2 {
 				t.Errorf("down %v: %d fetches in %v", down, n, time.Since(begin))
@@ -190,8 +192,8 @@ func TestRevokedKeyIsRefusedWithin15Minutes(t *testing.T) {
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Fatal(err)
 		}
-		f.publish(rsaJWK("k2", &rogueKey().PublicKey))
-		pass(keysRefresh + time.Second)
+		f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
+		authtest.Advance(keysRefresh + time.Second)
 		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrInvalidToken) {
 			t.Errorf("got %v", err)
 		}
@@ -205,8 +207,8 @@ func TestFailedRefreshIsRepeatedSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.down()
-		pass(keysRefresh + keysCooldown + time.Second)
-		f.publish(rsaJWK("k2", &rogueKey().PublicKey))
+		authtest.Advance(keysRefresh + keysCooldown + time.Second)
+		f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Errorf("while it is repeated: %v", err)
 		}
@@ -244,7 +246,7 @@ func TestCloseEndsTheFetchOfKeys(t *testing.T) {
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Errorf("keys that are there: %v", err)
 		}
-		pass(2 * keysStale)
+		authtest.Advance(2 * keysMaxAge)
 		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrKeysUnavailable) || f.fetches() != 1 {
 			t.Errorf("got %v after %d fetches", err, f.fetches())
 		}
@@ -253,70 +255,70 @@ func TestCloseEndsTheFetchOfKeys(t *testing.T) {
 
 // F28, over real HTTP: what the endpoint may answer instead of keys.
 func TestMisbehavingKeyEndpointIs503(t *testing.T) {
-	many := make([]fields, maxKeys+1)
+	many := make([]authtest.JSON, maxKeys+1)
 	for n := range many {
-		many[n] = rsaJWK("k1", &rsaKey().PublicKey)
+		many[n] = authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey)
 	}
 	for name, body := range map[string]string{
 		"10 MiB":       `{"keys":[` + strings.Repeat(" ", 10<<20) + `]}`,
 		"empty set":    `{"keys":[]}`,
 		"empty":        ``,
-		"HTML":         `<html>` + bodyCanary,
+		"HTML":         `<html>` + authtest.BodyCanary,
 		"no list":      `{"keys":{}}`,
-		"33 keys":      string(jwks(many...)),
-		"no RSA key":   string(jwks(fields{"kty": "RSA", "kid": "k1", "n": "!", "e": "AQAB"})),
-		"even modulus": string(jwks(fields{"kty": "RSA", "kid": "k1", "n": b64(new(big.Int).Lsh(big.NewInt(1), 2047).Bytes()), "e": "AQAB"})),
-		"exponent 1":   string(jwks(merge(rsaJWK("k1", &rsaKey().PublicKey), fields{"e": "AQ"}))),
-		"off curve":    string(jwks(merge(ecJWK("k1", &ecKey().PublicKey), fields{"y": b64(make([]byte, 32))}))),
-		"not to sign":  string(jwks(merge(rsaJWK("k1", &rsaKey().PublicKey), fields{"key_ops": []string{"encrypt"}}))),
+		"33 keys":      string(authtest.JWKS(many...)),
+		"no RSA key":   string(authtest.JWKS(authtest.JSON{"kty": "RSA", "kid": "k1", "n": "!", "e": "AQAB"})),
+		"even modulus": string(authtest.JWKS(authtest.JSON{"kty": "RSA", "kid": "k1", "n": authtest.Base64(new(big.Int).Lsh(big.NewInt(1), 2047).Bytes()), "e": "AQAB"})),
+		"exponent 1":   string(authtest.JWKS(merge(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.JSON{"e": "AQ"}))),
+		"off curve":    string(authtest.JWKS(merge(authtest.ECJWK("k1", &authtest.ECKey().PublicKey), authtest.JSON{"y": authtest.Base64(make([]byte, 32))}))),
+		"not to sign":  string(authtest.JWKS(merge(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.JSON{"key_ops": []string{"encrypt"}}))),
 	} {
-		i := newIAM(t)
-		i.handleKeys(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
-		v, logged := i.verifier(t, nil)
-		_, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(nil)))
+		i := authtest.NewIAM(t)
+		i.HandleKeys(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
+		v, logged := newVerifier(t, i, nil)
+		_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil)))
 		if !errors.Is(err, ErrKeysUnavailable) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		checkQuiet(t, err.Error()+logged.String())
+		authtest.CheckNoCanary(t, err.Error()+logged.String())
 	}
 }
 
 // F19: keys come from where the configuration says, not from where that sends us.
 func TestKeysDoNotFollowARedirect(t *testing.T) {
-	i, other := newIAM(t), newIAM(t)
-	i.handleKeys(func(w http.ResponseWriter, r *http.Request) {
+	i, other := authtest.NewIAM(t), authtest.NewIAM(t)
+	i.HandleKeys(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL+"/jwks", http.StatusFound)
 	})
-	v, _ := i.verifier(t, nil)
-	_, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(nil)))
-	if !errors.Is(err, ErrKeysUnavailable) || other.keyCalls.Load() != 0 {
+	v, _ := newVerifier(t, i, nil)
+	_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil)))
+	if !errors.Is(err, ErrKeysUnavailable) || other.KeyRequests.Load() != 0 {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestKeyServesOnlyItsOwnAlgorithms(t *testing.T) {
 	all := strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA HS256 none")
-	ed := fields{"kty": "OKP", "crv": "Ed25519", "x": b64(make([]byte, 32))}
+	ed := authtest.JSON{"kty": "OKP", "crv": "Ed25519", "x": authtest.Base64(make([]byte, 32))}
 	p384 := elliptic.P384().Params()
 	for _, test := range []struct {
-		jwk  fields
+		jwk  authtest.JSON
 		want string
 	}{
-		{rsaJWK("a", &rsaKey().PublicKey), "RS256 RS384 RS512 PS256 PS384 PS512"},
-		{merge(rsaJWK("a", &rsaKey().PublicKey), fields{"alg": "RS256"}), "RS256"},
-		{merge(rsaJWK("a", &rsaKey().PublicKey), fields{"alg": "HS256"}), ""},
-		{ecJWK("a", &ecKey().PublicKey), "ES256"},
-		{fields{"kty": "EC", "crv": "P-384", "x": b64(p384.Gx.Bytes()), "y": b64(p384.Gy.Bytes())}, "ES384"},
+		{authtest.RSAJWK("a", &authtest.RSAKey().PublicKey), "RS256 RS384 RS512 PS256 PS384 PS512"},
+		{merge(authtest.RSAJWK("a", &authtest.RSAKey().PublicKey), authtest.JSON{"alg": "RS256"}), "RS256"},
+		{merge(authtest.RSAJWK("a", &authtest.RSAKey().PublicKey), authtest.JSON{"alg": "HS256"}), ""},
+		{authtest.ECJWK("a", &authtest.ECKey().PublicKey), "ES256"},
+		{authtest.JSON{"kty": "EC", "crv": "P-384", "x": authtest.Base64(p384.Gx.Bytes()), "y": authtest.Base64(p384.Gy.Bytes())}, "ES384"},
 		{ed, "EdDSA"},
 	} {
-		keys, err := parseKeySet(jwks(test.jwk))
+		keys, err := parseKeySet(authtest.JWKS(test.jwk))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var fits []string
 		for _, alg := range all {
-			if keys[0].fits(alg) {
+			if keys[0].allowsAlgorithm(alg) {
 				fits = append(fits, alg)
 			}
 		}
@@ -328,10 +330,10 @@ func TestKeyServesOnlyItsOwnAlgorithms(t *testing.T) {
 
 // A token without a kid is judged by the key, if there is but one.
 func TestTokenWithoutKidNeedsTheOnlyKey(t *testing.T) {
-	i := newIAM(t)
-	i.publish(rsaJWK("k1", &rsaKey().PublicKey))
-	v, _ := i.verifier(t, nil)
-	if _, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(fields{"kid": nil}), i.goodClaims(nil))); err != nil {
+	i := authtest.NewIAM(t)
+	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey))
+	v, _ := newVerifier(t, i, nil)
+	if _, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": nil}), i.ClaimsJSON(nil))); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"answerd/internal/auth/strictjson"
 )
 
 // Rules say which callers may use which servers, tools and models: whatever any rule
@@ -118,12 +120,12 @@ func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 func claimValues(claims map[string]json.RawMessage, name string) []string {
 	raw := claims[name]
 	if strings.HasPrefix(name, "/") {
-		members := object(claims)
+		members := strictjson.Object(claims)
 		tokens := strings.Split(name[1:], "/")
 		for i, token := range tokens {
 			raw = members[strings.NewReplacer("~1", "/", "~0", "~").Replace(token)]
 			if i < len(tokens)-1 {
-				members, _ = parseObject(raw) // nil, in which nothing is found, where it is none
+				members, _ = strictjson.Parse(raw) // nil if it is not an object; then no member is found
 			}
 		}
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"answerd/internal/auth/strictjson"
 )
 
 // Bounds of a file of rules.
@@ -48,7 +50,7 @@ func ParseRules(data []byte) ([]Rule, error) {
 	var file struct {
 		Rules []Rule `json:"rules"`
 	}
-	if err := json.Unmarshal(data, &file, json.RejectUnknownMembers(true), refuseNull); err != nil {
+	if err := json.Unmarshal(data, &file, json.RejectUnknownMembers(true), strictjson.RefuseNull); err != nil {
 		return nil, rulesError(data, err)
 	}
 	switch {

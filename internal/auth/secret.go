@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"context"
 	"log/slog"
 	"unique"
 )
@@ -9,15 +8,15 @@ import (
 const redacted = "[redacted]"
 
 // Secret is a text that never prints: formatting, logging or encoding it gives
-// "[redacted]". Only Reveal gives the text. Two Secrets are == when their texts are
+// "[redacted]". Only Reveal returns the text. Two Secrets are == when their texts are
 // equal.
 //
-// The text sits behind a handle, not in the struct, because package fmt does not ask
-// String for %d, nor for an unexported field of somebody else's struct: it prints what
-// it finds, which is now an address.
+// The struct contains a handle and not the text, because package fmt does not call String
+// for %d, nor for an unexported field of another struct: it prints the field itself, which
+// is now an address.
 type Secret struct{ text unique.Handle[string] }
 
-// NewSecret wraps text.
+// NewSecret returns text as a Secret; the zero Secret for "".
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -25,7 +24,7 @@ func NewSecret(text string) Secret {
 	return Secret{unique.Make(text)}
 }
 
-// Reveal is the text itself, for the one place that sends it.
+// Reveal returns the text itself, for the one place that sends it.
 func (s Secret) Reveal() string {
 	if s.IsZero() {
 		return ""
@@ -49,10 +48,4 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 func (s *Secret) UnmarshalText(b []byte) error {
 	*s = NewSecret(string(b))
 	return nil
-}
-
-// Fixed gives s whenever it is asked: the client secret that the configuration
-// holds itself.
-func Fixed(s Secret) func(context.Context) (Secret, error) {
-	return func(context.Context) (Secret, error) { return s, nil }
 }

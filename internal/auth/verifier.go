@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/auth/fetch"
 )
 
 // clockSkew is by how much the issuer's clock and ours may differ.
@@ -67,7 +69,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" || cfg.JWKSURL == "" {
 		return nil, errors.New("the issuer, the audience and the JWKS URL must be set")
 	}
-	if err := CheckEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
+	if err := fetch.CheckEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
 		return nil, err
 	}
 	// RFC 6749 section 3.3; the scope goes into a quoted string of the challenge.
@@ -85,7 +87,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: outboundClient(cfg.HTTPClient)}
+	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: fetch.NewClient(cfg.HTTPClient)}
 	v.keys = newKeyCache(cfg.JWKSURL, v.client, cfg.Logger)
 	v.parser = jwt.NewParser(jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(), jwt.WithLeeway(clockSkew),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience))
@@ -94,7 +96,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 
 // Close ends the renewal of the keys and waits for it.
 func (v *Verifier) Close() {
-	v.keys.sets.close()
+	v.keys.sets.Close()
 	if v.cfg.HTTPClient == nil {
 		v.client.CloseIdleConnections()
 	}
@@ -104,7 +106,7 @@ func (v *Verifier) Close() {
 // for the log, *ScopeError, and ErrKeysUnavailable: Challenge answers all of them.
 // It waits, under ctx, only while there are no keys or the token's key is a new one.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
-	if len(token) > maxInbound {
+	if len(token) > maxTokenBytes {
 		return Identity{}, ErrMalformed
 	}
 	h, err := parseHeader(token)
@@ -117,7 +119,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if v.cfg.OnlyAccessTokens && !isAccessType(h.typ) {
 		return Identity{}, errType
 	}
-	keys, err := v.keys.get(ctx)
+	keys, err := v.keys.current(ctx)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -125,7 +127,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	// A bad signature too may mean new keys: there are issuers that give every key
 	// the same kid.
 	if errors.Is(err, errNoKey) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
-		if rotated, ok := v.keys.newer(ctx, keys); ok {
+		if rotated, ok := v.keys.newerThan(ctx, keys); ok {
 			c, err = v.check(token, h, rotated)
 		}
 	}
@@ -150,7 +152,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 // refuses is why the operator does not want a token that is in order otherwise; nil if he
 // does.
 func (v *Verifier) refuses(c *claims) error {
-	if client := cmp.Or(c.party, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
+	if client := cmp.Or(c.authorizedParty, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
 		return errClient
 	}
 	if v.cfg.MaxLifetime > 0 && (c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime) {

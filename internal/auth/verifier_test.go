@@ -15,13 +15,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"answerd/internal/auth/authtest"
 )
 
-// verifier is one for the tokens of i; scope "ask" is needed.
-func (i *iam) verifier(t testing.TB, change func(*VerifierConfig)) (*Verifier, *logBuffer) {
+// newVerifier returns a verifier of the tokens of i that requires the scope "ask", and its log.
+func newVerifier(t testing.TB, i *authtest.IAM, change func(*VerifierConfig)) (*Verifier, *authtest.LogBuffer) {
 	t.Helper()
-	logged := &logBuffer{}
-	cfg := VerifierConfig{Issuer: i.URL, Audience: "answerd", JWKSURL: i.URL + "/jwks", Scope: "ask", Logger: logged.logger()}
+	logged := &authtest.LogBuffer{}
+	cfg := VerifierConfig{Issuer: i.URL, Audience: "answerd", JWKSURL: i.URL + "/jwks", Scope: "ask", Logger: logged.Logger()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -42,7 +44,7 @@ func judge(t testing.TB, v *Verifier, r *http.Request) (id Identity, status int,
 	if err == nil {
 		return id, http.StatusOK, ""
 	}
-	checkQuiet(t, err.Error())
+	authtest.CheckNoCanary(t, err.Error())
 	status, challenge = Challenge(err, metadataURL)
 	return id, status, challenge
 }
@@ -66,26 +68,26 @@ type matrixRow struct {
 
 // mint makes the tokens of the matrix.
 type mint struct {
-	i   *iam
+	i   *authtest.IAM
 	now int64 // Unix seconds
 }
 
 // signed is a good token but for the changes.
-func (m mint) signed(header, claims fields) string {
-	return signRS256(rsaKey(), goodHeader(header), m.i.goodClaims(claims))
+func (m mint) signed(header, claims authtest.JSON) string {
+	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(header), m.i.ClaimsJSON(claims))
 }
 
 // es256 is a good token with that signature.
 func (m mint) es256(signature []byte) string {
-	return b64([]byte(goodHeader(fields{"alg": "ES256", "kid": "e1"}))) + "." + b64([]byte(m.i.goodClaims(nil))) + "." + b64(signature)
+	return authtest.Base64([]byte(authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}))) + "." + authtest.Base64([]byte(m.i.ClaimsJSON(nil))) + "." + authtest.Base64(signature)
 }
 
 // The matrix of authentication: every case is judged over a real key set, by the
 // same three steps that a request takes.
 func TestAuthenticationMatrix(t *testing.T) {
-	i := newIAM(t)
-	i.publish(rsaJWK("k1", &rsaKey().PublicKey), ecJWK("e1", &ecKey().PublicKey), rsaJWK("small", &smallKey().PublicKey))
-	v, _ := i.verifier(t, nil)
+	i := authtest.NewIAM(t)
+	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.ECJWK("e1", &authtest.ECKey().PublicKey), authtest.RSAJWK("small", &authtest.ShortRSAKey().PublicKey))
+	v, _ := newVerifier(t, i, nil)
 	begin := time.Now()
 	m := mint{i, begin.Unix()}
 	challenges := map[int]string{200: "", 400: badRequest, 401: invalidToken, 403: scopeMissing}
@@ -104,7 +106,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 		}
 	}
 	// F28: one fetch at the start. All those kids came within 30 s of it.
-	if n := i.keyCalls.Load(); n > 1+int64(time.Since(begin)/keysCooldown) {
+	if n := i.KeyRequests.Load(); n > 1+int64(time.Since(begin)/keysCooldown) {
 		t.Errorf("%d fetches of the keys", n)
 	}
 }
@@ -115,25 +117,25 @@ func (m mint) shapes() []matrixRow {
 	parts := strings.Split(good, ".")
 	return []matrixRow{
 		{"good", good, 200},
-		{"good ES256", signES256(ecKey(), goodHeader(fields{"alg": "ES256", "kid": "e1"}), m.i.goodClaims(nil)), 200},
+		{"good ES256", authtest.SignES256(authtest.ECKey(), authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}), m.i.ClaimsJSON(nil)), 200},
 		{"two parts", parts[0] + "." + parts[1], 401},
 		{"five parts", good + ".x.y", 401},
 		{"only dots", strings.Repeat(".", 8000), 401},
 		{"padding", good + "==", 401},
 		{"bad base64", "!" + good[1:], 400},
-		{"bad JSON", b64([]byte(`{`)) + ".e30.AA", 401},
-		{"duplicate header member", signRS256(rsaKey(), `{"alg":"none","alg":"RS256","kid":"k1"}`, m.i.goodClaims(nil)), 401},
-		{"duplicate claim", signRS256(rsaKey(), goodHeader(nil), `{"sub":"root",`+m.i.goodClaims(nil)[1:]), 401},
-		{"trailing data", signRS256(rsaKey(), goodHeader(nil)+"{}", m.i.goodClaims(nil)), 401},
-		{"folded claim", m.signed(nil, fields{"exp": nil, "EXP": m.now + 300}), 401},
-		{"changed claims", parts[0] + "." + b64([]byte(m.i.goodClaims(fields{"sub": "root"}))) + "." + parts[2], 401},
+		{"bad JSON", authtest.Base64([]byte(`{`)) + ".e30.AA", 401},
+		{"duplicate header member", authtest.SignRS256(authtest.RSAKey(), `{"alg":"none","alg":"RS256","kid":"k1"}`, m.i.ClaimsJSON(nil)), 401},
+		{"duplicate claim", authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), `{"sub":"root",`+m.i.ClaimsJSON(nil)[1:]), 401},
+		{"trailing data", authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil)+"{}", m.i.ClaimsJSON(nil)), 401},
+		{"folded claim", m.signed(nil, authtest.JSON{"exp": nil, "EXP": m.now + 300}), 401},
+		{"changed claims", parts[0] + "." + authtest.Base64([]byte(m.i.ClaimsJSON(authtest.JSON{"sub": "root"}))) + "." + parts[2], 401},
 		{"loose last bits", good[:len(good)-1] + flip(good[len(good)-1]), 401},
-		{"8 KiB and more", strings.Repeat("a", maxInbound+1), 400},
-		{"typ JWT", m.signed(fields{"typ": "JWT"}, nil), 200},
-		{"typ absent", m.signed(fields{"typ": nil}, nil), 200},
-		{"typ as media type", m.signed(fields{"typ": "application/AT+JWT"}, nil), 200},
-		{"logout token", m.signed(fields{"typ": "logout+jwt"}, nil), 401},
-		{"typ a number", m.signed(fields{"typ": 1}, nil), 401},
+		{"8 KiB and more", strings.Repeat("a", maxTokenBytes+1), 400},
+		{"typ JWT", m.signed(authtest.JSON{"typ": "JWT"}, nil), 200},
+		{"typ absent", m.signed(authtest.JSON{"typ": nil}, nil), 200},
+		{"typ as media type", m.signed(authtest.JSON{"typ": "application/AT+JWT"}, nil), 200},
+		{"logout token", m.signed(authtest.JSON{"typ": "logout+jwt"}, nil), 401},
+		{"typ a number", m.signed(authtest.JSON{"typ": 1}, nil), 401},
 	}
 }
 
@@ -141,28 +143,28 @@ func (m mint) shapes() []matrixRow {
 func (m mint) keys() []matrixRow {
 	parts := strings.Split(m.signed(nil, nil), ".")
 	return []matrixRow{
-		{"none", b64([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401},
-		{"NoNe", b64([]byte(`{"alg":"NoNe","kid":"k1"}`)) + "." + parts[1] + ".", 401},
-		{"no alg", m.signed(fields{"alg": nil}, nil), 401},
-		{"alg a number", m.signed(fields{"alg": 1}, nil), 401},
-		{"alg not allowed", m.signed(fields{"alg": "RS512"}, nil), 401},
-		{"alg of another key type", m.signed(fields{"alg": "ES256"}, nil), 401},
-		{"ES256 with the RSA kid", signES256(ecKey(), goodHeader(fields{"alg": "ES256"}), m.i.goodClaims(nil)), 401},
-		{"RSA below 2048", signRS256(smallKey(), goodHeader(fields{"kid": "small"}), m.i.goodClaims(nil)), 401},
-		{"unknown kid", m.signed(fields{"kid": "k2"}, nil), 401},
-		{"kid a path", m.signed(fields{"kid": "../../dev/null"}, nil), 401},
-		{"kid SQL", m.signed(fields{"kid": "x' OR '1'='1"}, nil), 401},
-		{"kid a URL", m.signed(fields{"kid": m.i.URL + "/jwks"}, nil), 401},
-		{"kid 1 KiB", m.signed(fields{"kid": strings.Repeat("k", 1024)}, nil), 401},
-		{"no kid among two keys", m.signed(fields{"kid": nil}, nil), 401},
-		{"wrong key", signRS256(rogueKey(), goodHeader(nil), m.i.goodClaims(nil)), 401},
-		{"own jwk", signRS256(rogueKey(), goodHeader(fields{"jwk": rsaJWK("k1", &rogueKey().PublicKey)}), m.i.goodClaims(nil)), 401},
-		{"own jku", signRS256(rogueKey(), goodHeader(fields{"jku": m.i.URL + "/evil", "x5u": m.i.URL + "/evil"}), m.i.goodClaims(nil)), 401},
-		{"own x5c", signRS256(rogueKey(), goodHeader(fields{"x5c": []string{"MIIB"}}), m.i.goodClaims(nil)), 401},
-		{"ignored jku", m.signed(fields{"jku": m.i.URL + "/evil"}, nil), 200},
-		{"crit", m.signed(fields{"crit": []string{"exp"}}, nil), 401},
-		{"crit empty", m.signed(fields{"crit": []string{}}, nil), 401},
-		{"b64 false", m.signed(fields{"b64": false}, nil), 401},
+		{"none", authtest.Base64([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401},
+		{"NoNe", authtest.Base64([]byte(`{"alg":"NoNe","kid":"k1"}`)) + "." + parts[1] + ".", 401},
+		{"no alg", m.signed(authtest.JSON{"alg": nil}, nil), 401},
+		{"alg a number", m.signed(authtest.JSON{"alg": 1}, nil), 401},
+		{"alg not allowed", m.signed(authtest.JSON{"alg": "RS512"}, nil), 401},
+		{"alg of another key type", m.signed(authtest.JSON{"alg": "ES256"}, nil), 401},
+		{"ES256 with the RSA kid", authtest.SignES256(authtest.ECKey(), authtest.HeaderJSON(authtest.JSON{"alg": "ES256"}), m.i.ClaimsJSON(nil)), 401},
+		{"RSA below 2048", authtest.SignRS256(authtest.ShortRSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": "small"}), m.i.ClaimsJSON(nil)), 401},
+		{"unknown kid", m.signed(authtest.JSON{"kid": "k2"}, nil), 401},
+		{"kid a path", m.signed(authtest.JSON{"kid": "../../dev/null"}, nil), 401},
+		{"kid SQL", m.signed(authtest.JSON{"kid": "x' OR '1'='1"}, nil), 401},
+		{"kid a URL", m.signed(authtest.JSON{"kid": m.i.URL + "/jwks"}, nil), 401},
+		{"kid 1 KiB", m.signed(authtest.JSON{"kid": strings.Repeat("k", 1024)}, nil), 401},
+		{"no kid among two keys", m.signed(authtest.JSON{"kid": nil}, nil), 401},
+		{"wrong key", authtest.SignRS256(authtest.OtherRSAKey(), authtest.HeaderJSON(nil), m.i.ClaimsJSON(nil)), 401},
+		{"own jwk", authtest.SignRS256(authtest.OtherRSAKey(), authtest.HeaderJSON(authtest.JSON{"jwk": authtest.RSAJWK("k1", &authtest.OtherRSAKey().PublicKey)}), m.i.ClaimsJSON(nil)), 401},
+		{"own jku", authtest.SignRS256(authtest.OtherRSAKey(), authtest.HeaderJSON(authtest.JSON{"jku": m.i.URL + "/evil", "x5u": m.i.URL + "/evil"}), m.i.ClaimsJSON(nil)), 401},
+		{"own x5c", authtest.SignRS256(authtest.OtherRSAKey(), authtest.HeaderJSON(authtest.JSON{"x5c": []string{"MIIB"}}), m.i.ClaimsJSON(nil)), 401},
+		{"ignored jku", m.signed(authtest.JSON{"jku": m.i.URL + "/evil"}, nil), 200},
+		{"crit", m.signed(authtest.JSON{"crit": []string{"exp"}}, nil), 401},
+		{"crit empty", m.signed(authtest.JSON{"crit": []string{}}, nil), 401},
+		{"b64 false", m.signed(authtest.JSON{"b64": false}, nil), 401},
 		{"zero ES256 signature", m.es256(make([]byte, 64)), 401},
 		{"DER ES256 signature", m.es256(derSignature()), 401},
 	}
@@ -170,17 +172,17 @@ func (m mint) keys() []matrixRow {
 
 // confusions are signed by HMAC with the forms of our public key (RFC 8725 section 2.1).
 func (m mint) confusions(t *testing.T) []matrixRow {
-	der, err := x509.MarshalPKIXPublicKey(&rsaKey().PublicKey)
+	der, err := x509.MarshalPKIXPublicKey(&authtest.RSAKey().PublicKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var rows []matrixRow
-	for name, secret := range map[string][]byte{"DER": der, "modulus": rsaKey().N.Bytes(),
+	for name, secret := range map[string][]byte{"DER": der, "modulus": authtest.RSAKey().N.Bytes(),
 		"PEM": pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})} {
-		text := b64([]byte(goodHeader(fields{"alg": "HS256"}))) + "." + b64([]byte(m.i.goodClaims(nil)))
+		text := authtest.Base64([]byte(authtest.HeaderJSON(authtest.JSON{"alg": "HS256"}))) + "." + authtest.Base64([]byte(m.i.ClaimsJSON(nil)))
 		mac := hmac.New(sha256.New, secret)
 		mac.Write([]byte(text))
-		rows = append(rows, matrixRow{"HS256 with the public key as " + name, text + "." + b64(mac.Sum(nil)), 401})
+		rows = append(rows, matrixRow{"HS256 with the public key as " + name, text + "." + authtest.Base64(mac.Sum(nil)), 401})
 	}
 	return rows
 }
@@ -188,54 +190,54 @@ func (m mint) confusions(t *testing.T) []matrixRow {
 // addressees are for somebody else.
 func (m mint) addressees() []matrixRow {
 	return []matrixRow{
-		{"iss wrong", m.signed(nil, fields{"iss": "https://evil.example"}), 401},
-		{"iss with slash", m.signed(nil, fields{"iss": m.i.URL + "/"}), 401},
-		{"iss missing", m.signed(nil, fields{"iss": nil}), 401},
-		{"iss a list", m.signed(nil, fields{"iss": []string{m.i.URL}}), 401},
-		{"aud one string", m.signed(nil, fields{"aud": "answerd"}), 200},
-		{"aud wrong", m.signed(nil, fields{"aud": "other"}), 401},
-		{"aud missing", m.signed(nil, fields{"aud": nil}), 401},
-		{"aud empty", m.signed(nil, fields{"aud": []string{}}), 401},
-		{"aud superstring", m.signed(nil, fields{"aud": "answerd2"}), 401},
-		{"aud in one string", m.signed(nil, fields{"aud": "other answerd"}), 401},
-		{"aud mixed", m.signed(nil, fields{"aud": []any{"answerd", 1}}), 401},
+		{"iss wrong", m.signed(nil, authtest.JSON{"iss": "https://evil.example"}), 401},
+		{"iss with slash", m.signed(nil, authtest.JSON{"iss": m.i.URL + "/"}), 401},
+		{"iss missing", m.signed(nil, authtest.JSON{"iss": nil}), 401},
+		{"iss a list", m.signed(nil, authtest.JSON{"iss": []string{m.i.URL}}), 401},
+		{"aud one string", m.signed(nil, authtest.JSON{"aud": "answerd"}), 200},
+		{"aud wrong", m.signed(nil, authtest.JSON{"aud": "other"}), 401},
+		{"aud missing", m.signed(nil, authtest.JSON{"aud": nil}), 401},
+		{"aud empty", m.signed(nil, authtest.JSON{"aud": []string{}}), 401},
+		{"aud superstring", m.signed(nil, authtest.JSON{"aud": "answerd2"}), 401},
+		{"aud in one string", m.signed(nil, authtest.JSON{"aud": "other answerd"}), 401},
+		{"aud mixed", m.signed(nil, authtest.JSON{"aud": []any{"answerd", 1}}), 401},
 	}
 }
 
 // times are early or late; 60 s of skew are allowed.
 func (m mint) times() []matrixRow {
 	return []matrixRow{
-		{"exp missing", m.signed(nil, fields{"exp": nil}), 401},
-		{"exp long past", m.signed(nil, fields{"exp": m.now - 90}), 401},
-		{"exp just past", m.signed(nil, fields{"exp": m.now - 30}), 200},
-		{"exp a string", m.signed(nil, fields{"exp": "9999999999"}), 401},
-		{"exp 1e300", m.signed(nil, fields{"exp": 1e300}), 401},
-		{"exp in the year 10000", m.signed(nil, fields{"exp": 253402300800}), 401},
-		{"exp negative", m.signed(nil, fields{"exp": -1}), 401},
-		{"exp NaN", signRS256(rsaKey(), goodHeader(nil), `{"exp":NaN}`), 401},
-		{"exp null", signRS256(rsaKey(), goodHeader(nil), strings.Replace(m.i.goodClaims(nil), `"exp":`, `"exp":null,"x":`, 1)), 401},
-		{"exp a fraction", m.signed(nil, fields{"exp": float64(m.now) + 300.5}), 200},
-		{"nbf in 30 s", m.signed(nil, fields{"nbf": m.now + 30}), 200},
-		{"nbf in 90 s", m.signed(nil, fields{"nbf": m.now + 90}), 401},
-		{"iat in 30 s", m.signed(nil, fields{"iat": m.now + 30}), 200},
-		{"iat in 90 s", m.signed(nil, fields{"iat": m.now + 90}), 401},
+		{"exp missing", m.signed(nil, authtest.JSON{"exp": nil}), 401},
+		{"exp long past", m.signed(nil, authtest.JSON{"exp": m.now - 90}), 401},
+		{"exp just past", m.signed(nil, authtest.JSON{"exp": m.now - 30}), 200},
+		{"exp a string", m.signed(nil, authtest.JSON{"exp": "9999999999"}), 401},
+		{"exp 1e300", m.signed(nil, authtest.JSON{"exp": 1e300}), 401},
+		{"exp in the year 10000", m.signed(nil, authtest.JSON{"exp": 253402300800}), 401},
+		{"exp negative", m.signed(nil, authtest.JSON{"exp": -1}), 401},
+		{"exp NaN", authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), `{"exp":NaN}`), 401},
+		{"exp null", authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), strings.Replace(m.i.ClaimsJSON(nil), `"exp":`, `"exp":null,"x":`, 1)), 401},
+		{"exp a fraction", m.signed(nil, authtest.JSON{"exp": float64(m.now) + 300.5}), 200},
+		{"nbf in 30 s", m.signed(nil, authtest.JSON{"nbf": m.now + 30}), 200},
+		{"nbf in 90 s", m.signed(nil, authtest.JSON{"nbf": m.now + 90}), 401},
+		{"iat in 30 s", m.signed(nil, authtest.JSON{"iat": m.now + 30}), 200},
+		{"iat in 90 s", m.signed(nil, authtest.JSON{"iat": m.now + 90}), 401},
 	}
 }
 
 // subjects name nobody, or somebody without the scope.
 func (m mint) subjects() []matrixRow {
 	return []matrixRow{
-		{"sub missing", m.signed(nil, fields{"sub": nil}), 401},
-		{"sub blank", m.signed(nil, fields{"sub": " "}), 401},
-		{"sub an object", m.signed(nil, fields{"sub": fields{"a": 1}, "client_id": "svc"}), 401},
-		{"client_id instead", m.signed(nil, fields{"sub": nil, "client_id": "svc"}), 200},
-		{"no scope", m.signed(nil, fields{"scope": nil}), 403},
-		{"scope superstring", m.signed(nil, fields{"scope": "asking read"}), 403},
-		{"scp list", m.signed(nil, fields{"scope": nil, "scp": []string{"read", "ask"}}), 200},
-		{"scp string", m.signed(nil, fields{"scope": nil, "scp": "read ask"}), 200},
-		{"scp beside scope", m.signed(nil, fields{"scope": "read", "scp": []string{"ask"}}), 403},
-		{"scope a number", m.signed(nil, fields{"scope": 1}), 401},
-		{"expired without scope", m.signed(nil, fields{"scope": nil, "exp": m.now - 90}), 401},
+		{"sub missing", m.signed(nil, authtest.JSON{"sub": nil}), 401},
+		{"sub blank", m.signed(nil, authtest.JSON{"sub": " "}), 401},
+		{"sub an object", m.signed(nil, authtest.JSON{"sub": authtest.JSON{"a": 1}, "client_id": "svc"}), 401},
+		{"client_id instead", m.signed(nil, authtest.JSON{"sub": nil, "client_id": "svc"}), 200},
+		{"no scope", m.signed(nil, authtest.JSON{"scope": nil}), 403},
+		{"scope superstring", m.signed(nil, authtest.JSON{"scope": "asking read"}), 403},
+		{"scp list", m.signed(nil, authtest.JSON{"scope": nil, "scp": []string{"read", "ask"}}), 200},
+		{"scp string", m.signed(nil, authtest.JSON{"scope": nil, "scp": "read ask"}), 200},
+		{"scp beside scope", m.signed(nil, authtest.JSON{"scope": "read", "scp": []string{"ask"}}), 403},
+		{"scope a number", m.signed(nil, authtest.JSON{"scope": 1}), 401},
+		{"expired without scope", m.signed(nil, authtest.JSON{"scope": nil, "exp": m.now - 90}), 401},
 	}
 }
 
@@ -253,15 +255,15 @@ func derSignature() []byte {
 }
 
 func TestIdentityIsWhatTheTokenSays(t *testing.T) {
-	i := newIAM(t)
-	v, _ := i.verifier(t, func(cfg *VerifierConfig) { cfg.Scope = "" })
+	i := authtest.NewIAM(t)
+	v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Scope = "" })
 	exp := time.Now().Add(time.Minute).Truncate(time.Second)
-	id, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(fields{"exp": exp.Unix()})))
+	id, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(authtest.JSON{"exp": exp.Unix()})))
 	if err != nil || id.Issuer != i.URL || id.Subject != "ann" || strings.Join(id.Scopes, ",") != "ask,read" || !id.Expiry.Equal(exp) ||
 		!id.Until().Equal(exp.Add(clockSkew)) || string(id.Claims["sub"]) != `"ann"` || !(Identity{}).Until().IsZero() {
 		t.Errorf("got %+v, %v", id, err)
 	}
-	svc, err := v.Verify(t.Context(), signRS256(rsaKey(), goodHeader(nil), i.goodClaims(fields{"sub": nil, "client_id": "svc"})))
+	svc, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(authtest.JSON{"sub": nil, "client_id": "svc"})))
 	if err != nil || svc.Subject != "svc" || svc.Owns(id) || !id.Owns(id) {
 		t.Errorf("got %+v, %v", svc, err)
 	}
@@ -269,17 +271,17 @@ func TestIdentityIsWhatTheTokenSays(t *testing.T) {
 
 // What an operator may want of tokens beyond that they are in order.
 func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
-	i := newIAM(t)
+	i := authtest.NewIAM(t)
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.publish(rsaJWK("k1", &rsaKey().PublicKey), fields{"kty": "OKP", "crv": "Ed25519", "kid": "o1", "x": b64(edKey.Public().(ed25519.PublicKey))})
-	text := b64([]byte(goodHeader(fields{"alg": "EdDSA", "kid": "o1"}))) + "." + b64([]byte(i.goodClaims(nil)))
-	signed := func(header, claims fields) string {
-		return signRS256(rsaKey(), goodHeader(header), i.goodClaims(claims))
+	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.JSON{"kty": "OKP", "crv": "Ed25519", "kid": "o1", "x": authtest.Base64(edKey.Public().(ed25519.PublicKey))})
+	text := authtest.Base64([]byte(authtest.HeaderJSON(authtest.JSON{"alg": "EdDSA", "kid": "o1"}))) + "." + authtest.Base64([]byte(i.ClaimsJSON(nil)))
+	signed := func(header, claims authtest.JSON) string {
+		return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(header), i.ClaimsJSON(claims))
 	}
-	ed := text + "." + b64(ed25519.Sign(edKey, []byte(text)))
+	ed := text + "." + authtest.Base64(ed25519.Sign(edKey, []byte(text)))
 	now := time.Now().Unix()
 	for _, c := range []struct {
 		name   string
@@ -291,20 +293,20 @@ func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
 		{"EdDSA", func(c *VerifierConfig) { c.Algorithms = []string{"EdDSA"} }, ed, true},
 		{"RS256 where only EdDSA may sign", func(c *VerifierConfig) { c.Algorithms = []string{"EdDSA"} }, signed(nil, nil), false},
 		{"at+jwt only", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(nil, nil), true},
-		{"at+jwt only, as media type", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": "application/at+jwt"}, nil), true},
-		{"at+jwt only, an ID token", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": "JWT"}, nil), false},
-		{"at+jwt only, no typ", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(fields{"typ": nil}, nil), false},
-		{"client by azp", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "web"}), true},
-		{"client by client_id", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"client_id": "web"}), true},
-		{"another client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, fields{"azp": "other", "client_id": "web"}), false},
+		{"at+jwt only, as media type", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(authtest.JSON{"typ": "application/at+jwt"}, nil), true},
+		{"at+jwt only, an ID token", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(authtest.JSON{"typ": "JWT"}, nil), false},
+		{"at+jwt only, no typ", func(c *VerifierConfig) { c.OnlyAccessTokens = true }, signed(authtest.JSON{"typ": nil}, nil), false},
+		{"client by azp", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, authtest.JSON{"azp": "web"}), true},
+		{"client by client_id", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, authtest.JSON{"client_id": "web"}), true},
+		{"another client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, authtest.JSON{"azp": "other", "client_id": "web"}), false},
 		{"no client, and a stray comma", func(c *VerifierConfig) { c.Clients = []string{"web", ""} }, signed(nil, nil), false},
 		{"no client", func(c *VerifierConfig) { c.Clients = []string{"web"} }, signed(nil, nil), false},
-		{"azp a number", nil, signed(nil, fields{"azp": 1}), false},
+		{"azp a number", nil, signed(nil, authtest.JSON{"azp": 1}), false},
 		{"short life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, nil), true},
-		{"long life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, fields{"exp": now + 3700}), false},
-		{"life without iat", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, fields{"iat": nil}), false},
+		{"long life", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, authtest.JSON{"exp": now + 3700}), false},
+		{"life without iat", func(c *VerifierConfig) { c.MaxLifetime = time.Hour }, signed(nil, authtest.JSON{"iat": nil}), false},
 	} {
-		v, _ := i.verifier(t, c.change)
+		v, _ := newVerifier(t, i, c.change)
 		if _, err := v.Verify(t.Context(), c.token); (err == nil) != c.good || err != nil && !errors.Is(err, ErrInvalidToken) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -314,14 +316,14 @@ func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
 // CVE-2026-35030: a cache keyed by a part of the token mixes up its owners. Here
 // tokens that begin and end alike are each judged on their own.
 func TestTokensThatLookAlikeAreJudgedOnTheirOwn(t *testing.T) {
-	i := newIAM(t)
-	v, _ := i.verifier(t, nil)
-	good := signRS256(rsaKey(), goodHeader(nil), i.goodClaims(nil))
+	i := authtest.NewIAM(t)
+	v, _ := newVerifier(t, i, nil)
+	good := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil))
 	if _, err := v.Verify(t.Context(), good); err != nil {
 		t.Fatal(err)
 	}
 	parts := strings.Split(good, ".")
-	forged := parts[0] + "." + b64([]byte(i.goodClaims(fields{"sub": "bob"}))) + "." + parts[2]
+	forged := parts[0] + "." + authtest.Base64([]byte(i.ClaimsJSON(authtest.JSON{"sub": "bob"}))) + "." + parts[2]
 	if _, err := v.Verify(t.Context(), forged); !errors.Is(err, ErrInvalidToken) {
 		t.Errorf("got %v", err)
 	}
@@ -347,8 +349,8 @@ func TestVerifierConfigurationIsChecked(t *testing.T) {
 }
 
 func FuzzVerify(f *testing.F) {
-	keys := roundTrip(func(*http.Request) (*http.Response, error) {
-		return respond(http.StatusOK, string(jwks(rsaJWK("k1", &rsaKey().PublicKey), ecJWK("e1", &ecKey().PublicKey)))), nil
+	keys := authtest.RoundTripFunc(func(*http.Request) (*http.Response, error) {
+		return authtest.Response(http.StatusOK, string(authtest.JWKS(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.ECJWK("e1", &authtest.ECKey().PublicKey)))), nil
 	})
 	v, err := NewVerifier(VerifierConfig{Issuer: fakeIssuer, Audience: "answerd", JWKSURL: fakeIssuer + "/jwks",
 		HTTPClient: &http.Client{Transport: keys}})
@@ -357,8 +359,8 @@ func FuzzVerify(f *testing.F) {
 	}
 	f.Cleanup(v.Close)
 	minted := []string{
-		signRS256(rsaKey(), goodHeader(nil), claimsOf(fakeIssuer, nil)),
-		signES256(ecKey(), goodHeader(fields{"alg": "ES256", "kid": "e1"}), claimsOf(fakeIssuer, nil)),
+		authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(fakeIssuer, nil)),
+		authtest.SignES256(authtest.ECKey(), authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}), authtest.ClaimsOf(fakeIssuer, nil)),
 	}
 	for _, token := range minted {
 		if _, err := v.Verify(f.Context(), token); err != nil {
@@ -366,8 +368,8 @@ func FuzzVerify(f *testing.F) {
 		}
 		f.Add(token)
 	}
-	f.Add(signRS256(rsaKey(), `{"alg":"RS256","kid":"k1","crit":[]}`, `{"exp":1e300}`))
-	f.Add(b64([]byte(`{"alg":"none"}`)) + ".e30.")
+	f.Add(authtest.SignRS256(authtest.RSAKey(), `{"alg":"RS256","kid":"k1","crit":[]}`, `{"exp":1e300}`))
+	f.Add(authtest.Base64([]byte(`{"alg":"none"}`)) + ".e30.")
 	f.Add("a.b.c")
 	f.Add("....")
 	f.Fuzz(func(t *testing.T, token string) {
@@ -383,11 +385,11 @@ func FuzzVerify(f *testing.F) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	i := newIAM(b)
-	v, _ := i.verifier(b, nil)
+	i := authtest.NewIAM(b)
+	v, _ := newVerifier(b, i, nil)
 	for name, token := range map[string]string{
-		"RS256": signRS256(rsaKey(), goodHeader(nil), i.goodClaims(nil)),
-		"ES256": signES256(ecKey(), goodHeader(fields{"alg": "ES256", "kid": "e1"}), i.goodClaims(nil)),
+		"RS256": authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil)),
+		"ES256": authtest.SignES256(authtest.ECKey(), authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}), i.ClaimsJSON(nil)),
 	} {
 		b.Run(name, func(b *testing.B) {
 			ctx := b.Context()

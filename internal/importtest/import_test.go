@@ -1,5 +1,10 @@
-// Package importtest holds the house to its plan: which room may import which. It
-// has tests only.
+// Package importtest checks rules of the source tree that the compiler does not know, above
+// all which package may import which. It has tests only:
+//
+//	go test ./internal/importtest
+//
+// A new package gets a line in the table packages. A test that fails names the file or the
+// package and the rule.
 package importtest
 
 import (
@@ -12,126 +17,177 @@ import (
 	"testing"
 )
 
-// rooms is the table of the house. ours are the rooms that a room may import,
-// outside the modules, by prefix; std is always allowed.
-var rooms = map[string]struct{ ours, outside []string }{
-	"answerd/api":                {},
-	"answerd/bench":              {},
-	"answerd/internal/event":     {outside: jsonv2},
-	"answerd/internal/sse":       {},
-	"answerd/internal/console":   {},
-	"answerd/internal/lru":       {},
-	"answerd/internal/auth":      {ours: []string{"lru"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5", "github.com/oracle/oci-go-sdk/v65")},
+// packages lists what each package may import: ours are packages below internal, outside
+// are prefixes of other modules' packages. The standard library is always allowed. Blank
+// lines between the entries keep gofmt from realigning all of them for one longer name.
+var packages = map[string]struct{ ours, outside []string }{
+	"answerd/api": {},
+
+	"answerd/bench": {},
+
+	"answerd/internal/event": {outside: jsonv2},
+
+	"answerd/internal/sse": {},
+
+	"answerd/internal/console": {},
+
+	"answerd/internal/lru": {},
+
+	"answerd/internal/auth": {ours: []string{"auth/fetch", "auth/strictjson"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5")},
+
+	// token may import auth, for Identity and Secret; auth must not import token.
+	"answerd/internal/auth/token": {ours: []string{"auth", "auth/fetch", "auth/strictjson", "lru"}, outside: []string{"github.com/oracle/oci-go-sdk/v65"}},
+
+	"answerd/internal/auth/fetch": {},
+
+	"answerd/internal/auth/strictjson": {outside: jsonv2},
+
+	"answerd/internal/auth/authtest": {},
+
 	"answerd/internal/telemetry": {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 
-	"answerd/internal/llm":          {outside: jsonv2},
-	"answerd/internal/llm/openai":   {ours: []string{"llm", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
-	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
-	"answerd/internal/llm/llmtest":  {ours: []string{"llm"}},
+	"answerd/internal/llm": {outside: jsonv2},
 
-	"answerd/internal/mcp":        {ours: []string{"auth", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
-	"answerd/internal/mcp/config": {ours: []string{"auth", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/llm/openai": {ours: []string{"llm", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+
+	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
+
+	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
+
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+
+	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+
 	"answerd/internal/mcp/schema": {outside: jsonv2},
+
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.
-	"answerd/internal/mcp/mcpserver":    {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/mcp/conformance":  {},
-	"answerd/internal/agent":            {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
+	"answerd/internal/mcp/mcpserver": {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+
+	"answerd/internal/mcp/conformance": {},
+
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
+
 	"answerd/internal/agent/toolsearch": {},
-	"answerd/internal/agent/admission":  {},
-	"answerd/internal/agent/agenttest":  {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/api/native":       {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
-	"answerd/internal/api/clients":      {},
-	"answerd/internal/api/chat":         {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/responses":    {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/aisdk":        {ours: []string{"event", "agent", "sse"}},
-	"answerd/internal/api/agui":         {ours: []string{"event", "agent", "sse"}},
+
+	"answerd/internal/agent/admission": {},
+
+	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+
+	"answerd/internal/api/native": {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
+
+	"answerd/internal/api/clients": {},
+
+	"answerd/internal/api/chat": {ours: []string{"event", "agent", "sse"}},
+
+	"answerd/internal/api/responses": {ours: []string{"event", "agent", "sse"}},
+
+	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "sse"}},
+
+	"answerd/internal/api/agui": {ours: []string{"event", "agent", "sse"}},
+
 	// The structured content of the tool is the native answer, so it is made of it.
-	"answerd/internal/api/mcptool":     {ours: []string{"event", "agent", "api/native"}},
-	"answerd/internal/api":             {ours: []string{"agent", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
-	"answerd/internal/demo":            {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/importtest":      {},
-	"answerd/internal/faults":          {},
-	"answerd/internal/supply":          {},
-	"answerd/internal/api/scenario":    {ours: []string{"event", "event/memory"}},
+	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},
+
+	"answerd/internal/api": {ours: []string{"agent", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
+
+	"answerd/internal/demo": {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
+
+	"answerd/internal/importtest": {},
+
+	"answerd/internal/faults": {},
+
+	"answerd/internal/supply": {},
+
+	"answerd/internal/api/scenario": {ours: []string{"event", "event/memory"}},
+
 	"answerd/internal/event/eventtest": {ours: []string{"event"}},
+
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
-	"answerd/internal/event/memory":    {ours: []string{"event"}},
+
+	"answerd/internal/event/memory": {ours: []string{"event"}},
+
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 
 	"answerd/internal/mcp/transport": {ours: []string{"mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
-	"answerd/internal/mcp/wire":      {outside: jsonv2},
 
-	"answerd/internal/mcp/oauth":           {ours: []string{"auth", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
+	"answerd/internal/mcp/wire": {outside: jsonv2},
+
+	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/token", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
+
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/agent/webhook":             {ours: []string{"auth"}, outside: append(jsonv2, otelAPI...)},
-	"answerd/internal/telemetry/otlptest":        {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
+	"answerd/internal/agent/webhook": {ours: []string{"auth", "auth/fetch"}, outside: append(jsonv2, otelAPI...)},
+
+	"answerd/internal/telemetry/otlptest": {outside: []string{"google.golang.org/protobuf/encoding/protowire"}},
+
 	"answerd/internal/agent/webhook/webhooktest": {ours: []string{"auth"}},
 }
 
-// jsonv2 is encoding/json/v2 and encoding/json/jsontext of Go 1.27.
+// jsonv2 has the mirror of encoding/json/v2 and encoding/json/jsontext of Go 1.27.
 var jsonv2 = []string{"github.com/go-json-experiment/json"}
 
-// otelAPI is what may be used without the SDK.
+// otelAPI has the packages of OpenTelemetry that may be used without its SDK.
 var otelAPI = []string{
 	"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/metric",
 	"go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace", "go.opentelemetry.io/otel/semconv",
 }
 
-type listed struct {
+// goPackage is a package as the go command describes it.
+type goPackage struct {
 	ImportPath string
 	Standard   bool
 	Imports    []string
 }
 
-func TestEveryRoomImportsOnlyWhatItMay(t *testing.T) {
-	for _, p := range list(t) {
-		rule, known := rooms[p.ImportPath]
+func TestImportsFollowTheTable(t *testing.T) {
+	for _, p := range listPackages(t) {
+		rule, known := packages[p.ImportPath]
 		if !known {
-			t.Errorf("%s is not a room of the house", p.ImportPath)
+			t.Errorf("%s is not in the table of packages", p.ImportPath)
 			continue
 		}
 		for _, imported := range p.Imports {
-			if !allowed(rule.ours, rule.outside, imported, p.ImportPath) {
+			if !mayImport(rule.ours, rule.outside, imported, p.ImportPath) {
 				t.Errorf("%s may not import %s", p.ImportPath, imported)
 			}
 		}
 	}
 }
 
-func allowed(ours, outside []string, imported, by string) bool {
-	if room, ok := strings.CutPrefix(imported, "answerd/internal/"); ok {
-		return slices.Contains(ours, room)
+// mayImport reports whether the package by may import another one.
+func mayImport(ours, outside []string, imported, by string) bool {
+	if internal, ok := strings.CutPrefix(imported, "answerd/internal/"); ok {
+		return slices.Contains(ours, internal)
 	}
 	if imported == "answerd/api" {
 		return by == "answerd/cmd/server"
 	}
 	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
-		// A face translates and knows nothing of HTTP.
+		// An API format translates between events and bytes and does not use HTTP.
 		return !(strings.HasPrefix(by, "answerd/internal/api/") && imported == "net/http")
 	}
 	return slices.ContainsFunc(outside, func(prefix string) bool { return strings.HasPrefix(imported, prefix) })
 }
 
-// list asks the go command for every package of the module.
-func list(t *testing.T) []listed {
+// listPackages asks the go command for every package of the module.
+func listPackages(t *testing.T) []goPackage {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Standard,Imports", "answerd/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	var packages []listed
+	var listed []goPackage
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p listed
+		var p goPackage
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return packages
+			return listed
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		packages = append(packages, p)
+		listed = append(listed, p)
 	}
 }

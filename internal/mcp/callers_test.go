@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 )
@@ -25,7 +26,7 @@ func (f tripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(
 
 // exchangeAt is an Exchange whose IAM needs no socket: it gives "for-ann" for what ann
 // brought.
-func exchangeAt(t *testing.T) *auth.Exchange {
+func exchangeAt(t *testing.T) *token.Exchange {
 	t.Helper()
 	iam := tripFunc(func(r *http.Request) (*http.Response, error) {
 		if err := r.ParseForm(); err != nil {
@@ -35,8 +36,8 @@ func exchangeAt(t *testing.T) *auth.Exchange {
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader(`{"access_token":"for-` + who + `","expires_in":86400}`))}, nil
 	})
-	ex, err := auth.NewExchange(auth.ExchangeConfig{ClientCredentialsConfig: auth.ClientCredentialsConfig{
-		TokenURL: "https://iam.example/t", ClientID: "me", Secret: auth.Fixed(auth.NewSecret("x")), HTTPClient: &http.Client{Transport: iam}}})
+	ex, err := token.NewExchange(token.ExchangeConfig{ClientCredentialsConfig: token.ClientCredentialsConfig{
+		TokenURL: "https://iam.example/t", ClientID: "me", Secret: token.FixedSecret(auth.NewSecret("x")), HTTPClient: &http.Client{Transport: iam}}})
 	if err != nil {
 		t.Fatal(err)
 	}

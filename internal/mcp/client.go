@@ -45,6 +45,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 )
@@ -53,7 +54,7 @@ import (
 type Options struct {
 	// Service is whose token goes to servers with auth type jwt; nil means that
 	// the service has none, and those servers are asked without.
-	Service auth.TokenSource
+	Service token.Source
 	// Transport, if set, wraps the http.Transport of every server, such as with
 	// otelhttp. Redirects are not followed.
 	Transport func(http.RoundTripper) http.RoundTripper

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
 )
@@ -29,13 +30,13 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
 	case !cfg.BearerToken.IsZero():
-		c.source = bearer{auth.Static(cfg.BearerToken)}
+		c.source = bearer{token.Static(cfg.BearerToken)}
 	case cfg.Auth == config.AuthJWT && o.Service != nil:
 		c.source = bearer{o.Service}
 	case cfg.Auth == config.AuthExchange:
-		ex, err := auth.NewExchange(auth.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: auth.ClientCredentialsConfig{
+		ex, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
 			Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
-			ClientID: cfg.Grant.ClientID, Secret: auth.Fixed(cfg.Grant.ClientSecret),
+			ClientID: cfg.Grant.ClientID, Secret: token.FixedSecret(cfg.Grant.ClientSecret),
 			Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), Logger: o.Logger.With("mcp_server", cfg.Name),
 		}})
 		if err != nil {

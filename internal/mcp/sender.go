@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/transport"
 )
@@ -18,7 +18,7 @@ type sender interface {
 }
 
 // bearer sends what a source gives.
-type bearer struct{ tokens auth.TokenSource }
+type bearer struct{ tokens token.Source }
 
 // Send implements sender. If the server refuses the token with 401 it sends r once more
 // with a new one. An exchange renews once, so a server that always refuses costs one

@@ -33,6 +33,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -64,7 +65,7 @@ type Client struct {
 
 // New returns a client of the service. It asks nothing yet.
 func New(o Options) (*Client, error) {
-	if err := auth.CheckEndpoint("the URL", o.URL); err != nil {
+	if err := fetch.CheckEndpoint("the URL", o.URL); err != nil {
 		return nil, err
 	}
 	if o.Secret.IsZero() {

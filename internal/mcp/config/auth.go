@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/oauth"
 )
 
@@ -284,7 +286,7 @@ func (g *Grant) checkEndpoints(t AuthType) *fieldError {
 	case g.Issuer != "" && g.TokenURL != "":
 		return fieldErrorf("auth", "has both issuer and tokenUrl")
 	default:
-		if err := auth.CheckTokenEndpoint(g.Issuer, g.TokenURL); err != nil {
+		if err := token.CheckTokenEndpoint(g.Issuer, g.TokenURL); err != nil {
 			field := "auth.issuer"
 			if g.Issuer == "" {
 				field = "auth.tokenUrl"
@@ -298,7 +300,7 @@ func (g *Grant) checkEndpoints(t AuthType) *fieldError {
 		if p.url == "" {
 			continue
 		}
-		if err := auth.CheckEndpoint(p.name, p.url); err != nil {
+		if err := fetch.CheckEndpoint(p.name, p.url); err != nil {
 			return fieldErrorf(p.field, "cannot be used: %s", err)
 		}
 	}

@@ -61,7 +61,7 @@ func TestParseErrorsInAuth(t *testing.T) {
 		`"type": "exchange", "issuer": "https://i", "clientId": "me"`:                                     `auth.clientSecret: is missing`,
 		`"type": "exchange", "issuer": "https://i", "clientId": "me", "clientSecret": "${MISSING}"`:       `auth.clientSecret: needs the environment variable MISSING, which is not set`,
 		`"type": "exchange", "tokenUrl": "http://iam.example/t", ` + client:                               `auth.tokenUrl: cannot be used: the token URL must be https, or http on the loopback address`,
-		`"type": "client_credentials", "tokenUrl": "https://u:s3cret@i/t", ` + client:                     `auth.tokenUrl: cannot be used: the token URL must not hold credentials or a fragment`,
+		`"type": "client_credentials", "tokenUrl": "https://u:s3cret@i/t", ` + client:                     `auth.tokenUrl: cannot be used: the token URL must not contain credentials or a fragment`,
 		`"type": "exchange", "issuer": "http://iam.example", ` + client:                                   `auth.issuer: cannot be used: the issuer must be https, or http on the loopback address`,
 		`"type": "exchange", "issuer": "https://i?x=s3cret", ` + client:                                   `auth.issuer: cannot be used: the issuer must not have a query or a fragment`,
 		`"type": "exchange", "issuer": "https://i", "resource": "crm", ` + client:                         `auth.resource: must be an absolute URI without a fragment`,

@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 const issuerMetadata = "the authorization server's metadata"
@@ -28,7 +29,7 @@ type authority struct {
 
 // authorityOf reads the metadata of an issuer.
 func (c *Client) authorityOf(ctx context.Context, issuer string, trusted bool) (*authority, error) {
-	body, err := auth.FetchMetadata(ctx, c.egress.to(issuer, trusted), issuer, issuerMetadata)
+	body, err := token.FetchMetadata(ctx, c.egress.to(issuer, trusted), issuer, issuerMetadata)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (c *Client) readAuthority(body []byte, issuer string, trusted bool) (*autho
 			continue
 		}
 		// An issuer elsewhere must not point at a port of this machine either.
-		if auth.CheckEndpoint("", e.url) != nil || !auth.MayServe(issuer, e.url) {
+		if fetch.CheckEndpoint("", e.url) != nil || !token.EndpointAllowed(issuer, e.url) {
 			return nil, wrong("%s names no %s endpoint that may be used", issuerMetadata, e.name)
 		}
 	}

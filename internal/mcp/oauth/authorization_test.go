@@ -180,7 +180,7 @@ func (w *world) keptLongAgo(who auth.Identity) {
 		w.t.Fatal(err)
 	}
 	defer w.release(h)
-	if token, ok := h.kept.Have(); ok {
+	if token, ok := h.kept.Cached(); ok {
 		h.kept.Forget(token)
 	}
 }

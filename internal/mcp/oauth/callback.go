@@ -82,6 +82,6 @@ func (c *Client) redeem(ctx context.Context, a *Authorization, q url.Values) err
 		}
 		return err
 	}
-	h.put(grant{at: a.at, who: a.who, scopes: union(a.scopes, g.scopes), refresh: g.refresh, fresh: g.Fresh})
+	h.put(grant{at: a.at, who: a.who, scopes: union(a.scopes, g.scopes), refresh: g.refresh, fresh: g.Token})
 	return nil
 }

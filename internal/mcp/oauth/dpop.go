@@ -12,9 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"answerd/internal/auth"
-
 	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -101,7 +102,7 @@ func (k *proofKey) hear(u *url.URL, h http.Header) bool {
 
 // wantsNonce reports whether a token endpoint refused a request for want of its nonce
 // (section 8).
-func wantsNonce(r auth.Reply) bool {
+func wantsNonce(r fetch.Reply) bool {
 	var w struct {
 		Error string `json:"error"`
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -35,7 +35,7 @@ func newFinder(c *Client) *finder {
 
 // find is the authorization server that a challenge leads to, and who we are there. What
 // was found before will do unless the challenge came after that: a server may have moved
-// to another authorization server (SEP-2352). Errors are *auth.FetchError, or ctx's.
+// to another authorization server (SEP-2352). Errors are *fetch.Error, or ctx's.
 func (f *finder) find(ctx context.Context, ch challenge, heard time.Time) (*authority, identity, error) {
 	select {
 	case f.turn <- struct{}{}:
@@ -179,6 +179,6 @@ func (f *finder) forget(ctx context.Context, a *authority, who identity) {
 
 // unknownClient reports whether an authorization server said that it doesn't know us.
 func unknownClient(err error) bool {
-	refused, ok := errors.AsType[*auth.FetchError](err)
+	refused, ok := errors.AsType[*fetch.Error](err)
 	return ok && refused.Code == "invalid_client"
 }

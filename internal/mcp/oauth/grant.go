@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 // The names of RFC 7523 section 2.1, RFC 8693 sections 2.1 and 3, and of the draft of
@@ -71,16 +73,16 @@ func (c *Client) identityAssertion(ctx context.Context, a *authority, id auth.Id
 	if idp.ClientSecret.IsZero() {
 		form.Set("client_id", idp.ClientID)
 	}
-	req, err := auth.NewTokenRequest(ctx, idp.TokenURL, form, idp.ClientID, idp.ClientSecret)
+	req, err := token.NewRequest(ctx, idp.TokenURL, form, idp.ClientID, idp.ClientSecret)
 	if err != nil {
 		return "", err
 	}
-	got, err := auth.Do(c.egress.trusted, req, idpEndpoint, maxTokenReply)
+	got, err := fetch.Do(c.egress.trusted, req, idpEndpoint, maxTokenReply)
 	if err != nil {
 		return "", err
 	}
 	if got.Status != http.StatusOK {
-		return "", &auth.FetchError{Public: idpEndpoint + " refused the request", Status: got.Status, Code: auth.ErrorCode(got.Body)}
+		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
 	var w struct {
 		Assertion string `json:"access_token"` // RFC 8693 section 2.2.1 calls it so, whatever it is

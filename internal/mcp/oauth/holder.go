@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/lru"
 )
 
@@ -29,7 +30,7 @@ type holder struct {
 	c    *Client
 	id   auth.Identity
 	key  holderKey
-	kept *auth.Kept
+	kept *token.CachedSource
 	turn chan struct{} // of capacity 1: held by who begins an authorization
 
 	mu    sync.Mutex // protects what follows
@@ -45,7 +46,7 @@ type grant struct {
 	who     identity
 	scopes  []string    // that were asked for
 	refresh auth.Secret // good at that authority, for that identity
-	fresh   auth.Fresh
+	fresh   token.Token
 }
 
 // take is the holder of id's tokens, made now if there is none. It needs a release.
@@ -59,7 +60,7 @@ func (c *Client) take(id auth.Identity) (*holder, error) {
 	}
 	h, err := c.holders.Acquire(key, func() *holder {
 		h := &holder{c: c, id: id, key: key, turn: make(chan struct{}, 1)}
-		h.kept = auth.NewKept(h.fetch)
+		h.kept = token.NewCachedSource(h.fetch)
 		return h
 	})
 	switch {

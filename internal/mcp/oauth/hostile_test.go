@@ -19,6 +19,8 @@ import (
 	"testing"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
@@ -48,29 +50,29 @@ func TestHostileMetadataIsRefused(t *testing.T) {
 	thief := oauthtest.New(t)
 	big := strings.Repeat("x", maxMetadata)
 	for want, change := range map[string]func(*world){
-		"names another resource":              func(w *world) { w.mcp.Metadata["resource"] = "https://evil.example/mcp" },
-		"names another resource (origin)":     func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL },
-		"names another resource (none)":       func(w *world) { w.mcp.Metadata["resource"] = nil },
-		"names another resource (query)":      func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL + "/mcp?tenant=a" },
-		"names no authorization server":       func(w *world) { w.mcp.Metadata["authorization_servers"] = nil },
-		"is not the JSON of RFC 9728":         func(w *world) { w.mcp.Metadata["authorization_servers"] = "https://a.example" },
-		"must be https":                       func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"http://10.0.0.1"} },
-		"is not a URL":                        func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"javascript:alert(1)"} },
-		"must not hold credentials":           func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"https://a:b@c.example"} },
-		"must not have a query":               func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
-		"answered too much":                   func(w *world) { w.mcp.Metadata["x"] = big },
-		"names another issuer":                func(w *world) { w.as.Metadata["issuer"] = thief.URL },
-		"names another issuer (slash)":        func(w *world) { w.as.Metadata["issuer"] = w.as.URL + "/" },
-		"is not the JSON of RFC 8414":         func(w *world) { w.as.Metadata["token_endpoint"] = 7 },
-		"names no token endpoint":             func(w *world) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
-		"names no token endpoint (none)":      func(w *world) { w.as.Metadata["token_endpoint"] = nil },
-		"names no token endpoint (elsewhere)": func(w *world) { w.as.Metadata["token_endpoint"] = thief.URL + "/token" },
-		"names no authorization endpoint":     func(w *world) { w.as.Metadata["authorization_endpoint"] = "javascript:alert(1)" },
-		"names no registration endpoint":      func(w *world) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
-		"offers no PKCE with S256":            func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = nil },
-		"offers no PKCE with S256 (plain)":    func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
-		"must name the client id":             func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
-		"answered too much (issuer)":          func(w *world) { w.as.Metadata["x"] = big },
+		"names another resource":                func(w *world) { w.mcp.Metadata["resource"] = "https://evil.example/mcp" },
+		"names another resource (origin)":       func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL },
+		"names another resource (none)":         func(w *world) { w.mcp.Metadata["resource"] = nil },
+		"names another resource (query)":        func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL + "/mcp?tenant=a" },
+		"names no authorization server":         func(w *world) { w.mcp.Metadata["authorization_servers"] = nil },
+		"is not the JSON of RFC 9728":           func(w *world) { w.mcp.Metadata["authorization_servers"] = "https://a.example" },
+		"must be https":                         func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"http://10.0.0.1"} },
+		"is not a URL":                          func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"javascript:alert(1)"} },
+		"must not contain credentials":          func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"https://a:b@c.example"} },
+		"must not have a query":                 func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
+		"answered with too many bytes":          func(w *world) { w.mcp.Metadata["x"] = big },
+		"names another issuer":                  func(w *world) { w.as.Metadata["issuer"] = thief.URL },
+		"names another issuer (slash)":          func(w *world) { w.as.Metadata["issuer"] = w.as.URL + "/" },
+		"is not the JSON of RFC 8414":           func(w *world) { w.as.Metadata["token_endpoint"] = 7 },
+		"names no token endpoint":               func(w *world) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
+		"names no token endpoint (none)":        func(w *world) { w.as.Metadata["token_endpoint"] = nil },
+		"names no token endpoint (elsewhere)":   func(w *world) { w.as.Metadata["token_endpoint"] = thief.URL + "/token" },
+		"names no authorization endpoint":       func(w *world) { w.as.Metadata["authorization_endpoint"] = "javascript:alert(1)" },
+		"names no registration endpoint":        func(w *world) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
+		"offers no PKCE with S256":              func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = nil },
+		"offers no PKCE with S256 (plain)":      func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
+		"must name the client id":               func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
+		"answered with too many bytes (issuer)": func(w *world) { w.as.Metadata["x"] = big },
 	} {
 		w := newWorld(t, Config{Kind: AuthorizationCode}, change)
 		w.fails(person("ann"))
@@ -126,7 +128,7 @@ func TestAServerLeadsUsNoNearer(t *testing.T) {
 		reached.Store(0)
 		// localhost, too: what counts is the address that a name leads to.
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
-			_, err := auth.Get(t.Context(), c.egress.to(at, false), at, "it", maxMetadata)
+			_, err := fetch.Get(t.Context(), c.egress.to(at, false), at, "it", maxMetadata)
 			if (err == nil) != (want == 1) {
 				t.Errorf("%s led to %s: %v", server, at, err)
 			}
@@ -290,7 +292,7 @@ func FuzzMetadata(f *testing.F) {
 	}
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if r, err := readResource(body, []string{"https://h/mcp"}); err == nil && auth.CheckTokenEndpoint(r.issuer, "") != nil {
+		if r, err := readResource(body, []string{"https://h/mcp"}); err == nil && token.CheckTokenEndpoint(r.issuer, "") != nil {
 			t.Errorf("issuer %q", r.issuer)
 		}
 		a, err := c.readAuthority(body, "https://a", false)

@@ -35,6 +35,8 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 	"answerd/internal/lru"
 )
 
@@ -66,7 +68,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	server.RawQuery, server.ForceQuery = "", false
 	if cfg.Issuer != "" || cfg.TokenURL != "" {
-		if err := auth.CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
+		if err := token.CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 			return nil, err
 		}
 	}
@@ -151,5 +153,5 @@ func failed(err error) *Error {
 
 // wrong is a failure in our own words, of what somebody else answered.
 func wrong(format string, args ...any) error {
-	return &auth.FetchError{Public: fmt.Sprintf(format, args...)}
+	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"answerd/internal/auth"
-
 	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -32,7 +32,7 @@ func (c *Client) assertion(a *authority, who identity) (string, error) {
 	}
 	key, method, err := ParsePrivateKey(text)
 	if err != nil {
-		return "", &auth.FetchError{Public: err.Error()}
+		return "", &fetch.Error{Public: err.Error()}
 	}
 	audience := a.issuer
 	if audience == "" {

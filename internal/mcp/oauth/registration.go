@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -48,12 +49,12 @@ func (c *Client) register(ctx context.Context, a *authority) (identity, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	got, err := auth.Do(c.egress.to(a.register, a.trusted), req, registration, maxRegistration)
+	got, err := fetch.Do(c.egress.to(a.register, a.trusted), req, registration, maxRegistration)
 	if err != nil {
 		return identity{}, err
 	}
 	if got.Status != http.StatusCreated && got.Status != http.StatusOK {
-		return identity{}, &auth.FetchError{Public: registration + " refused us", Status: got.Status}
+		return identity{}, &fetch.Error{Public: registration + " refused us", Status: got.Status}
 	}
 	return readRegistration(got.Body, method)
 }

@@ -6,7 +6,8 @@ import (
 	"net/http"
 	"strings"
 
-	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 const (
@@ -37,17 +38,17 @@ type place struct {
 // say whether there is no metadata (4xx) or none now.
 func (c *Client) protectedResource(ctx context.Context, ch challenge) (resource, error) {
 	for _, p := range c.places(ch.metadata) {
-		if err := auth.CheckEndpoint(resourceMetadata, p.url); err != nil {
-			return resource{}, &auth.FetchError{Public: err.Error()}
+		if err := fetch.CheckEndpoint(resourceMetadata, p.url); err != nil {
+			return resource{}, &fetch.Error{Public: err.Error()}
 		}
-		got, err := auth.Get(ctx, c.egress.to(p.url, false), p.url, resourceMetadata, maxMetadata)
+		got, err := fetch.Get(ctx, c.egress.to(p.url, false), p.url, resourceMetadata, maxMetadata)
 		switch {
 		case err != nil:
 			return resource{}, err
 		case got.Status == http.StatusOK:
 			return readResource(got.Body, p.names)
 		case ch.metadata != "" || got.Status/100 != 4:
-			return resource{}, &auth.FetchError{Public: resourceMetadata + " cannot be read", Status: got.Status}
+			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: got.Status}
 		}
 	}
 	return resource{name: c.server.String(), issuer: origin(c.server)}, nil
@@ -94,7 +95,7 @@ func readResource(body []byte, names []string) (resource, error) {
 	case len(w.Servers) == 0:
 		return resource{}, wrong("%s names no authorization server", resourceMetadata)
 	}
-	if err := auth.CheckTokenEndpoint(w.Servers[0], ""); err != nil {
+	if err := token.CheckTokenEndpoint(w.Servers[0], ""); err != nil {
 		return resource{}, wrong("%s names an authorization server that cannot be used: %s", resourceMetadata, err)
 	}
 	return resource{name: w.Resource, issuer: w.Servers[0], scopes: cleanScopes(w.Scopes)}, nil

@@ -68,7 +68,7 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 
 // token is the one to send with; zero where the server is to be asked for a challenge.
 func (h *holder) token(ctx context.Context) (auth.Secret, error) {
-	if token, ok := h.kept.Have(); !ok && h.waits() {
+	if token, ok := h.kept.Cached(); !ok && h.waits() {
 		return auth.Secret{}, nil
 	} else if ok && h.c.cfg.Kind == AuthorizationCode && !h.refreshable() {
 		return token, nil // there is none to refresh it with

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
 // maxText bounds a key or an assertion, in bytes.
@@ -30,18 +31,18 @@ func (t Text) read(what string) (string, error) {
 	}
 	f, err := os.Open(t.File)
 	if err != nil {
-		return "", &auth.FetchError{Public: what + " cannot be read", Err: err}
+		return "", &fetch.Error{Public: what + " cannot be read", Err: err}
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxText+1))
 	text := strings.TrimRight(string(b), "\r\n")
 	switch {
 	case err != nil:
-		return "", &auth.FetchError{Public: what + " cannot be read", Err: err}
+		return "", &fetch.Error{Public: what + " cannot be read", Err: err}
 	case len(b) > maxText:
-		return "", &auth.FetchError{Public: what + " is too large", Err: fmt.Errorf("more than %d bytes", maxText)}
+		return "", &fetch.Error{Public: what + " is too large", Err: fmt.Errorf("more than %d bytes", maxText)}
 	case text == "":
-		return "", &auth.FetchError{Public: what + " is empty"}
+		return "", &fetch.Error{Public: what + " is empty"}
 	}
 	return text, nil
 }

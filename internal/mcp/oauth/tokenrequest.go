@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 
 // granted is what a token endpoint gave.
 type granted struct {
-	auth.Fresh
+	token.Token
 	refresh auth.Secret // zero: none
 	scopes  []string    // nil where it didn't say, which means those asked for
 }
@@ -40,15 +42,15 @@ func (c *Client) request(ctx context.Context, a *authority, who identity, form u
 
 // post sends a token request, and once more if the endpoint wants a nonce in its proof
 // (RFC 9449 section 8).
-func (c *Client) post(ctx context.Context, a *authority, who identity, form url.Values) (auth.Reply, error) {
+func (c *Client) post(ctx context.Context, a *authority, who identity, form url.Values) (fetch.Reply, error) {
 	for again := false; ; again = true {
 		req, err := c.tokenRequest(ctx, a, who, form)
 		if err != nil {
-			return auth.Reply{}, err
+			return fetch.Reply{}, err
 		}
-		got, err := auth.Do(c.egress.to(a.token, a.trusted), req, tokenEndpoint, maxTokenReply)
+		got, err := fetch.Do(c.egress.to(a.token, a.trusted), req, tokenEndpoint, maxTokenReply)
 		if err != nil {
-			return auth.Reply{}, err
+			return fetch.Reply{}, err
 		}
 		fresh := c.key != nil && c.key.hear(req.URL, got.Header)
 		switch {
@@ -57,7 +59,7 @@ func (c *Client) post(ctx context.Context, a *authority, who identity, form url.
 		case !again && fresh && wantsNonce(got):
 			continue
 		}
-		return auth.Reply{}, &auth.FetchError{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: auth.ErrorCode(got.Body)}
+		return fetch.Reply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
 }
 
@@ -71,7 +73,7 @@ func (c *Client) tokenRequest(ctx context.Context, a *authority, who identity, f
 	if who.method == methodBasic {
 		secret = who.secret
 	}
-	req, err := auth.NewTokenRequest(ctx, a.token, form, who.id, secret)
+	req, err := token.NewRequest(ctx, a.token, form, who.id, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -84,16 +86,16 @@ func (c *Client) tokenRequest(ctx context.Context, a *authority, who identity, f
 }
 
 // read is what a successful reply gives.
-func (c *Client) read(r auth.Reply, asked time.Time) (granted, error) {
+func (c *Client) read(r fetch.Reply, asked time.Time) (granted, error) {
 	kind := "Bearer"
 	if c.key != nil {
 		kind = "DPoP"
 	}
-	fresh, err := auth.ReadTokenReply(r, asked, kind)
+	fresh, err := token.ParseReply(r, asked, kind)
 	if err != nil {
 		return granted{}, err
 	}
-	g := granted{Fresh: fresh}
+	g := granted{Token: fresh}
 	var w struct {
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`

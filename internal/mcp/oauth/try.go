@@ -60,7 +60,7 @@ func (t *try) end(ch challenge, sent auth.Secret) (auth.Secret, error) {
 	if h.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal
 	}
-	if token, ok := h.kept.Have(); ok && token != sent {
+	if token, ok := h.kept.Cached(); ok && token != sent {
 		return token, nil
 	}
 	h.hear(ch)
@@ -79,7 +79,7 @@ func (t *try) raise(ctx context.Context, ch challenge, sent auth.Secret) (auth.S
 	if ch.code != insufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
 	}
-	if token, ok := h.kept.Have(); ok && token != sent && !t.raised {
+	if token, ok := h.kept.Cached(); ok && token != sent && !t.raised {
 		t.raised = true
 		return token, nil // another request got one meanwhile
 	}

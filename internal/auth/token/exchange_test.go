@@ -1,4 +1,4 @@
-package auth
+package token
 
 import (
 	"errors"
@@ -10,14 +10,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/authtest"
+	"answerd/internal/auth/fetch"
 )
 
 // RFC 8693 section 2.1, RFC 8707: the request and nothing but it.
 func TestRequestIsTheTokenExchangeGrant(t *testing.T) {
-	i := newIAM(t)
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+	i := authtest.NewIAM(t)
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
-		if secret, _ = url.QueryUnescape(secret); id != "me" || secret != secretCanary {
+		if secret, _ = url.QueryUnescape(secret); id != "me" || secret != authtest.SecretCanary {
 			t.Errorf("basic authentication by %q", id)
 		}
 		want := url.Values{
@@ -32,7 +36,7 @@ func TestRequestIsTheTokenExchangeGrant(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"access_token":"x","issued_token_type":"urn:ietf:params:oauth:token-type:access_token","token_type":"Bearer","expires_in":60}`))
 	})
-	e, _ := i.exchange(t, func(c *ExchangeConfig) {
+	e, _ := newExchange(t, i, func(c *ExchangeConfig) {
 		c.Audience, c.Resource, c.Scope = "crm", "https://crm.example/mcp", "read write"
 	})
 	if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "x" {
@@ -40,9 +44,9 @@ func TestRequestIsTheTokenExchangeGrant(t *testing.T) {
 	}
 }
 
-// echoing answers every exchange with a token made of the subject's, after gate.
-func (i *iam) echoing(gate func()) {
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+// echoSubjectToken answers every exchange with a token made of the subject's, after gate.
+func echoSubjectToken(i *authtest.IAM, gate func()) {
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		gate()
 		fmt.Fprintf(w, `{"access_token":"for-%s","token_type":"Bearer","expires_in":3600}`, r.FormValue("subject_token"))
 	})
@@ -50,13 +54,13 @@ func (i *iam) echoing(gate func()) {
 
 // One exchange for a caller, however many of his calls wait, and never another's token.
 func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
-	i := newIAM(t)
+	i := authtest.NewIAM(t)
 	const each = 50
 	var ready, done sync.WaitGroup
 	ready.Add(2 * each)
-	i.echoing(ready.Wait)
-	e, _ := i.exchange(t, nil)
-	for _, who := range []Identity{ann, bob} {
+	echoSubjectToken(i, ready.Wait)
+	e, _ := newExchange(t, i, nil)
+	for _, who := range []auth.Identity{ann, bob} {
 		for range each {
 			done.Go(func() {
 				ready.Done()
@@ -67,7 +71,7 @@ func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
 		}
 	}
 	done.Wait()
-	if n := i.tokenCalls.Load(); n != 2 {
+	if n := i.TokenRequests.Load(); n != 2 {
 		t.Errorf("%d exchanges for two callers", n)
 	}
 }
@@ -75,23 +79,23 @@ func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
 // A4 (CVE-2026-35030): tokens that are alike at either end, one person with two tokens,
 // one token under two names: each is judged on its own.
 func TestCallersAreToldApartByTheWholeToken(t *testing.T) {
-	i := newIAM(t)
-	i.echoing(func() {})
-	e, _ := i.exchange(t, nil)
+	i := authtest.NewIAM(t)
+	echoSubjectToken(i, func() {})
+	e, _ := newExchange(t, i, nil)
 	head, tail := strings.Repeat("h", 100), strings.Repeat("t", 100)
-	for _, id := range []Identity{
-		{Issuer: "i", Subject: "s", Token: NewSecret(head + "1" + tail)},
-		{Issuer: "i", Subject: "s", Token: NewSecret(head + "2" + tail)},
-		{Issuer: "i", Subject: "other", Token: NewSecret(head + "2" + tail)},
-		{Issuer: "other", Subject: "s", Token: NewSecret(head + "2" + tail)},
+	for _, id := range []auth.Identity{
+		{Issuer: "i", Subject: "s", Token: auth.NewSecret(head + "1" + tail)},
+		{Issuer: "i", Subject: "s", Token: auth.NewSecret(head + "2" + tail)},
+		{Issuer: "i", Subject: "other", Token: auth.NewSecret(head + "2" + tail)},
+		{Issuer: "other", Subject: "s", Token: auth.NewSecret(head + "2" + tail)},
 	} {
-		before := i.tokenCalls.Load()
+		before := i.TokenRequests.Load()
 		for range 2 {
 			if tok, err := e.For(id).Token(t.Context()); err != nil || tok.Reveal() != "for-"+id.Token.Reveal() {
 				t.Errorf("got %q, %v", tok.Reveal(), err)
 			}
 		}
-		if n := i.tokenCalls.Load() - before; n != 1 {
+		if n := i.TokenRequests.Load() - before; n != 1 {
 			t.Errorf("%d exchanges for %s of %s", n, id.Subject, id.Issuer)
 		}
 	}
@@ -99,36 +103,36 @@ func TestCallersAreToldApartByTheWholeToken(t *testing.T) {
 
 // F26: the IAM's refusal of one caller is no other's.
 func TestOneCallersRefusalIsHisOwn(t *testing.T) {
-	i := newIAM(t)
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+	i := authtest.NewIAM(t)
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("subject_token") == ann.Token.Reveal() {
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprint(w, `{"error":"invalid_target","error_description":"`+bodyCanary+`"}`)
+			fmt.Fprint(w, `{"error":"invalid_target","error_description":"`+authtest.BodyCanary+`"}`)
 			return
 		}
 		fmt.Fprint(w, `{"access_token":"x","expires_in":60}`)
 	})
-	e, logged := i.exchange(t, nil)
+	e, logged := newExchange(t, i, nil)
 	for range 3 { // the second and third in the pause, without a request
 		_, err := e.For(ann).Token(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || fetch.Code != "invalid_target" {
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || refusal.Code != "invalid_target" {
 			t.Errorf("got %v", err)
 		}
 	}
-	if _, err := e.For(bob).Token(t.Context()); err != nil || i.tokenCalls.Load() != 2 {
-		t.Errorf("%v after %d requests", err, i.tokenCalls.Load())
+	if _, err := e.For(bob).Token(t.Context()); err != nil || i.TokenRequests.Load() != 2 {
+		t.Errorf("%v after %d requests", err, i.TokenRequests.Load())
 	}
-	checkQuiet(t, logged.String()+fmt.Sprintf("%+v %#v %v", ann, ann, e.For(ann)))
+	authtest.CheckNoCanary(t, logged.String()+fmt.Sprintf("%+v %#v %v", ann, ann, e.For(ann)))
 }
 
 func TestCallerWithoutTokenIsNotAskedFor(t *testing.T) {
-	i := newIAM(t)
-	e, _ := i.exchange(t, nil)
-	_, err := e.For(Identity{Issuer: "i", Subject: "s"}).Token(t.Context())
-	var fetch *FetchError
-	if !errors.As(err, &fetch) || i.tokenCalls.Load() != 0 {
-		t.Errorf("got %v after %d requests", err, i.tokenCalls.Load())
+	i := authtest.NewIAM(t)
+	e, _ := newExchange(t, i, nil)
+	_, err := e.For(auth.Identity{Issuer: "i", Subject: "s"}).Token(t.Context())
+	var refusal *fetch.Error
+	if !errors.As(err, &refusal) || i.TokenRequests.Load() != 0 {
+		t.Errorf("got %v after %d requests", err, i.TokenRequests.Load())
 	}
 }
 
@@ -137,7 +141,7 @@ func exchangeInBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Excha
 	synctest.Test(t, func(t *testing.T) {
 		f.begin = time.Now()
 		e, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: ClientCredentialsConfig{TokenURL: "https://iam.example/t",
-			ClientID: "me", Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}}})
+			ClientID: "me", Secret: FixedSecret(auth.NewSecret(authtest.SecretCanary)), HTTPClient: &http.Client{Transport: f}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,21 +164,21 @@ func TestExchangedTokenIsRenewedBeforeItExpires(t *testing.T) {
 			return tok.Reveal()
 		}
 		get()
-		pass(530 * time.Second)
+		authtest.Advance(530 * time.Second)
 		if got := get(); got != "token-1" || f.count != 1 {
 			t.Errorf("%s after %d exchanges", got, f.count)
 		}
 		f.fail = true
-		pass(69 * time.Second)
+		authtest.Advance(69 * time.Second)
 		if got := get(); got != "token-1" || f.count != 2 {
 			t.Errorf("%s after %d exchanges", got, f.count)
 		}
-		pass(2 * time.Second)
+		authtest.Advance(2 * time.Second)
 		if _, err := e.For(ann).Token(t.Context()); err == nil {
 			t.Error("an expired token was given out")
 		}
 		f.fail = false
-		pass(30 * time.Second)
+		authtest.Advance(30 * time.Second)
 		if got, want := get(), fmt.Sprintf("token-%d", f.count); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -209,7 +213,7 @@ func TestCallersAreForgotten(t *testing.T) {
 	f := &fakeIAM{life: "86400"}
 	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
 		visit := func(n int) {
-			if _, err := e.For(Identity{Subject: fmt.Sprint(n), Token: NewSecret("x")}).Token(t.Context()); err != nil {
+			if _, err := e.For(auth.Identity{Subject: fmt.Sprint(n), Token: auth.NewSecret("x")}).Token(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -225,7 +229,7 @@ func TestCallersAreForgotten(t *testing.T) {
 		if f.count != before+1 {
 			t.Errorf("%d exchanges", f.count-before)
 		}
-		pass(callerIdle)
+		authtest.Advance(callerIdleTimeout)
 		visit(-1)
 		if e.callers.Len() != 1 {
 			t.Errorf("%d callers are kept after they have gone", e.callers.Len())
@@ -254,7 +258,7 @@ func TestCloseEndsExchangesAndKeepsTokens(t *testing.T) {
 		if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
 			t.Errorf("got %q, %v", tok.Reveal(), err)
 		}
-		if _, err := e.For(Identity{Token: NewSecret("new")}).Token(t.Context()); !errors.Is(err, errClosed) {
+		if _, err := e.For(auth.Identity{Token: auth.NewSecret("new")}).Token(t.Context()); !errors.Is(err, fetch.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
 		e.Close()

@@ -1,7 +1,9 @@
 package auth
 
-// Metadata is what RFC 9728 section 2 calls protected resource metadata: by it a client
-// that has been answered 401 finds out where to get a token.
+import "answerd/internal/auth/fetch"
+
+// Metadata is the protected resource metadata of RFC 9728 section 2. It tells a client that
+// was answered 401 where to get a token.
 type Metadata struct {
 	Resource             string   `json:"resource"`
 	AuthorizationServers []string `json:"authorization_servers,omitempty"`
@@ -10,11 +12,11 @@ type Metadata struct {
 	Name                 string   `json:"resource_name"`
 }
 
-// Metadata describes resource, which is an address of ours, to those whose tokens are
-// verified here. An issuer that is no address, which a client could not ask, is left out.
+// Metadata returns the metadata of resource, which is a URL of ours. It leaves out an issuer
+// that is not a URL, because a client could not ask it.
 func (v *Verifier) Metadata(resource string) Metadata {
 	m := Metadata{Resource: resource, Scopes: v.scopes, BearerMethods: []string{"header"}, Name: "answerd"}
-	if CheckEndpoint("", v.cfg.Issuer) == nil {
+	if fetch.CheckEndpoint("", v.cfg.Issuer) == nil {
 		m.AuthorizationServers = []string{v.cfg.Issuer}
 	}
 	return m

@@ -1,4 +1,4 @@
-package auth
+package token
 
 import (
 	"context"
@@ -9,6 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/authtest"
+	"answerd/internal/auth/fetch"
 )
 
 // fakeIAM is a token endpoint inside a bubble of fake time. Its fields are changed
@@ -32,9 +36,9 @@ func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	pass(f.delay)
+	authtest.Advance(f.delay)
 	if f.fail {
-		return respond(http.StatusServiceUnavailable, ""), nil
+		return authtest.Response(http.StatusServiceUnavailable, ""), nil
 	}
 	token := fmt.Sprintf("token-%d", f.count)
 	header := http.Header{}
@@ -42,22 +46,19 @@ func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
 		theirs := time.Now().Add(f.skew)
 		header.Set("Date", theirs.UTC().Format(http.TimeFormat))
 		// No signature: the client cannot check one.
-		token = b64([]byte(goodHeader(nil))) + "." + b64([]byte(claimsOf("x", fields{"exp": theirs.Add(f.jwt).Unix(), "n": f.count}))) + ".AA"
+		token = authtest.Base64([]byte(authtest.HeaderJSON(nil))) + "." + authtest.Base64([]byte(authtest.ClaimsOf("x", authtest.JSON{"exp": theirs.Add(f.jwt).Unix(), "n": f.count}))) + ".AA"
 	}
-	resp := respond(http.StatusOK, `{"access_token":"`+token+`","expires_in":`+f.life+`}`)
+	resp := authtest.Response(http.StatusOK, `{"access_token":"`+token+`","expires_in":`+f.life+`}`)
 	resp.Header = header
 	return resp, nil
 }
-
-// pass lets d of a bubble's fake time pass.
-func pass(d time.Duration) { <-time.After(d) }
 
 // inBubble runs test with a client of f in fake time.
 func inBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, c *ClientCredentials)) {
 	synctest.Test(t, func(t *testing.T) {
 		f.begin = time.Now()
 		c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
-			Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}})
+			Secret: FixedSecret(auth.NewSecret(authtest.SecretCanary)), HTTPClient: &http.Client{Transport: f}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,16 +87,16 @@ func TestRefreshedBeforeExpiryWhileTheOldOneServes(t *testing.T) {
 		{"3600", 3600*time.Second - 397*time.Second, 3600*time.Second - 360*time.Second},
 		{"120", 86 * time.Second, 90 * time.Second},
 		{"20", 9 * time.Second, 10 * time.Second},
-		{"1e12", maxLife - maxLife*12/100, maxLife - maxLife/10},
+		{"1e12", maxLifetime - maxLifetime*12/100, maxLifetime - maxLifetime/10},
 	} {
 		f := &fakeIAM{life: test.life}
 		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
-			pass(test.early)
+			authtest.Advance(test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 1 {
 				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
 			}
-			pass(test.late - test.early)
+			authtest.Advance(test.late - test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 2 {
 				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
 			}
@@ -120,13 +121,13 @@ func TestEachSourceRenewsAsOftenAsItIsAsked(t *testing.T) {
 			all.Go(func() {
 				f := &fakeIAM{life: "1"}
 				c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
-					Secret: Fixed(NewSecret(secretCanary)), HTTPClient: &http.Client{Transport: f}})
+					Secret: FixedSecret(auth.NewSecret(authtest.SecretCanary)), HTTPClient: &http.Client{Transport: f}})
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				defer c.Close()
-				for began := time.Now(); time.Since(began) < 10*time.Second; pass(every) {
+				for began := time.Now(); time.Since(began) < 10*time.Second; authtest.Advance(every) {
 					if _, err := c.Token(t.Context()); err != nil {
 						t.Error(err)
 					}
@@ -146,7 +147,7 @@ func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
 		f.delay = 4 * time.Second
-		pass(3500 * time.Second)
+		authtest.Advance(3500 * time.Second)
 		at := time.Now()
 		for range 1000 {
 			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
@@ -156,7 +157,7 @@ func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
 		if !time.Now().Equal(at) {
 			t.Errorf("callers waited %v", time.Since(at))
 		}
-		pass(5 * time.Second)
+		authtest.Advance(5 * time.Second)
 		if got := mustToken(t, c); got != "token-2" || f.count != 2 {
 			t.Errorf("%s after %d requests", got, f.count)
 		}
@@ -174,11 +175,11 @@ func TestOldTokenServesUntilItExpiresWhileRefreshFails(t *testing.T) {
 			if got := mustToken(t, c); got != "token-1" {
 				t.Fatalf("%s at %v", got, time.Since(f.begin))
 			}
-			pass(250 * time.Millisecond)
+			authtest.Advance(250 * time.Millisecond)
 		}
 		_, err := c.Token(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || fetch.Status != http.StatusServiceUnavailable {
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || refusal.Status != http.StatusServiceUnavailable {
 			t.Errorf("after expiry: %v", err)
 		}
 		// 54 to 60 s of refreshing: at 0, 1, 3, 7, 15, 31 s, and no more.
@@ -219,7 +220,7 @@ func TestPauseAfterFailuresGrowsTo30s(t *testing.T) {
 		}
 		for time.Since(f.begin) < 2*time.Minute {
 			_, _ = c.Token(t.Context())
-			pass(100 * time.Millisecond)
+			authtest.Advance(100 * time.Millisecond)
 		}
 		want := []time.Duration{0, 1, 3, 7, 15, 31, 61, 91}
 		for n := range want {
@@ -229,7 +230,7 @@ func TestPauseAfterFailuresGrowsTo30s(t *testing.T) {
 			t.Errorf("requests at %v, want %v", f.times, want)
 		}
 		f.fail = false
-		pass(30 * time.Second)
+		authtest.Advance(30 * time.Second)
 		mustToken(t, c)
 	})
 }
@@ -244,8 +245,8 @@ func TestHangingEndpointIsGivenUp(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(f.begin))
 		}
 		_, err := c.Token(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || time.Since(f.begin) != requestTimeout || f.count != 1 {
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || time.Since(f.begin) != fetch.Timeout || f.count != 1 {
 			t.Errorf("got %v after %v and %d requests", err, time.Since(f.begin), f.count)
 		}
 	})
@@ -258,12 +259,12 @@ func TestSkewedClocksDoNotChangeTheLife(t *testing.T) {
 		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}
 		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
-			pass(66 * time.Second)
+			authtest.Advance(66 * time.Second)
 			mustToken(t, c)
 			if f.count != 1 {
 				t.Errorf("skew %v: %d requests after 66 s", skew, f.count)
 			}
-			pass(5 * time.Second)
+			authtest.Advance(5 * time.Second)
 			mustToken(t, c)
 			if f.count != 2 {
 				t.Errorf("skew %v: %d requests after 71 s", skew, f.count)
@@ -276,7 +277,7 @@ func TestSkewedClocksDoNotChangeTheLife(t *testing.T) {
 func TestBurstOfRenewsIsOneFetch(t *testing.T) {
 	f := &fakeIAM{life: "3600", delay: time.Second}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
-		old := NewSecret(mustToken(t, c))
+		old := auth.NewSecret(mustToken(t, c))
 		var done sync.WaitGroup
 		renew := func() {
 			if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "token-2" {
@@ -305,14 +306,14 @@ func TestServerThatRefusesEverythingCostsOneFetchPerSecond(t *testing.T) {
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		refusals := 0
 		for time.Since(f.begin) < 10*time.Second {
-			tok := NewSecret(mustToken(t, c))
-			var fetch *FetchError
-			if _, err := c.Renew(t.Context(), tok); errors.As(err, &fetch) {
+			tok := auth.NewSecret(mustToken(t, c))
+			var refusal *fetch.Error
+			if _, err := c.Renew(t.Context(), tok); errors.As(err, &refusal) {
 				refusals++
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			pass(100 * time.Millisecond)
+			authtest.Advance(100 * time.Millisecond)
 		}
 		if f.count != 11 || refusals != 90 {
 			t.Errorf("%d requests, %d refusals", f.count, refusals)
@@ -323,7 +324,7 @@ func TestServerThatRefusesEverythingCostsOneFetchPerSecond(t *testing.T) {
 func TestFailedRenewKeepsTheOldTokenAndPauses(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
-		old := NewSecret(mustToken(t, c))
+		old := auth.NewSecret(mustToken(t, c))
 		f.fail = true
 		for range 10 {
 			if _, err := c.Renew(t.Context(), old); err == nil {
@@ -339,7 +340,7 @@ func TestFailedRenewKeepsTheOldTokenAndPauses(t *testing.T) {
 func TestCloseEndsTheFetchAndKeepsTheToken(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
-		old := NewSecret(mustToken(t, c))
+		old := auth.NewSecret(mustToken(t, c))
 		f.hang = true
 		result := make(chan error, 1)
 		go func() {
@@ -355,8 +356,8 @@ func TestCloseEndsTheFetchAndKeepsTheToken(t *testing.T) {
 		if got := mustToken(t, c); got != "token-1" {
 			t.Errorf("got %s", got)
 		}
-		pass(forcedEvery)
-		if _, err := c.Renew(t.Context(), old); !errors.Is(err, errClosed) {
+		authtest.Advance(renewInterval)
+		if _, err := c.Renew(t.Context(), old); !errors.Is(err, fetch.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
 		c.Close()

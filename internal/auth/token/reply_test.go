@@ -1,16 +1,19 @@
-package auth
+package token
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"answerd/internal/auth/authtest"
 )
 
 // F26: expires_in 0, missing, negative, 1e12, and what else is sent.
 func TestLifeOfATokenIsTheShorterOfWhatIsSaid(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	jwt := func(life time.Duration) string {
-		return b64([]byte(`{"alg":"XY9"}`)) + "." + b64([]byte(merged(fields{"exp": now.Add(life).Unix()}, nil))) + ".AA"
+		return authtest.Base64([]byte(`{"alg":"XY9"}`)) + "." + authtest.Base64([]byte(fmt.Sprintf(`{"exp":%d}`, now.Add(life).Unix()))) + ".AA"
 	}
 	for _, test := range []struct {
 		token, expiresIn string
@@ -19,33 +22,33 @@ func TestLifeOfATokenIsTheShorterOfWhatIsSaid(t *testing.T) {
 		{"opaque", `,"expires_in":3600`, time.Hour},
 		{"opaque", `,"expires_in":"3600"`, time.Hour},
 		{"opaque", `,"expires_in":1.5`, 1500 * time.Millisecond},
-		{"opaque", ``, defaultLife},
-		{"opaque", `,"expires_in":0`, defaultLife},
-		{"opaque", `,"expires_in":-5`, defaultLife},
-		{"opaque", `,"expires_in":null`, defaultLife},
-		{"opaque", `,"expires_in":[1]`, defaultLife},
-		{"opaque", `,"expires_in":"NaN"`, defaultLife},
-		{"opaque", `,"expires_in":1e12`, maxLife},
-		{"opaque", `,"expires_in":1e999`, defaultLife},
-		{"opaque", `,"expires_in":"Inf"`, maxLife},
+		{"opaque", ``, defaultLifetime},
+		{"opaque", `,"expires_in":0`, defaultLifetime},
+		{"opaque", `,"expires_in":-5`, defaultLifetime},
+		{"opaque", `,"expires_in":null`, defaultLifetime},
+		{"opaque", `,"expires_in":[1]`, defaultLifetime},
+		{"opaque", `,"expires_in":"NaN"`, defaultLifetime},
+		{"opaque", `,"expires_in":1e12`, maxLifetime},
+		{"opaque", `,"expires_in":1e999`, defaultLifetime},
+		{"opaque", `,"expires_in":"Inf"`, maxLifetime},
 		{jwt(time.Minute), `,"expires_in":3600`, time.Minute},
 		{jwt(time.Hour), `,"expires_in":60`, time.Minute},
 		{jwt(time.Hour), ``, time.Hour},
 		{jwt(time.Hour), `,"expires_in":0`, time.Hour},
-		{jwt(1e6 * time.Hour), ``, maxLife},
+		{jwt(1e6 * time.Hour), ``, maxLifetime},
 		{"a.b.c", `,"expires_in":60`, time.Minute},
 	} {
-		tok, life, err := parseTokenReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now, "Bearer")
+		tok, life, err := parseReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now, "Bearer")
 		if err != nil || tok.Reveal() != test.token || life != test.want {
 			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, life, err, test.want)
 		}
 	}
 	for _, expired := range []time.Duration{0, -time.Hour} {
-		if _, _, err := parseTokenReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errStillborn {
+		if _, _, err := parseReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errExpired {
 			t.Errorf("exp in %v: %v", expired, err)
 		}
 	}
-	if _, _, err := parseTokenReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errStillborn {
+	if _, _, err := parseReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errExpired {
 		t.Errorf("half a second: %v", err)
 	}
 }
@@ -61,14 +64,14 @@ func FuzzTokenReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_ = ErrorCode(body)
-		tok, life, err := parseTokenReply(body, time.Unix(1_700_000_000, 0), "Bearer")
+		tok, life, err := parseReply(body, time.Unix(1_700_000_000, 0), "Bearer")
 		if err != nil {
 			if !tok.IsZero() {
 				t.Error("a token with an error")
 			}
 			return
 		}
-		if life < minLife || life > maxLife || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
+		if life < minLifetime || life > maxLifetime || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
 			t.Errorf("token of %d bytes for %v", len(tok.Reveal()), life)
 		}
 	})

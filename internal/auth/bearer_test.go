@@ -35,8 +35,8 @@ func TestTokenComesFromExactlyOneHeader(t *testing.T) {
 		{"not ASCII", []string{"Bearer é"}, "", ErrMalformed},
 		{"only padding", []string{"Bearer =="}, "", ErrMalformed},
 		{"padding inside", []string{"Bearer a=b"}, "", ErrMalformed},
-		{"too long", []string{"Bearer " + strings.Repeat("a", maxInbound+1)}, "", ErrMalformed},
-		{"just not too long", []string{"Bearer " + strings.Repeat("a", maxInbound)}, strings.Repeat("a", maxInbound), nil},
+		{"too long", []string{"Bearer " + strings.Repeat("a", maxTokenBytes+1)}, "", ErrMalformed},
+		{"just not too long", []string{"Bearer " + strings.Repeat("a", maxTokenBytes)}, strings.Repeat("a", maxTokenBytes), nil},
 		{"no scheme", []string{" abc"}, "", ErrMalformed},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://answerd/answer?access_token=abc", nil)

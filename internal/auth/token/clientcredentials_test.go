@@ -1,4 +1,4 @@
-package auth
+package token
 
 import (
 	"context"
@@ -8,42 +8,46 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/authtest"
+	"answerd/internal/auth/fetch"
 )
 
 // S2.2: refreshed by one request however many wait.
 func TestOneFetchHoweverManyWait(t *testing.T) {
-	i := newIAM(t)
+	i := authtest.NewIAM(t)
 	const callers = 100
 	var ready, done sync.WaitGroup
 	ready.Add(callers)
-	i.handleToken(func(w http.ResponseWriter, _ *http.Request) {
+	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		ready.Wait()
-		_, _ = w.Write([]byte(`{"access_token":"` + tokenCanary + `","expires_in":3600}`))
+		_, _ = w.Write([]byte(`{"access_token":"` + authtest.TokenCanary + `","expires_in":3600}`))
 	})
-	c, _ := i.client(t, nil)
+	c, _ := newClient(t, i, nil)
 	for range callers {
 		done.Go(func() {
 			ready.Done()
-			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
 				t.Errorf("got %v, %v", tok.Reveal(), err)
 			}
 		})
 	}
 	done.Wait()
-	if n := i.tokenCalls.Load(); n != 1 {
+	if n := i.TokenRequests.Load(); n != 1 {
 		t.Errorf("%d token requests, want 1", n)
 	}
 }
 
 func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
-	i := newIAM(t)
+	i := authtest.NewIAM(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
-	i.handleToken(func(w http.ResponseWriter, _ *http.Request) {
+	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		close(arrived)
 		<-release
-		_, _ = w.Write([]byte(`{"access_token":"` + tokenCanary + `","expires_in":3600}`))
+		_, _ = w.Write([]byte(`{"access_token":"` + authtest.TokenCanary + `","expires_in":3600}`))
 	})
-	c, _ := i.client(t, nil)
+	c, _ := newClient(t, i, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
 	if _, err := c.Token(ctx); !errors.Is(err, context.Canceled) {
@@ -51,22 +55,22 @@ func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
 	}
 	close(release)
 	// The fetch that the first caller started went on without him.
-	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
 		t.Fatalf("got %v, %v", tok.Reveal(), err)
 	}
-	if n := i.tokenCalls.Load(); n != 1 {
+	if n := i.TokenRequests.Load(); n != 1 {
 		t.Errorf("%d token requests, want 1", n)
 	}
 }
 
 // S2.2, RFC 6749 section 2.3.1 and RFC 8707.
 func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
-	i := newIAM(t)
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+	i := authtest.NewIAM(t)
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
 		id, errID := url.QueryUnescape(id)
 		secret, errSecret := url.QueryUnescape(secret)
-		if errID != nil || errSecret != nil || id != "my:id é" || secret != secretCanary {
+		if errID != nil || errSecret != nil || id != "my:id é" || secret != authtest.SecretCanary {
 			t.Errorf("basic authentication by %q", id)
 		}
 		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != "grant_type=client_credentials&resource=https%3A%2F%2Fmcp.example%2Fx&scope=a+b" {
@@ -77,7 +81,7 @@ func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"access_token":"x","expires_in":60}`))
 	})
-	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
+	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) {
 		cfg.ClientID, cfg.Resource = "my:id é", "https://mcp.example/x"
 	})
 	if _, err := c.Token(t.Context()); err != nil {
@@ -87,11 +91,11 @@ func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 
 // S2.2: the secret may be changed in the vault; it is read again once, not for ever.
 func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
-	i := newIAM(t)
+	i := authtest.NewIAM(t)
 	var wanted atomic.Pointer[string]
 	setWanted := func(s string) { wanted.Store(&s) }
 	setWanted("first")
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if _, secret, _ := r.BasicAuth(); secret != *wanted.Load() {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":"invalid_client"}`))
@@ -103,8 +107,8 @@ func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	setKept := func(s string) { kept.Store(&s) }
 	setKept("first")
 	reads := atomic.Int64{}
-	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
-		cfg.Secret = func(context.Context) (Secret, error) { reads.Add(1); return NewSecret(*kept.Load()), nil }
+	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) {
+		cfg.Secret = func(context.Context) (auth.Secret, error) { reads.Add(1); return auth.NewSecret(*kept.Load()), nil }
 	})
 	old, err := c.Token(t.Context())
 	if err != nil || reads.Load() != 1 {
@@ -113,8 +117,8 @@ func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	setWanted("second")
 	setKept("second")
 	fresh, err := c.Renew(t.Context(), old)
-	if err != nil || fresh.Reveal() != "for-second" || reads.Load() != 2 || i.tokenCalls.Load() != 3 {
-		t.Fatalf("got %q, %v after %d reads and %d requests", fresh.Reveal(), err, reads.Load(), i.tokenCalls.Load())
+	if err != nil || fresh.Reveal() != "for-second" || reads.Load() != 2 || i.TokenRequests.Load() != 3 {
+		t.Fatalf("got %q, %v after %d reads and %d requests", fresh.Reveal(), err, reads.Load(), i.TokenRequests.Load())
 	}
 }
 
@@ -126,49 +130,52 @@ func TestUnchangedSecretIsNotTriedTwice(t *testing.T) {
 		"just read":     {false, 1, 1},
 		"read long ago": {true, 2, 2},
 	} {
-		i := newIAM(t)
+		i := authtest.NewIAM(t)
 		reads := atomic.Int64{}
-		c, _ := i.client(t, func(cfg *ClientCredentialsConfig) {
-			cfg.Secret = func(context.Context) (Secret, error) { reads.Add(1); return NewSecret(secretCanary), nil }
+		c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) {
+			cfg.Secret = func(context.Context) (auth.Secret, error) {
+				reads.Add(1)
+				return auth.NewSecret(authtest.SecretCanary), nil
+			}
 		})
 		if test.before {
 			if _, err := c.Token(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		i.answerToken(`{"error":"invalid_client"}`, http.StatusUnauthorized)
-		_, err := c.Renew(t.Context(), NewSecret(tokenCanary))
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || fetch.Code != "invalid_client" || fetch.Status != http.StatusUnauthorized {
+		i.AnswerToken(`{"error":"invalid_client"}`, http.StatusUnauthorized)
+		_, err := c.Renew(t.Context(), auth.NewSecret(authtest.TokenCanary))
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || refusal.Code != "invalid_client" || refusal.Status != http.StatusUnauthorized {
 			t.Fatalf("%s: got %v", name, err)
 		}
-		if i.tokenCalls.Load() != test.requests || reads.Load() != test.reads {
-			t.Errorf("%s: %d token requests, %d reads of the secret", name, i.tokenCalls.Load(), reads.Load())
+		if i.TokenRequests.Load() != test.requests || reads.Load() != test.reads {
+			t.Errorf("%s: %d token requests, %d reads of the secret", name, i.TokenRequests.Load(), reads.Load())
 		}
 	}
 }
 
 func TestUnreadableSecretIsATypedError(t *testing.T) {
-	i := newIAM(t)
-	for name, secret := range map[string]func(context.Context) (Secret, error){
-		"error": func(context.Context) (Secret, error) { return Secret{}, errors.New("no such file") },
-		"empty": Fixed(Secret{}),
+	i := authtest.NewIAM(t)
+	for name, secret := range map[string]func(context.Context) (auth.Secret, error){
+		"error": func(context.Context) (auth.Secret, error) { return auth.Secret{}, errors.New("no such file") },
+		"empty": FixedSecret(auth.Secret{}),
 	} {
-		c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = secret })
+		c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = secret })
 		_, err := c.Token(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || i.tokenCalls.Load() != 0 {
-			t.Errorf("%s: %v after %d requests", name, err, i.tokenCalls.Load())
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || i.TokenRequests.Load() != 0 {
+			t.Errorf("%s: %v after %d requests", name, err, i.TokenRequests.Load())
 		}
 	}
 }
 
 func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
-	good := ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me", Secret: Fixed(NewSecret("x"))}
+	good := ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me", Secret: FixedSecret(auth.NewSecret("x"))}
 	for name, change := range map[string]func(*ClientCredentialsConfig){
 		"plain http beyond loopback": func(c *ClientCredentialsConfig) { c.TokenURL = "http://iam.example/t" },
 		"loopback look-alike":        func(c *ClientCredentialsConfig) { c.TokenURL = "http://localhost.evil.example/t" },
-		"credentials in the URL":     func(c *ClientCredentialsConfig) { c.TokenURL = "https://u:" + secretCanary + "@iam.example/t" },
+		"credentials in the URL":     func(c *ClientCredentialsConfig) { c.TokenURL = "https://u:" + authtest.SecretCanary + "@iam.example/t" },
 		"no URL":                     func(c *ClientCredentialsConfig) { c.TokenURL = "" },
 		"another scheme":             func(c *ClientCredentialsConfig) { c.TokenURL = "ftp://localhost/t" },
 		"an issuer and a token URL":  func(c *ClientCredentialsConfig) { c.Issuer = "https://iam.example" },
@@ -184,7 +191,7 @@ func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		checkQuiet(t, err.Error())
+		authtest.CheckNoCanary(t, err.Error())
 		if _, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: cfg}); err == nil {
 			t.Errorf("%s: accepted for an exchange", name)
 		}
@@ -202,17 +209,17 @@ func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
 }
 
 func TestStaticHasNothingNewer(t *testing.T) {
-	s := Static(NewSecret("fixed"))
+	s := Static(auth.NewSecret("fixed"))
 	if tok, err := s.Token(t.Context()); err != nil || tok.Reveal() != "fixed" {
 		t.Errorf("got %q, %v", tok.Reveal(), err)
 	}
-	if _, err := s.Renew(t.Context(), NewSecret("fixed")); !errors.Is(err, ErrNothingNewer) {
+	if _, err := s.Renew(t.Context(), auth.NewSecret("fixed")); !errors.Is(err, ErrNoOtherToken) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func BenchmarkToken(b *testing.B) {
-	c, _ := newIAM(b).client(b, nil)
+	c, _ := newClient(b, authtest.NewIAM(b), nil)
 	ctx := b.Context()
 	if _, err := c.Token(ctx); err != nil {
 		b.Fatal(err)
@@ -228,7 +235,7 @@ func BenchmarkToken(b *testing.B) {
 }
 
 func TestTokenThatIsThereCostsNoAllocation(t *testing.T) {
-	c, _ := newIAM(t).client(t, nil)
+	c, _ := newClient(t, authtest.NewIAM(t), nil)
 	ctx := t.Context()
 	if _, err := c.Token(ctx); err != nil {
 		t.Fatal(err)

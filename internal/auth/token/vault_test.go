@@ -1,4 +1,4 @@
-package auth
+package token
 
 import (
 	"bytes"
@@ -21,6 +21,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"answerd/internal/auth/authtest"
+	"answerd/internal/auth/fetch"
 )
 
 const secretOCID = "ocid1.vaultsecret.oc1.test"
@@ -35,7 +38,7 @@ type vault struct {
 
 func newVault(t *testing.T) *vault {
 	v := &vault{}
-	v.keep(secretCanary)
+	v.keep(authtest.SecretCanary)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /20190301/secretbundles/{id}", func(w http.ResponseWriter, r *http.Request) {
 		v.reads.Add(1)
@@ -70,7 +73,7 @@ func (v *vault) keep(secret string) {
 // config reads from v with a throw-away API key.
 func (v *vault) config(t *testing.T) VaultConfig {
 	dir := t.TempDir()
-	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey())})
+	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(authtest.RSAKey())})
 	file := filepath.Join(dir, "config")
 	text := fmt.Sprintf("[DEFAULT]\nuser=ocid1.user.u\ntenancy=ocid1.tenancy.t\nfingerprint=aa:bb\nregion=eu-frankfurt-1\nkey_file=%s\n",
 		filepath.Join(dir, "key.pem"))
@@ -86,8 +89,8 @@ func (v *vault) config(t *testing.T) VaultConfig {
 func onlyLoopback(t *testing.T) *http.Client {
 	real := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(real.CloseIdleConnections)
-	return &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-		if !isLoopback(r.URL.Hostname()) {
+	return &http.Client{Transport: authtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if fetch.CheckEndpoint("", "http://"+r.URL.Host) != nil {
 			t.Errorf("request to %s", r.URL.Host)
 			return nil, errors.New("beyond loopback")
 		}
@@ -97,34 +100,34 @@ func onlyLoopback(t *testing.T) *http.Client {
 
 // S2.2: the client secret from OCI Vault by SECRET_OCID, read when it is needed.
 func TestSecretComesFromTheVaultAtFirstUse(t *testing.T) {
-	i, v := newIAM(t), newVault(t)
-	v.keep(secretCanary + "\n")
-	c, logged := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	i, v := authtest.NewIAM(t), newVault(t)
+	v.keep(authtest.SecretCanary + "\n")
+	c, logged := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
 	if v.reads.Load() != 0 {
 		t.Error("read before it was needed")
 	}
 	for range 3 {
-		if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != tokenCanary {
+		if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
 			t.Fatalf("got %v", err)
 		}
 	}
-	if v.reads.Load() != 1 || c.secret.Reveal() != secretCanary || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
+	if v.reads.Load() != 1 || c.client.lastSecret().Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
 		t.Errorf("%d reads by %s", v.reads.Load(), *v.keyID.Load())
 	}
-	checkQuiet(t, logged.String())
+	authtest.CheckNoCanary(t, logged.String())
 }
 
 // S2.2: a rotated secret is read once more.
 func TestRotatedSecretIsReadFromTheVaultAgain(t *testing.T) {
-	i, v := newIAM(t), newVault(t)
+	i, v := authtest.NewIAM(t), newVault(t)
 	v.keep("old")
-	c, _ := i.client(t, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
 	old, err := c.Token(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.keep("new")
-	i.handleToken(func(w http.ResponseWriter, r *http.Request) {
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if _, secret, _ := r.BasicAuth(); secret != "new" {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = io.WriteString(w, `{"error":"invalid_client"}`)
@@ -156,16 +159,16 @@ func TestMisbehavingVaultIsATypedError(t *testing.T) {
 		status int
 		body   string
 	}{
-		"404":        {404, `{"code":"NotAuthorizedOrNotFound","message":"` + bodyCanary + `"}`},
-		"401":        {401, `{"code":"NotAuthenticated","message":"` + bodyCanary + `"}`},
-		"500":        {500, bodyCanary},
-		"503":        {503, bodyCanary},
+		"404":        {404, `{"code":"NotAuthorizedOrNotFound","message":"` + authtest.BodyCanary + `"}`},
+		"401":        {401, `{"code":"NotAuthenticated","message":"` + authtest.BodyCanary + `"}`},
+		"500":        {500, authtest.BodyCanary},
+		"503":        {503, authtest.BodyCanary},
 		"302":        {302, ""},
-		"HTML":       {200, "<html>" + bodyCanary},
+		"HTML":       {200, "<html>" + authtest.BodyCanary},
 		"empty":      {200, ""},
 		"no content": {200, bundle(`null`)},
-		"not base64": {200, bundle(`{"contentType":"BASE64","content":"!` + bodyCanary + `"}`)},
-		"other type": {200, bundle(`{"contentType":"` + bodyCanary + `","content":"AA=="}`)},
+		"not base64": {200, bundle(`{"contentType":"BASE64","content":"!` + authtest.BodyCanary + `"}`)},
+		"other type": {200, bundle(`{"contentType":"` + authtest.BodyCanary + `","content":"AA=="}`)},
 		"1 MiB":      {200, bundle(`{"contentType":"BASE64","content":"` + strings.Repeat("QUFB", 1<<18) + `"}`)},
 	} {
 		v.say(answer.status, answer.body)
@@ -174,12 +177,12 @@ func TestMisbehavingVaultIsATypedError(t *testing.T) {
 		}
 		before := v.reads.Load()
 		_, err := VaultSecret(v.config(t))(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || answer.status != 200 && fetch.Status != answer.status {
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || answer.status != 200 && refusal.Status != answer.status {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		checkQuiet(t, fmt.Sprintf("%v %+v", err, fetch.Err))
+		authtest.CheckNoCanary(t, fmt.Sprintf("%v %+v", err, refusal.Err))
 		if n := v.reads.Load() - before; n != 1 {
 			t.Errorf("%s: %d requests", name, n)
 		}
@@ -213,8 +216,8 @@ func TestUnusableVaultConfigurationIsSaidAtFirstUse(t *testing.T) {
 		cfg := v.config(t)
 		change(&cfg)
 		_, err := VaultSecret(cfg)(t.Context())
-		var fetch *FetchError
-		if !errors.As(err, &fetch) || fetch.Err == nil {
+		var refusal *fetch.Error
+		if !errors.As(err, &refusal) || refusal.Err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -234,8 +237,8 @@ func TestInstancePrincipalGivesUpAtOnceBeyondOCI(t *testing.T) {
 	t.Cleanup(metadata.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", metadata.URL)
 	_, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
-	var fetch *FetchError
-	if !errors.As(err, &fetch) || fetch.Status != http.StatusNotFound || asked.Load() != 1 {
+	var refusal *fetch.Error
+	if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound || asked.Load() != 1 {
 		t.Errorf("got %v after %d requests", err, asked.Load())
 	}
 }
@@ -252,17 +255,17 @@ func TestInstancePrincipalReadsTheSecret(t *testing.T) {
 	file("/identity/cert.pem", cert)
 	file("/identity/intermediate.pem", cert)
 	file("/identity/key.pem", key)
-	session := signRS256(rsaKey(), goodHeader(nil), claimsOf("auth", nil))
+	session := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf("auth", nil))
 	mux.HandleFunc("POST /v1/x509", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(fields{"token": session})
+		_ = json.NewEncoder(w).Encode(authtest.JSON{"token": session})
 	})
 	oci := httptest.NewServer(mux)
 	t.Cleanup(oci.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", oci.URL)
 	t.Setenv("OCI_SDK_AUTH_CLIENT_REGION_URL", oci.URL)
 	secret, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
-	if err != nil || secret.Reveal() != secretCanary || *v.keyID.Load() != "ST$"+session {
+	if err != nil || secret.Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ST$"+session {
 		t.Errorf("got %v", err)
 	}
 }
@@ -270,7 +273,7 @@ func TestInstancePrincipalReadsTheSecret(t *testing.T) {
 func instanceCertificate(t *testing.T) (cert, key []byte) {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
 		Subject: pkix.Name{CommonName: "instance", OrganizationalUnit: []string{"opc-tenant:ocid1.tenancy.t"}}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &rsaKey().PublicKey, rsaKey())
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &authtest.RSAKey().PublicKey, authtest.RSAKey())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,5 +281,5 @@ func instanceCertificate(t *testing.T) (cert, key []byte) {
 	if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: der}); err != nil {
 		t.Fatal(err)
 	}
-	return out.Bytes(), pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey())})
+	return out.Bytes(), pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(authtest.RSAKey())})
 }

@@ -1,0 +1,254 @@
+// Package authtest has what the tests of auth and auth/token share: an identity provider
+// on a loopback port, signed tokens that may be wrong in every way, and a log that can be
+// searched for secrets.
+//
+//	iam := authtest.NewIAM(t)
+//	iam.AnswerToken(`{"access_token":"x","expires_in":60}`, http.StatusOK)
+//	token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), iam.ClaimsJSON(nil))
+//
+// NewIAM closes the server when the test ends. Its handlers may be replaced while requests
+// are in flight.
+package authtest
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The canaries stand for secrets. None of them may occur in a log or in an error.
+const (
+	SecretCanary = "s3cr:t %canary+é"
+	TokenCanary  = "t0ken-canary"
+	BodyCanary   = "b0dy-canary"
+)
+
+// The keys are generated once: 2048 bits take a while under the race detector.
+var (
+	RSAKey      = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
+	OtherRSAKey = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
+	ShortRSAKey = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(1024) })
+	ECKey       = sync.OnceValue(func() *ecdsa.PrivateKey {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			panic(err)
+		}
+		return key
+	})
+)
+
+func newRSAKey(bits int) *rsa.PrivateKey {
+	key, err := rsa.GenerateKey(rand.Reader, bits)
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+// JSON is a JSON object.
+type JSON = map[string]any
+
+// IAM is an issuer on a loopback port: /token, /jwks and the metadata, all replaceable.
+type IAM struct {
+	*httptest.Server
+	TokenRequests, KeyRequests atomic.Int64 // so far
+	token, keys, metadata      atomic.Pointer[http.HandlerFunc]
+}
+
+// NewIAM starts an IAM that gives one token and publishes RSAKey as "k1" and ECKey as "e1".
+func NewIAM(t testing.TB) *IAM {
+	i := &IAM{}
+	i.AnswerToken(`{"access_token":"`+TokenCanary+`","token_type":"Bearer","expires_in":3600}`, http.StatusOK)
+	i.PublishKeys(RSAJWK("k1", &RSAKey().PublicKey), ECJWK("e1", &ECKey().PublicKey))
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		i.TokenRequests.Add(1)
+		(*i.token.Load())(w, r)
+	})
+	mux.HandleFunc("GET /jwks", func(w http.ResponseWriter, r *http.Request) {
+		i.KeyRequests.Add(1)
+		(*i.keys.Load())(w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if h := i.metadata.Load(); h != nil {
+			(*h)(w, r)
+			return
+		}
+		http.NotFound(w, r)
+	})
+	i.Server = httptest.NewServer(mux)
+	t.Cleanup(i.Close)
+	return i
+}
+
+// HandleToken replaces the handler of /token.
+func (i *IAM) HandleToken(h http.HandlerFunc) { i.token.Store(&h) }
+
+// HandleKeys replaces the handler of /jwks.
+func (i *IAM) HandleKeys(h http.HandlerFunc) { i.keys.Store(&h) }
+
+// HandleMetadata replaces the handler of every other path.
+func (i *IAM) HandleMetadata(h http.HandlerFunc) { i.metadata.Store(&h) }
+
+// AnswerToken answers every token request with body and status.
+func (i *IAM) AnswerToken(body string, status int) {
+	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+}
+
+// PublishKeys replaces the key set.
+func (i *IAM) PublishKeys(keys ...JSON) {
+	body := JWKS(keys...)
+	i.HandleKeys(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
+}
+
+// RoundTripFunc is an HTTP transport without sockets, for tests with fake time.
+type RoundTripFunc func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Response returns a response without headers.
+func Response(status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// LogBuffer stores what was logged at every level.
+type LogBuffer struct {
+	mu   sync.Mutex // protects text
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *LogBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String returns the log so far.
+func (b *LogBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// Logger returns a logger that writes to b.
+func (b *LogBuffer) Logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// CheckNoCanary fails the test if a canary occurs in text, as it is or as it is sent.
+func CheckNoCanary(t testing.TB, text string) {
+	t.Helper()
+	sent := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(SecretCanary)))[:12]
+	for _, canary := range []string{"s3cr", "canary", base64.StdEncoding.EncodeToString([]byte(SecretCanary))[:12], sent} {
+		if strings.Contains(text, canary) {
+			t.Errorf("%q occurs in %q, want no secret in it", canary, text)
+		}
+	}
+}
+
+// JWKS returns a JSON Web Key Set (RFC 7517 section 5).
+func JWKS(keys ...JSON) []byte {
+	body, err := json.Marshal(JSON{"keys": keys})
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
+
+// RSAJWK returns the public key as a JWK (RFC 7518 section 6.3).
+func RSAJWK(kid string, key *rsa.PublicKey) JSON {
+	return JSON{"kty": "RSA", "kid": kid, "n": Base64(key.N.Bytes()), "e": "AQAB"}
+}
+
+// ECJWK returns the public P-256 key as a JWK for ES256 (RFC 7518 section 6.2).
+func ECJWK(kid string, key *ecdsa.PublicKey) JSON {
+	point, err := key.Bytes()
+	if err != nil {
+		panic(err)
+	}
+	return JSON{"kty": "EC", "crv": "P-256", "kid": kid, "alg": "ES256", "x": Base64(point[1:33]), "y": Base64(point[33:])}
+}
+
+// Base64 returns b in base64url without padding.
+func Base64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+// HeaderJSON returns the header of a token signed with RSAKey. change sets members, or
+// drops those that are nil.
+func HeaderJSON(change JSON) string {
+	return mergeJSON(JSON{"alg": "RS256", "kid": "k1", "typ": "at+jwt"}, change)
+}
+
+// ClaimsJSON returns the claims of a valid token of i, changed as by HeaderJSON.
+func (i *IAM) ClaimsJSON(change JSON) string { return ClaimsOf(i.URL, change) }
+
+// ClaimsOf returns the claims of a valid token of issuer, changed as by HeaderJSON.
+func ClaimsOf(issuer string, change JSON) string {
+	now := time.Now().Unix()
+	return mergeJSON(JSON{"iss": issuer, "aud": []string{"other", "answerd"}, "sub": "ann", "scope": "ask read",
+		"exp": now + 300, "iat": now, "nbf": now}, change)
+}
+
+func mergeJSON(base, change JSON) string {
+	for name, value := range change {
+		base[name] = value
+		if value == nil {
+			delete(base, name)
+		}
+	}
+	text, err := json.Marshal(base)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// SignRS256 returns a compact JWS. It checks nothing, so that a test can make it wrong in
+// every way.
+func SignRS256(key *rsa.PrivateKey, header, claims string) string {
+	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
+	digest := sha256.Sum256([]byte(text))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, digest[:])
+	if err != nil {
+		panic(fmt.Errorf("sign: %w", err))
+	}
+	return text + "." + Base64(signature)
+}
+
+// SignES256 is SignRS256 with an ECDSA key.
+func SignES256(key *ecdsa.PrivateKey, header, claims string) string {
+	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
+	digest := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
+	if err != nil {
+		panic(fmt.Errorf("sign: %w", err))
+	}
+	signature := make([]byte, 64)
+	r.FillBytes(signature[:32])
+	s.FillBytes(signature[32:])
+	return text + "." + Base64(signature)
+}
+
+// Advance lets d of a synctest bubble's fake time pass.
+func Advance(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,106 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// maxTokenBytes bounds a caller's token.
+const maxTokenBytes = 8 << 10
+
+// The errors of FromRequest and Verify, beside *ScopeError. Their texts are fixed and
+// contain no value of the token. The reason that Verify adds is for the log; the caller
+// gets what Challenge returns and nothing more.
+var (
+	// ErrNoToken means that the request has no bearer token.
+	ErrNoToken = errors.New("no bearer token")
+	// ErrMalformed means that the request does not send its token as RFC 6750 says.
+	ErrMalformed = errors.New("malformed authorization")
+	// ErrInvalidToken means that the token is expired, forged, or not meant for us.
+	ErrInvalidToken = errors.New("invalid token")
+	// ErrKeysUnavailable means that there are no keys to verify signatures with. It says
+	// nothing about the token, which may be accepted a second later.
+	ErrKeysUnavailable = errors.New("signing keys unavailable")
+)
+
+// ScopeError means that the token is valid but lacks a scope.
+type ScopeError struct {
+	Required string // the scopes that are needed, spaces between
+}
+
+func (e *ScopeError) Error() string { return "the token lacks the scope " + e.Required }
+
+// FromRequest returns the bearer token of the Authorization header. It reads no other
+// place: a token in the URL ends up in logs, and browsers send one in a cookie unasked. Two
+// headers are an error, because a proxy in front of us may have used the other one. Errors
+// are ErrNoToken and ErrMalformed.
+func FromRequest(r *http.Request) (token string, err error) {
+	headers := r.Header.Values("Authorization")
+	switch {
+	case len(headers) == 0 || len(headers) == 1 && headers[0] == "":
+		return "", ErrNoToken
+	case len(headers) > 1:
+		return "", ErrMalformed
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	if !IsVisibleASCII(scheme) {
+		return "", ErrMalformed
+	}
+	token = strings.Trim(token, " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", ErrNoToken
+	}
+	if len(token) > maxTokenBytes || !isB64Token(token) {
+		return "", ErrMalformed
+	}
+	return token, nil
+}
+
+// isB64Token reports whether s is a b64token of RFC 6750 section 2.1.
+func isB64Token(s string) bool {
+	body := strings.TrimRight(s, "=")
+	for i := range len(body) {
+		c := body[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-._~+/", rune(c)) {
+			return false
+		}
+	}
+	return body != ""
+}
+
+// IsVisibleASCII reports whether s can be sent as a token in an Authorization header: it is
+// not empty and has neither spaces nor control characters. RFC 6750 section 2.1 allows fewer
+// characters, but some issuers of opaque tokens use others.
+func IsVisibleASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Challenge returns the HTTP status and the WWW-Authenticate header, "" for none, that RFC
+// 6750 section 3 requires for an error of FromRequest or Verify. metadata is the URL of the
+// Metadata (RFC 9728 section 5.1); it must not need escaping in a quoted string. Any other
+// error is 500, so that an unexpected one lets nobody in.
+func Challenge(err error, metadata string) (status int, wwwAuthenticate string) {
+	realm, metadataParam := `Bearer realm="answerd"`, `, resource_metadata="`+metadata+`"`
+	var scope *ScopeError
+	switch {
+	case errors.As(err, &scope):
+		return http.StatusForbidden, fmt.Sprintf(`%s, error="insufficient_scope", scope="%s"%s`, realm, scope.Required, metadataParam)
+	case errors.Is(err, ErrNoToken):
+		return http.StatusUnauthorized, realm + metadataParam // no error code: section 3.1
+	case errors.Is(err, ErrInvalidToken):
+		return http.StatusUnauthorized, realm + `, error="invalid_token"` + metadataParam
+	case errors.Is(err, ErrMalformed):
+		return http.StatusBadRequest, realm + `, error="invalid_request"` + metadataParam
+	case errors.Is(err, ErrKeysUnavailable):
+		return http.StatusServiceUnavailable, ""
+	}
+	return http.StatusInternalServerError, ""
+}

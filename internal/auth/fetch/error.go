@@ -1,0 +1,60 @@
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Error says why an identity provider or a secret store gave nothing. Neither field
+// repeats a byte of what the other side answered.
+type Error struct {
+	// Public is one sentence in our own words that a caller may see. It contains neither
+	// hosts nor values.
+	Public string
+	// Status is the HTTP status of the answer; 0 if there was no answer.
+	Status int
+	// Code is the error code of RFC 6749 section 5.2 or RFC 8707, if the answer had one.
+	Code string
+	// Err is the cause, for the log; nil where Public says everything.
+	Err error
+}
+
+// Error returns Public with the status, the code and the cause, for the log.
+func (e *Error) Error() string {
+	text := e.Public
+	if e.Status != 0 {
+		text += fmt.Sprintf(" (status %d)", e.Status)
+	}
+	if e.Code != "" {
+		text += ": " + e.Code
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause, so that errors.Is finds a deadline.
+func (e *Error) Unwrap() error { return e.Err }
+
+// transportError converts an error of http.Client.Do or of reading a body. It keeps a
+// cause only if it is of a known kind: net/http quotes the bytes of a malformed reply, and
+// a hostile reply may quote our Authorization header.
+func transportError(subject string, err error) *Error {
+	var certificate *tls.CertificateVerificationError
+	var network *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Error{Public: subject + " did not answer in time", Err: context.DeadlineExceeded}
+	case errors.Is(err, context.Canceled):
+		return &Error{Public: "the request to " + subject + " was canceled", Err: context.Canceled}
+	case errors.As(err, &certificate):
+		return &Error{Public: subject + " has a certificate that is not trusted", Err: certificate}
+	case errors.As(err, &network):
+		return &Error{Public: subject + " cannot be reached", Err: network}
+	}
+	return &Error{Public: subject + " closed the connection early or does not speak HTTP"}
+}

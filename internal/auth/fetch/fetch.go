@@ -1,0 +1,110 @@
+// Package fetch asks identity providers and secret stores over HTTP: for keys, metadata
+// and tokens. Requests are bounded in time and size and follow no redirect, errors quote
+// nothing that the other side answered, and a Cache sends one request at a time however
+// many callers wait.
+//
+//	client := fetch.NewClient(nil)
+//	reply, err := fetch.Get(ctx, client, url, "the key set endpoint", 256<<10)
+//
+//	keys := fetch.NewCache(load, fetch.Policy{PollEvery: 15 * time.Minute})
+//	defer keys.Close()
+//	set, err := keys.Get(ctx, "the signing keys", func(s keySet) fetch.State {
+//		if time.Since(s.fetched) < time.Hour {
+//			return fetch.Fresh
+//		}
+//		return fetch.Expired
+//	})
+//
+// Everything here may be used concurrently. Waiting calls return when their context ends.
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Timeout bounds one request, from dialing to the last byte.
+const Timeout = 5 * time.Second
+
+// NewClient returns a copy of given, or a client with a transport of its own if given is
+// nil. In both cases it follows no redirect: 302, 307 and 308 would carry the
+// Authorization header, and 307 and 308 the form too, to whatever host the reply names.
+func NewClient(given *http.Client) *http.Client {
+	client := http.Client{}
+	if given != nil {
+		client = *given
+	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
+		own := shared.Clone()
+		own.MaxIdleConnsPerHost = 8
+		client.Transport = own
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &client
+}
+
+// Reply is an HTTP response whose body has been read.
+type Reply struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Get asks for the JSON document at rawURL. Its other arguments and its errors are those
+// of Do.
+func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit int64) (Reply, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rawURL, nil)
+	if err != nil {
+		return Reply{}, &Error{Public: subject + " cannot be requested"}
+	}
+	req.Header.Set("Accept", "application/json")
+	return Do(client, req, subject, limit)
+}
+
+// Do sends req and reads the reply. A body of more than limit bytes, counted after
+// decompression, is an error, and so is a redirect. The subject names the other side in
+// errors, which are *Error.
+func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return Reply{}, transportError(subject, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 == 3 {
+		return Reply{}, &Error{Public: subject + " answered with a redirect, which is not followed", Status: resp.StatusCode}
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return Reply{}, transportError(subject, err)
+	}
+	if int64(len(body)) > limit {
+		return Reply{}, &Error{Public: subject + " answered with too many bytes", Status: resp.StatusCode}
+	}
+	return Reply{resp.StatusCode, resp.Header, body}, nil
+}
+
+// CheckEndpoint returns an error for a URL that no secret may be sent to and no key may be
+// taken from: plain http beyond the loopback address, another scheme, credentials or a
+// fragment. The error begins with name, which is the setting, and does not quote the URL.
+func CheckEndpoint(name, rawURL string) error {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Host == "" {
+		return fmt.Errorf("%s is not a URL", name)
+	}
+	if u.User != nil || u.Fragment != "" {
+		return fmt.Errorf("%s must not contain credentials or a fragment", name)
+	}
+	if u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()) {
+		return nil
+	}
+	return fmt.Errorf("%s must be https, or http on the loopback address", name)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,194 @@
+package token
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+)
+
+const (
+	endpointName  = "the token endpoint"
+	secretTimeout = 10 * time.Second // for reading the client secret
+)
+
+// endpointClient sends token requests of one client to one token endpoint, for any grant.
+// It may be used concurrently.
+type endpointClient struct {
+	cfg      ClientCredentialsConfig
+	client   *http.Client
+	metadata *issuerMetadata // nil where the token URL is configured
+
+	mu     sync.Mutex  // protects secret
+	secret auth.Secret // what cfg.Secret returned last
+}
+
+// newEndpointClient checks cfg and sends nothing.
+func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
+	if err := CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
+		return nil, err
+	}
+	if cfg.ClientID == "" || cfg.Secret == nil {
+		return nil, errors.New("the client's id and secret must be set")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &endpointClient{cfg: cfg, client: fetch.NewClient(cfg.HTTPClient)}
+	if cfg.Issuer != "" {
+		c.metadata = newIssuerMetadata(cfg.Issuer, c.client)
+	}
+	return c, nil
+}
+
+// close cancels the request for metadata. No token request may be in flight any more.
+func (c *endpointClient) close() {
+	if c.metadata != nil {
+		c.metadata.endpoints.Close()
+	}
+	if c.cfg.HTTPClient == nil {
+		c.client.CloseIdleConnections()
+	}
+}
+
+// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set and
+// it is https, or http on the loopback address. The error quotes neither.
+func CheckTokenEndpoint(issuer, tokenURL string) error {
+	switch {
+	case issuer != "" && tokenURL != "":
+		return errors.New("an issuer and a token URL are both set")
+	case issuer == "":
+		return fetch.CheckEndpoint("the token URL", tokenURL)
+	case strings.ContainsAny(issuer, "?#"): // RFC 8414 section 2
+		return errors.New("the issuer must not have a query or a fragment")
+	}
+	return fetch.CheckEndpoint("the issuer", issuer)
+}
+
+// requestToken gets one token and writes one line to the log. The line contains no value
+// of either side.
+func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Token, error) {
+	started := time.Now()
+	t, err := c.requestWithSecret(ctx, form)
+	if err != nil {
+		c.cfg.Logger.WarnContext(ctx, "token fetch failed", "client_id", c.cfg.ClientID, "error", err.Error())
+		return Token{}, err
+	}
+	c.cfg.Logger.DebugContext(ctx, "token fetched", "client_id", c.cfg.ClientID,
+		"life_s", int(t.Lifetime.Seconds()), "took_ms", time.Since(started).Milliseconds())
+	return t, nil
+}
+
+// requestWithSecret sends the request with the last known client secret. If the IAM
+// refuses the client, the secret may have been rotated in the vault: requestWithSecret
+// reads it again and, if it has changed, repeats the request once.
+func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
+	known := c.lastSecret()
+	secret, justRead := known, known.IsZero()
+	if justRead {
+		var err error
+		if secret, err = c.readSecret(ctx); err != nil {
+			return Token{}, err
+		}
+	}
+	t, err := c.send(ctx, form, secret)
+	if justRead || !isClientRefused(err) {
+		return t, err
+	}
+	secret, readErr := c.readSecret(ctx)
+	if readErr != nil {
+		return Token{}, readErr
+	}
+	if secret == known {
+		return Token{}, err
+	}
+	return c.send(ctx, form, secret)
+}
+
+// isClientRefused reports whether a token endpoint refused the client's credentials.
+func isClientRefused(err error) bool {
+	refusal, ok := errors.AsType[*fetch.Error](err)
+	return ok && (refusal.Code == codeInvalidClient || refusal.Status == http.StatusUnauthorized)
+}
+
+func (c *endpointClient) lastSecret() auth.Secret {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.secret
+}
+
+// readSecret reads the client secret and stores it. A *fetch.Error, such as the vault's,
+// is returned as it is.
+func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
+	defer cancel()
+	secret, err := c.cfg.Secret(ctx)
+	var known *fetch.Error
+	switch {
+	case errors.As(err, &known):
+		return auth.Secret{}, known
+	case err != nil:
+		return auth.Secret{}, &fetch.Error{Public: "the client secret cannot be read", Err: err}
+	case secret.IsZero():
+		return auth.Secret{}, &fetch.Error{Public: "the client secret is empty"}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.secret = secret
+	return secret, nil
+}
+
+// send finds the token endpoint, if the configuration does not name it, and sends one
+// token request.
+func (c *endpointClient) send(ctx context.Context, form url.Values, secret auth.Secret) (Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
+	defer cancel()
+	tokenURL := c.cfg.TokenURL
+	if c.metadata != nil {
+		var err error
+		if tokenURL, err = c.metadata.tokenEndpoint(ctx); err != nil {
+			return Token{}, err
+		}
+	}
+	req, err := NewRequest(ctx, tokenURL, form, c.cfg.ClientID, secret)
+	if err != nil {
+		return Token{}, err
+	}
+	requested := time.Now()
+	reply, err := fetch.Do(c.client, req, endpointName, maxReply)
+	if err != nil {
+		return Token{}, err
+	}
+	if reply.Status != http.StatusOK {
+		return Token{}, &fetch.Error{Public: endpointName + " refused the request", Status: reply.Status, Code: ErrorCode(reply.Body)}
+	}
+	return ParseReply(reply, requested, "Bearer")
+}
+
+// NewRequest returns form as a request to a token endpoint, with the client's id and secret
+// in the Authorization header. Without a secret the form must contain the client's id.
+//
+// golang.org/x/oauth2 sends the same request and reads the reply in one step, which does
+// not fit: it refuses a token whose expires_in is 1e12 or 1.5, reads JSON that is labeled
+// text/plain as a form, takes the last of two access_tokens, and hides the Date header.
+func NewRequest(ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokenURL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, &fetch.Error{Public: "the token request cannot be created"}
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	if !secret.IsZero() {
+		// RFC 6749 section 2.3.1: both are form-encoded first, so that a colon or a
+		// non-ASCII letter in them survives the Basic scheme.
+		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret.Reveal()))
+	}
+	return req, nil
+}

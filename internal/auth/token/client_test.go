@@ -1,0 +1,149 @@
+package token
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"answerd/internal/auth/authtest"
+	"answerd/internal/auth/fetch"
+)
+
+// F26: whatever the token endpoint does, it is one typed error that repeats nothing.
+func TestMisbehavingTokenEndpointIsATypedError(t *testing.T) {
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+	text := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = io.WriteString(w, body) }
+	}
+	redirect := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+"/"+authtest.BodyCanary, status)
+		}
+	}
+	old := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf("x", authtest.JSON{"exp": time.Now().Unix() - 1000, "canary": authtest.TokenCanary}))
+	for name, handler := range map[string]http.HandlerFunc{
+		"503":             text(503, authtest.BodyCanary),
+		"400 with a body": text(400, `{"error":"`+authtest.BodyCanary+`","error_description":"`+authtest.BodyCanary+`"}`),
+		"401":             text(401, `{"error":"invalid_client","error_description":"`+authtest.BodyCanary+`"}`),
+		"HTML":            text(200, "<html>"+authtest.BodyCanary+"</html>"),
+		"empty":           text(200, ""),
+		"a list":          text(200, `["`+authtest.BodyCanary+`"]`),
+		"no token":        text(200, `{"`+authtest.BodyCanary+`":1,"expires_in":3600}`),
+		"a token twice":   text(200, `{"access_token":"`+authtest.TokenCanary+`","access_token":"b"}`),
+		"trailing data":   text(200, `{"access_token":"`+authtest.TokenCanary+`"}{}`),
+		"1 MiB token":     text(200, `{"access_token":"`+strings.Repeat(authtest.TokenCanary, 90000)+`"}`),
+		"17 KiB token":    text(200, `{"access_token":"`+strings.Repeat("a", 17<<10)+`"}`),
+		"header in token": text(200, `{"access_token":"`+authtest.TokenCanary+`\r\nX: y"}`),
+		"another type":    text(200, `{"access_token":"`+authtest.TokenCanary+`","issued_token_type":"urn:ietf:params:oauth:token-type:id_token"}`),
+		"not a bearer":    text(200, `{"access_token":"`+authtest.TokenCanary+`","token_type":"mac"}`),
+		"born expired":    text(200, `{"access_token":"`+old+`","expires_in":3600}`),
+		"302":             redirect(302),
+		"307":             redirect(307),
+		"308":             redirect(308),
+		"cut off": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, `{"access_token":"`+authtest.TokenCanary)
+		},
+		// net/http quotes the status line in its error: ours, sent back.
+		"no HTTP": func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = fmt.Fprintf(conn, "%s %s\r\n\r\n", r.Header.Get("Authorization"), authtest.BodyCanary)
+			_ = conn.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) { eachGrant(t, handler) })
+	}
+	if elsewhere.Load() != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// eachGrant asks a token endpoint that misbehaves for a token, by every grant.
+func eachGrant(t *testing.T, handler http.HandlerFunc) {
+	i := authtest.NewIAM(t)
+	i.HandleToken(handler)
+	own, ownLog := newClient(t, i, nil)
+	ex, exLog := newExchange(t, i, nil)
+	for name, try := range map[string]struct {
+		source Source
+		logged *authtest.LogBuffer
+	}{"client credentials": {own, ownLog}, "exchange": {ex.For(ann), exLog}} {
+		t.Run(name, func(t *testing.T) {
+			_, err := try.source.Token(t.Context())
+			var refusal *fetch.Error
+			if !errors.As(err, &refusal) || refusal.Public == "" {
+				t.Fatalf("got %v", err)
+			}
+			if strings.Contains(refusal.Public, "127.0.0.1") {
+				t.Errorf("public text %q names a host", refusal.Public)
+			}
+			// S2.2: never logged.
+			authtest.CheckNoCanary(t, fmt.Sprintf("%s %+v %#v", err, err, refusal.Err)+try.logged.String())
+			if !strings.Contains(try.logged.String(), "token fetch failed") {
+				t.Errorf("log %q", try.logged)
+			}
+		})
+	}
+}
+
+// F26: no more is read than can be of use.
+func TestEndlessReplyIsCutOff(t *testing.T) {
+	i := authtest.NewIAM(t)
+	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
+		for chunk := make([]byte, 1<<10); ; {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	})
+	c, _ := newClient(t, i, nil)
+	_, err := c.Token(t.Context())
+	var refusal *fetch.Error
+	if !errors.As(err, &refusal) || refusal.Public != "the token endpoint answered with too many bytes" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnreachableTokenEndpointIsATypedError(t *testing.T) {
+	i := authtest.NewIAM(t)
+	c, logged := newClient(t, i, nil)
+	i.Close()
+	_, err := c.Token(t.Context())
+	var refusal *fetch.Error
+	if !errors.As(err, &refusal) || refusal.Status != 0 || refusal.Public != "the token endpoint cannot be reached" {
+		t.Fatalf("got %v", err)
+	}
+	authtest.CheckNoCanary(t, err.Error()+logged.String())
+}
+
+// S2.2: never logged, however it is printed.
+func TestNothingPrintsATokenOrASecret(t *testing.T) {
+	i := authtest.NewIAM(t)
+	c, logged := newClient(t, i, nil)
+	tok, err := c.Token(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Renew(t.Context(), tok); err == nil {
+		t.Error("the same token again was taken for a new one")
+	} else {
+		authtest.CheckNoCanary(t, err.Error())
+	}
+	logged.Logger().Error("everything", "token", tok, "source", fmt.Sprintf("%+v %#v %v", c, c, c.tokens.tokens.Value()), "cached", c.tokens.tokens.Value())
+	if !strings.Contains(logged.String(), "token fetched") {
+		t.Errorf("log %q", logged)
+	}
+	authtest.CheckNoCanary(t, logged.String())
+}

@@ -1,0 +1,124 @@
+package token
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/url"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/lru"
+)
+
+// The names of RFC 8693 sections 2.1 and 3.
+const (
+	grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
+	typeAccessToken   = "urn:ietf:params:oauth:token-type:access_token"
+	typeJWT           = "urn:ietf:params:oauth:token-type:jwt"
+)
+
+const (
+	maxCallers        = 4096             // callers whose tokens an Exchange caches at a time
+	callerIdleTimeout = 30 * time.Minute // after which a caller's tokens are dropped
+)
+
+// ExchangeConfig says where and how callers' tokens are exchanged.
+type ExchangeConfig struct {
+	ClientCredentialsConfig
+	// Audience is the logical name of the server that the token is for, if the IAM does
+	// not know it by Resource; "" sends none.
+	Audience string
+}
+
+// Exchange trades a caller's token for one that a server accepts on behalf of that caller
+// (RFC 8693), and caches it until shortly before it expires. All calls of one caller share
+// one request; a failed request pauses that caller and nobody else.
+//
+// The cache key is the caller and the SHA-256 of the whole token that they sent: caches
+// with a smaller key have mixed callers up (CVE-2026-35030), and one person may come with
+// tokens of different rights.
+type Exchange struct {
+	client  *endpointClient
+	form    url.Values
+	callers *lru.Cache[callerKey, *CachedSource]
+}
+
+type callerKey struct {
+	issuer, subject string
+	token           [sha256.Size]byte
+}
+
+// NewExchange checks cfg and sends nothing. Close must be called in the end.
+func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
+	client, err := newEndpointClient(cfg.ClientCredentialsConfig)
+	if err != nil {
+		return nil, err
+	}
+	form := url.Values{
+		"grant_type":           {grantTypeExchange},
+		"subject_token_type":   {typeAccessToken},
+		"requested_token_type": {typeAccessToken},
+	}
+	cfg.addTarget(form)
+	if cfg.Audience != "" {
+		form.Set("audience", cfg.Audience)
+	}
+	closeSource := func(s *CachedSource) { s.Close() } // a refresh may be in flight
+	return &Exchange{client: client, form: form, callers: lru.New[callerKey](maxCallers, callerIdleTimeout, closeSource)}, nil
+}
+
+// For returns the source of tokens on behalf of id, which must have a Token. It need not
+// be closed. Its errors are *fetch.Error, or the context's.
+func (e *Exchange) For(id auth.Identity) Source { return delegatedSource{e, id} }
+
+// delegatedSource is the Source of one caller.
+type delegatedSource struct {
+	exchange *Exchange
+	caller   auth.Identity
+}
+
+func (d delegatedSource) Token(ctx context.Context) (auth.Secret, error) {
+	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Token(ctx) })
+}
+
+func (d delegatedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
+	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Renew(ctx, rejected) })
+}
+
+// withSource calls get with the cached source of the caller's token, and creates that
+// source if there is none.
+func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)) (auth.Secret, error) {
+	if d.caller.Token.IsZero() {
+		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}
+	}
+	key := callerKey{d.caller.Issuer, d.caller.Subject, sha256.Sum256([]byte(d.caller.Token.Reveal()))}
+	source, err := d.exchange.callers.Acquire(key, func() *CachedSource {
+		return NewCachedSource(func(ctx context.Context) (Token, error) { return d.exchange.requestToken(ctx, d.caller.Token) })
+	})
+	switch {
+	case errors.Is(err, lru.ErrClosed):
+		return auth.Secret{}, fetch.ErrClosed
+	case err != nil:
+		return auth.Secret{}, &fetch.Error{Public: "too many callers are waiting for their tokens"}
+	}
+	defer d.exchange.callers.Release(key)
+	return get(source)
+}
+
+// requestToken exchanges the subject token: the form of RFC 8693 section 2.1.
+func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token, error) {
+	form := url.Values{"subject_token": {subject.Reveal()}}
+	for name, values := range e.form {
+		form[name] = values
+	}
+	return e.client.requestToken(ctx, form)
+}
+
+// Close cancels the requests in flight, waits for them, and lets no other start. Cached
+// tokens stay available while they are valid.
+func (e *Exchange) Close() {
+	e.callers.Close()
+	e.client.close()
+}

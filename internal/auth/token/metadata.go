@@ -1,0 +1,133 @@
+package token
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/strictjson"
+)
+
+const (
+	metadataName    = "the issuer's metadata"
+	maxMetadata     = 256 << 10 // bytes
+	metadataRefresh = time.Hour // after which a token endpoint is looked up again
+)
+
+// issuerMetadata finds the token endpoint of an issuer that the configuration names (RFC
+// 8414). Nothing that an MCP server says leads here: the go-sdk's handler gave the client
+// secret to the authorization server that a server's own metadata named.
+type issuerMetadata struct {
+	issuer    string
+	client    *http.Client
+	endpoints *fetch.Cache[endpoint]
+}
+
+// endpoint is a token endpoint, and when it was found. Without a url it is unknown.
+type endpoint struct {
+	url   string
+	found time.Time
+}
+
+// newIssuerMetadata sends nothing yet.
+func newIssuerMetadata(issuer string, client *http.Client) *issuerMetadata {
+	m := &issuerMetadata{issuer: issuer, client: client}
+	m.endpoints = fetch.NewCache(m.load, fetch.Policy{})
+	return m
+}
+
+// tokenEndpoint returns the URL of the token endpoint. It waits under ctx only while that
+// is not known. Once known, an endpoint is used for as long as no newer metadata can be
+// read. Errors are *fetch.Error, or the context's.
+func (m *issuerMetadata) tokenEndpoint(ctx context.Context) (string, error) {
+	found, err := m.endpoints.Get(ctx, metadataName, func(e endpoint) fetch.State {
+		switch {
+		case e.url == "":
+			return fetch.Expired
+		case time.Since(e.found) >= metadataRefresh:
+			return fetch.RefreshDue
+		}
+		return fetch.Fresh
+	})
+	return found.url, err
+}
+
+func (m *issuerMetadata) load(ctx context.Context) (endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
+	defer cancel()
+	body, err := FetchMetadata(ctx, m.client, m.issuer, metadataName)
+	if err != nil {
+		return endpoint{}, err
+	}
+	return m.parse(body)
+}
+
+// parse reads the token endpoint from the document. RFC 8414 section 3.3: the document
+// must name exactly the issuer that was asked for, or it is another issuer's.
+func (m *issuerMetadata) parse(body []byte) (endpoint, error) {
+	document, err := strictjson.Parse(body)
+	if err != nil {
+		return endpoint{}, &fetch.Error{Public: metadataName + " is not the JSON of RFC 8414"}
+	}
+	if issuer, err := document.String("issuer"); err != nil || issuer != m.issuer {
+		return endpoint{}, &fetch.Error{Public: metadataName + " names another issuer"}
+	}
+	tokenURL, err := document.String("token_endpoint")
+	if err != nil || fetch.CheckEndpoint("", tokenURL) != nil || !EndpointAllowed(m.issuer, tokenURL) {
+		return endpoint{}, &fetch.Error{Public: metadataName + " names no token endpoint that a secret may be sent to"}
+	}
+	return endpoint{tokenURL, time.Now()}, nil
+}
+
+// FetchMetadata returns the first metadata document at the URLs where an issuer may
+// publish it, in the order of the MCP specification (basic/authorization). It does not
+// check the document. The subject names it in errors, which are *fetch.Error.
+func FetchMetadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
+	notFound := &fetch.Error{Public: subject + " was not found at any well-known URL"}
+	for _, metadataURL := range metadataURLs(issuer) {
+		reply, err := fetch.Get(ctx, client, metadataURL, subject, maxMetadata)
+		switch {
+		case err != nil:
+			return nil, err
+		case reply.Status == http.StatusOK:
+			return reply.Body, nil
+		}
+		notFound = &fetch.Error{Public: subject + " cannot be read", Status: reply.Status}
+		if reply.Status/100 != 4 {
+			return nil, notFound // there is a document, but the server cannot give it now
+		}
+	}
+	return nil, notFound
+}
+
+// EndpointAllowed reports whether an issuer's metadata may send us to an endpoint: one of
+// the issuer's own origin, or https. An issuer elsewhere must not point at a port of this
+// machine.
+func EndpointAllowed(issuer, endpointURL string) bool {
+	i, errIssuer := url.Parse(issuer)
+	e, errEndpoint := url.Parse(endpointURL)
+	return errIssuer == nil && errEndpoint == nil && (e.Scheme == "https" || e.Scheme == i.Scheme && e.Host == i.Host)
+}
+
+// metadataURLs returns the addresses of an issuer's metadata: RFC 8414 section 3.1, the
+// same for OpenID Connect, and OpenID Connect Discovery 1.0 section 4, which differ
+// only for an issuer with a path.
+func metadataURLs(issuer string) []string {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return nil // CheckTokenEndpoint has refused it
+	}
+	path := strings.TrimSuffix(u.EscapedPath(), "/")
+	origin := u.Scheme + "://" + u.Host
+	urls := []string{
+		origin + "/.well-known/oauth-authorization-server" + path,
+		origin + "/.well-known/openid-configuration" + path,
+	}
+	if path != "" {
+		urls = append(urls, origin+path+"/.well-known/openid-configuration")
+	}
+	return urls
+}

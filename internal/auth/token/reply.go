@@ -1,0 +1,141 @@
+package token
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/strictjson"
+)
+
+const (
+	maxReply = 64 << 10 // bytes of a token endpoint's reply
+	maxToken = 16 << 10 // bytes of the token in it
+	// defaultLifetime is assumed of a token that says nothing about its expiry. It is
+	// short, so that a wrong guess costs little.
+	defaultLifetime = time.Minute
+	// maxLifetime is the longest lifetime that is believed: expires_in may be 1e12.
+	maxLifetime = 24 * time.Hour
+	// minLifetime keeps a token endpoint that gives expired tokens from being asked
+	// for every call.
+	minLifetime = time.Second
+)
+
+var (
+	errBadReply = errors.New("the token endpoint's reply is not the JSON of RFC 6749")
+	errNoToken  = errors.New("the token endpoint's reply has no usable token of the expected type")
+	errExpired  = errors.New("the token endpoint gave a token that has expired")
+)
+
+// ParseReply reads a successful reply of a token endpoint (RFC 6749 section 5.1) to a
+// request that was sent at the time requested. It requires the given token_type, Bearer
+// or DPoP, in any case. Errors are *fetch.Error.
+func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
+	secret, lifetime, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
+	if err != nil {
+		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status}
+	}
+	return Token{secret, lifetime, requested}, nil
+}
+
+// issuerTime returns the time that the issuer's clock showed, from the Date header, or ours
+// without one. The issuer set exp by its own clock: compared with a clock that is 90 s off,
+// a token would look expired or be used for too long.
+func issuerTime(header http.Header, ours time.Time) time.Time {
+	if date, err := http.ParseTime(header.Get("Date")); err == nil {
+		return date
+	}
+	return ours
+}
+
+// parseReply returns the token and how long it is valid from now, the issuer's time, on:
+// the shorter of expires_in and, for a JWT, the time until its exp; a minute if the reply
+// has neither.
+func parseReply(body []byte, now time.Time, tokenType string) (token auth.Secret, lifetime time.Duration, err error) {
+	reply, err := strictjson.Parse(body)
+	if err != nil {
+		return auth.Secret{}, 0, errBadReply
+	}
+	text, err := reply.String("access_token")
+	if err != nil || !auth.IsVisibleASCII(text) || len(text) > maxToken || !hasTokenType(reply, tokenType) {
+		return auth.Secret{}, 0, errNoToken
+	}
+	// RFC 8693 section 2.2.1: an exchange may give something other than an access token.
+	if issued, err := reply.String("issued_token_type"); err != nil || issued != "" && issued != typeAccessToken && issued != typeJWT {
+		return auth.Secret{}, 0, errNoToken
+	}
+	lifetime = lifetimeOf(reply, text, now)
+	if lifetime < minLifetime {
+		return auth.Secret{}, 0, errExpired
+	}
+	return auth.NewSecret(text), lifetime, nil
+}
+
+// hasTokenType reports whether token_type is want. RFC 6749 requires the member; some
+// issuers of bearer tokens leave it out. A MAC or DPoP token is not a bearer token, and one
+// that is not bound to our key is not a DPoP token (RFC 9449 section 5).
+func hasTokenType(reply strictjson.Object, want string) bool {
+	got, err := reply.String("token_type")
+	if err != nil {
+		return false
+	}
+	return strings.EqualFold(got, want) || got == "" && want == "Bearer"
+}
+
+// lifetimeOf returns how long the token is valid, at most maxLifetime.
+func lifetimeOf(reply strictjson.Object, token string, now time.Time) time.Duration {
+	stated, haveStated := expiresIn(reply)
+	exp, haveExp := auth.UnverifiedExpiry(token)
+	if !haveStated && !haveExp {
+		return defaultLifetime
+	}
+	lifetime := maxLifetime
+	if haveStated {
+		lifetime = min(lifetime, stated)
+	}
+	if haveExp {
+		lifetime = min(lifetime, exp.Sub(now))
+	}
+	return lifetime
+}
+
+// expiresIn reads expires_in, which some issuers send as a string. It ignores zero,
+// negative and unreadable values: the token was issued just now, so they are wrong.
+func expiresIn(reply strictjson.Object) (time.Duration, bool) {
+	raw := string(reply["expires_in"])
+	if s, err := reply.String("expires_in"); err == nil && s != "" {
+		raw = s
+	}
+	seconds, err := strconv.ParseFloat(raw, 64)
+	if err != nil || !(seconds > 0) {
+		return 0, false
+	}
+	if seconds > maxLifetime.Seconds() {
+		return maxLifetime, true
+	}
+	return time.Duration(seconds * float64(time.Second)), true
+}
+
+// ErrorCode reads the error member of a refusal (RFC 6749 section 5.2). It returns "" for
+// anything but the codes of that section and of RFC 8707, because that would be text of the
+// other side.
+func ErrorCode(body []byte) string {
+	var refusal struct {
+		Error string `json:"error"`
+	}
+	if json.Unmarshal(body, &refusal) != nil {
+		return ""
+	}
+	switch refusal.Error {
+	case "invalid_request", codeInvalidClient, "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target":
+		return refusal.Error
+	}
+	return ""
+}
+
+const codeInvalidClient = "invalid_client"

@@ -1,0 +1,177 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+
+	"github.com/oracle/oci-go-sdk/v65/common"
+	ociauth "github.com/oracle/oci-go-sdk/v65/common/auth"
+	"github.com/oracle/oci-go-sdk/v65/secrets"
+)
+
+const (
+	vaultService = "OCI Vault"
+	maxBundle    = 64 << 10 // bytes of any reply that is read for the secret
+)
+
+// VaultConfig says which secret of OCI Vault to read, and with which credentials.
+type VaultConfig struct {
+	SecretOCID string
+	// AuthType is "api_key" (also ""), "instance_principal" or "resource_principal".
+	AuthType string
+	// ConfigFile and Profile are for api_key: an OCI configuration file and the
+	// section in it, "" for DEFAULT. Without a file the SDK chooses: ~/.oci/config, or
+	// the file that OCI_CONFIG_FILE names.
+	ConfigFile, Profile string
+	// Endpoint replaces the address of the region's vault service: scheme and host,
+	// https, or http on the loopback address.
+	Endpoint string
+	// HTTPClient is used with its redirects off; nil means one of our own.
+	HTTPClient *http.Client
+}
+
+// VaultSecret returns a function for ClientCredentialsConfig.Secret that reads the current
+// version of a secret in OCI Vault. Every call reads it anew, with the credentials' files
+// and certificates: calls are rare, and without a cache nothing is out of date. Nothing is
+// read before the first call. Errors are *fetch.Error.
+func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
+	disableSDKLog()
+	return func(ctx context.Context) (auth.Secret, error) {
+		client := fetch.NewClient(cfg.HTTPClient)
+		if cfg.HTTPClient == nil {
+			defer client.CloseIdleConnections()
+		}
+		d := &dispatcher{ctx: ctx, client: client}
+		secret, err := cfg.readSecret(d)
+		switch {
+		case d.failed != nil: // more precise than the SDK's error
+			return auth.Secret{}, d.failed
+		case err != nil && d.sent: // may quote a reply
+			return auth.Secret{}, &fetch.Error{Public: vaultService + " gave no readable secret"}
+		case err != nil:
+			return auth.Secret{}, &fetch.Error{Public: vaultService + " cannot be used: its configuration is invalid", Err: err}
+		}
+		return secret, nil
+	}
+}
+
+// readSecret sends the requests for the secret through d.
+func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
+	if cfg.Endpoint != "" {
+		if err := fetch.CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
+			return auth.Secret{}, err
+		}
+	}
+	provider, err := cfg.configurationProvider(d)
+	if err != nil {
+		return auth.Secret{}, err
+	}
+	client, err := secrets.NewSecretsClientWithConfigurationProvider(provider)
+	if err != nil {
+		return auth.Secret{}, err
+	}
+	client.HTTPClient = d
+	if cfg.Endpoint != "" {
+		client.Host = cfg.Endpoint
+	}
+	once := common.NoRetryPolicy()
+	// The SDK runs the request on a goroutine that outlives a canceled context. The
+	// dispatcher cancels the request itself, under the context of the read.
+	got, err := client.GetSecretBundle(context.WithoutCancel(d.ctx), secrets.GetSecretBundleRequest{
+		SecretId:        &cfg.SecretOCID,
+		RequestMetadata: common.RequestMetadata{RetryPolicy: &once},
+	})
+	if err != nil {
+		return auth.Secret{}, err
+	}
+	content, ok := got.SecretBundleContent.(secrets.Base64SecretBundleContentDetails)
+	if !ok || content.Content == nil {
+		return auth.Secret{}, fmt.Errorf("the bundle has no base64 content")
+	}
+	text, err := base64.StdEncoding.DecodeString(*content.Content)
+	if err != nil {
+		return auth.Secret{}, err
+	}
+	// A secret that was created with echo ends in an unintended line feed.
+	return auth.NewSecret(strings.TrimRight(string(text), "\r\n")), nil
+}
+
+// configurationProvider returns the credentials that the vault sees.
+func (cfg VaultConfig) configurationProvider(d *dispatcher) (common.ConfigurationProvider, error) {
+	switch cfg.AuthType {
+	case "", "api_key":
+		if cfg.ConfigFile == "" {
+			return common.DefaultConfigProvider(), nil
+		}
+		profile := cfg.Profile
+		if profile == "" {
+			profile = "DEFAULT"
+		}
+		return common.ConfigurationProviderFromFileWithProfile(cfg.ConfigFile, profile, "")
+	case "instance_principal":
+		return ociauth.InstancePrincipalConfigurationProviderWithCustomClient(
+			func(common.HTTPRequestDispatcher) (common.HTTPRequestDispatcher, error) { return d, nil })
+	case "resource_principal":
+		return ociauth.ResourcePrincipalConfigurationProvider()
+	}
+	return nil, fmt.Errorf("the auth type must be api_key, instance_principal or resource_principal")
+}
+
+// dispatcher sends the SDK's requests of one read: under the context of that read, bounded
+// in size, without redirects. Only the goroutine that reads uses it.
+//
+// After the first failure the dispatcher answers every later request itself. Otherwise the
+// SDK would ask a missing metadata service eight times, sleeping two minutes in all
+// whatever the context says, and the federation service three times. A 400 ends the
+// second kind of loop. The first kind, which asks for the region, ends only with a 200;
+// then the SDK asks for the certificate and gets the 400.
+type dispatcher struct {
+	ctx    context.Context
+	client *http.Client
+	sent   bool  // a request was sent
+	failed error // the first failure, a *fetch.Error
+}
+
+// Do implements common.HTTPRequestDispatcher.
+func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
+	if d.failed == nil {
+		d.sent = true
+		reply, err := fetch.Do(d.client, req.WithContext(d.ctx), vaultService, maxBundle)
+		if err == nil && reply.Status == http.StatusOK {
+			return httpResponse(req, reply), nil
+		}
+		if d.failed = err; err == nil {
+			d.failed = &fetch.Error{Public: vaultService + " refused the request", Status: reply.Status}
+		}
+	}
+	if strings.HasSuffix(req.URL.Path, "/instance/region") {
+		return httpResponse(req, fetch.Reply{Status: http.StatusOK}), nil
+	}
+	return httpResponse(req, fetch.Reply{Status: http.StatusBadRequest}), nil
+}
+
+// httpResponse returns r as the response that the SDK expects.
+func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(r.Status), StatusCode: r.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header, ContentLength: int64(len(r.Body)), Body: io.NopCloser(bytes.NewReader(r.Body)), Request: req,
+	}
+}
+
+// disableSDKLog keeps the SDK from writing replies, the secret among them, to stderr
+// when OCI_GO_SDK_DEBUG is set. The SDK has one logger per process.
+var disableSDKLog = sync.OnceFunc(func() { common.SetSDKLogger(discardLogger{}) })
+
+type discardLogger struct{}
+
+func (discardLogger) LogLevel() int                 { return 0 }
+func (discardLogger) Log(int, string, ...any) error { return nil }
