@@ -57,13 +57,6 @@ type Call struct {
 	Sample func(context.Context, Sampling) (Sample, error)
 }
 
-// Progress is one notifications/progress of a call.
-type Progress struct {
-	Progress float64
-	Total    float64 // 0 where unknown
-	Message  string
-}
-
 const (
 	maxArgs    = 1 << 20 // bytes of a call's arguments
 	maxContext = 8 << 10 // bytes of a call's context, names and values
@@ -198,10 +191,10 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *tr
 		if f == nil {
 			return res, nil
 		}
-		if pages := visits(f); len(pages) > 0 && call.Elicit != nil && !asked {
+		if pages := requiredElicitations(f); len(pages) > 0 && call.Elicit != nil && !asked {
 			on.asking()
 			began := time.Now()
-			if !s.visited(ctx, call, pages) {
+			if !s.elicitAll(ctx, call, pages) {
 				return nil, f
 			}
 			deadline = deadline.Add(time.Since(began)) // the person's time is not the call's
@@ -214,6 +207,21 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *tr
 		}
 		last = f
 	}
+}
+
+// elicitAll asks the person behind a call to go to the pages, one after the other, and reports
+// whether they agreed to all.
+func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
+	for _, page := range pages {
+		res, err := call.Elicit(ctx, page)
+		if err != nil || res.Action != Accept || ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // way is the way of requests on behalf of who, until leave.
@@ -288,7 +296,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	defer x.finish()
 	x.limit.between(s.cfg.Timeout)
 	x.tokens = on.tokens
-	used, f := on.pool.get(x.ctx)
+	used, f := on.pool.getSession(x.ctx)
 	if f != nil {
 		if x.ctx.Err() != nil {
 			waited := f
@@ -303,19 +311,11 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	if s.cfg.Pin && !s.lists(used) {
 		return nil, false, unlisted
 	}
-	x.session, x.query = used, call.Context
+	x.query = call.Context
 	if params, err := headerParams(b.InputSchema); err == nil && params != nil {
 		x.headers = headers(params, call.Args)
 	}
-	// Fresh params for each call: the SDK writes to them.
-	params := &sdk.CallToolParams{Meta: meta(call), Name: b.Original, Arguments: call.Args}
-	s.listen(x, call, params)
-	x.talk = newTalk(x, call, on.asking)
-	raw, f := s.carryOut(x, b, params)
-	x.talk.close()
-	if x.notes != nil {
-		x.notes.close(f == nil)
-	}
+	raw, f := s.carryOut(x, used, b, call, on.asking)
 	if f == nil {
 		decode := decodeResult
 		if b.reads {
@@ -334,48 +334,24 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
 	case f.Lost:
-		on.pool.drop(used)
+		on.pool.dropSession(used)
 	case !sent && f.Kind == Unavailable && s.callers == nil && s.down(f):
 		s.poke()
 	}
 	return nil, sent, f
 }
 
-// carryOut sends what the tool stands for and waits for the answer.
-func (s *server) carryOut(x *exchange, b binding, params *sdk.CallToolParams) (json.RawMessage, *transport.Failure) {
+// carryOut sends the request that the tool stands for and waits for its result.
+func (s *server) carryOut(x *exchange, used *session, b binding, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+	handlers := callHandlers{onProgress: call.Progress, onLog: call.Log, elicit: call.Elicit, sample: call.Sample, onQuestion: onQuestion}
 	if !b.reads {
-		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			params.InputResponses, params.RequestState = in, state
-			return ask(x, methodCall, params)
-		})
+		return used.callTool(x, toolCall{name: b.Original, args: call.Args, meta: meta(call), callHandlers: handlers})
 	}
-	uri, f := s.readArgs(params.Arguments.(json.RawMessage))
+	uri, f := s.readURI(call.Args)
 	if f != nil {
 		return nil, f
 	}
-	return x.read(newBookKey(uri, x.query), params.Meta)
-}
-
-// listen makes the exchange hand on what the server says besides the answer, and asks
-// the server for it.
-func (s *server) listen(x *exchange, call Call, params *sdk.CallToolParams) {
-	if call.Progress == nil && call.Log == nil {
-		return
-	}
-	if call.Progress != nil {
-		x.token = s.c.nextToken()
-		params.SetProgressToken(x.token)
-	}
-	if x.wantsLog = call.Log != nil; x.wantsLog && x.session.protocol() >= transport.StatelessVersion {
-		params.Meta[metaLogLevel] = logLevel
-	}
-	x.notes = newNoteQueue(func(n note) {
-		if n.log != nil {
-			call.Log(*n.log)
-		} else {
-			call.Progress(*n.progress)
-		}
-	})
+	return used.readResource(x, resourceRead{uri: uri, context: call.Context, meta: meta(call), callHandlers: handlers})
 }
 
 // reservedMeta is the prefix of _meta names that the protocol keeps for itself.

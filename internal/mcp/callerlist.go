@@ -90,7 +90,7 @@ func (c *callers) round(who auth.Identity) (err error) {
 	}
 	defer c.leave(t)
 	_, changes := c.s.renewalDue()
-	l, used, f := c.s.list(t.pool)
+	l, used, f := c.s.listTools(t.pool)
 	switch {
 	case c.s.life.Err() != nil:
 		return context.Cause(c.s.life)

@@ -92,10 +92,10 @@ func (c *callers) enter(who auth.Identity) (*seat, *transport.Failure) {
 		t := &seat{who: key}
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
-		t.pool = &pool{
-			life: c.s.life, log: c.s.log, dial: surely(c.s.log, c.s.dialer.connect), time: handshakeTime, tokens: seatTokens{c, t},
-			made: func() {}, changed: c.s.noticed, gone: func(*transport.Failure) {},
-		}
+		t.pool = newPool(poolOptions{
+			life: c.s.life, log: c.s.log, connect: surely(c.s.log, c.s.dialer.connect), handshakeTimeout: handshakeTime, tokens: seatTokens{c, t},
+			overHTTP: true, onConnected: func() {}, onLost: func(*transport.Failure) {}, onNotification: c.s.noticed,
+		})
 		return t
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *callers) leave(t *seat) { c.seats.Release(t.who) }
 // end ends a principal's session at the server, if he has one.
 func (c *callers) end(t *seat) {
 	defer transport.Recover(c.s.log, func(*transport.Failure) {})
-	if err := t.pool.close(); err != nil {
+	if err := t.pool.closePool(); err != nil {
 		c.s.log.Debug("end MCP session", "error", err)
 	}
 }

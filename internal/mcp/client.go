@@ -39,9 +39,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"answerd/internal/auth"
@@ -91,7 +89,6 @@ type Client struct {
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
-	tokens atomic.Int64  // progress tokens given out
 	ready  chan struct{} // closed when the servers of New have been tried
 	made   time.Time
 	drains sync.WaitGroup // removed servers
@@ -306,9 +303,4 @@ func (c *Client) Close() error {
 	all.Wait()
 	c.drains.Wait()
 	return nil
-}
-
-// nextToken is a progress token that no other call of this client has.
-func (c *Client) nextToken() string {
-	return "p" + strconv.FormatInt(c.tokens.Add(1), 36)
 }

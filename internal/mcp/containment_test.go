@@ -16,7 +16,6 @@ import (
 	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // closeRecorder notes that it was closed.
@@ -89,35 +88,6 @@ func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
 	}
 }
 
-// The handshake has worked, and what is made of it does not: there is no session in it.
-func TestAPanicBehindAHandshakeKeepsNobodyWaiting(t *testing.T) {
-	life, end := context.WithCancel(t.Context())
-	p := &pool{life: life, log: quietLog(), time: time.Minute, made: func() {}, gone: func(*transport.Failure) {},
-		dial: func(context.Context) (*sdk.ClientSession, error) { return nil, nil }}
-	defer p.close()
-	defer end()
-	ctx, late := context.WithTimeout(t.Context(), 30*time.Second)
-	defer late()
-	for range 2 {
-		if _, f := p.get(ctx); f == nil || f.Kind != Unavailable || !f.NotRun || ctx.Err() != nil {
-			t.Errorf("%+v", f)
-		}
-	}
-}
-
-// The session has no connection, whose end is what is waited for.
-func TestAPanicOfAWatchIsALostSession(t *testing.T) {
-	var told *transport.Failure
-	left, made := false, false
-	p := &pool{life: t.Context(), log: quietLog(), gone: func(f *transport.Failure) { told = f }, made: func() { made = true }}
-	p.cur = &session{leave: func() { left = true }}
-	p.watch(p.cur)
-	p.work.Wait()
-	if told == nil || told.Kind != Protocol || !left || !made || p.current() != nil {
-		t.Errorf("told %v, left %t, made %t, and now %v", told, left, made, p.current())
-	}
-}
-
 // buggyFrames is a connection with a bug in its writing.
 type buggyFrames struct{ closed chan struct{} }
 
@@ -157,7 +127,7 @@ func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
 			return resp, nil
 		})
 		c := newStreamable(&site{way: way, url: "http://server.test", log: quietLog()})
-		ctx := context.WithValue(t.Context(), exchangeKey{}, &exchange{handshake: true, session: &session{told: func(string) {}}})
+		ctx := context.WithValue(t.Context(), exchangeKey{}, &exchange{handshake: true, session: &session{pool: newPool(poolOptions{onNotification: func(string) {}})}})
 		if _, err := c.Connect(ctx); err != nil {
 			t.Fatal(err)
 		}

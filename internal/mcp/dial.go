@@ -40,9 +40,9 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	}
 	at := &site{way: out, url: cfg.URL, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
 	client := sdkClient(cfg, o)
-	spoken := &speech{pinned: cfg.ProtocolVersion}
+	negotiator := &versionNegotiator{pinned: cfg.ProtocolVersion}
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		return spoken.shake(ctx, func(version string) (*sdk.ClientSession, error) {
+		return negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
 			return client.Connect(ctx, newStreamable(at), &sdk.ClientSessionOptions{ProtocolVersion: version})
 		})
 	}

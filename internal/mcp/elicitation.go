@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/wire"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -22,7 +23,7 @@ type Elicitation struct {
 	Message string          // at most 8 KiB
 	Schema  json.RawMessage // of a form: a flat object of texts, numbers, booleans and choices
 	URL     string          // where to go: https, or loopback. We never fetch it.
-	// Done, if set, is closed when the person has been there: that is an answer too, and
+	// Done, if set, is closed when the person has been to URL: that is an answer too, and
 	// stands for Accept.
 	Done <-chan struct{}
 }
@@ -43,83 +44,145 @@ const (
 	Cancel  = "cancel" // dismissed, or nobody answered
 )
 
+// Bounds of one elicitation.
 const (
-	maxQuestion = 8 << 10 // bytes of a message; a longer one is cut
-	maxAskURL   = 2 << 10 // bytes; a longer one is refused
+	maxElicitationMessage = 8 << 10 // bytes; a longer message is cut
+	maxElicitationURL     = 2 << 10 // bytes; a longer URL is refused
+	maxFormFields         = 100
 )
 
-// elicit is the SDK's handler for elicitation/create. Where nobody is there to answer
-// it declines.
-func elicit(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+// answerElicitation is the SDK's handler for elicitation/create. It declines if nobody is
+// there to answer.
+func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	asked := requestOf(ctx, r.Params.Meta)
-	e, err := decodeElicitation(r.Params, asked.schema(r.Params.RequestedSchema))
+	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
-	if asked.x == nil || asked.x.talk == nil || asked.x.talk.elicit == nil {
+	h := asked.handlers()
+	if h == nil || h.elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
-	qctx, done, ok := asked.x.talk.begin(ctx, true)
+	ctx, done, ok := h.beginAnswer(ctx, true)
 	if !ok {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	defer done()
-	res, err := asked.x.talk.elicit(qctx, e)
+	answer, err := h.elicit(ctx, e)
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
-	out := &sdk.ElicitResult{Action: res.Action}
-	if res.Action == Accept && e.Mode == ElicitForm {
-		if err := json.Unmarshal(res.Content, &out.Content); err != nil {
+	result := &sdk.ElicitResult{Action: answer.Action}
+	if answer.Action == Accept && e.Mode == ElicitForm {
+		if err := json.Unmarshal(answer.Content, &result.Content); err != nil {
 			return &sdk.ElicitResult{Action: Cancel}, nil
 		}
 	}
-	return out, nil
+	return result, nil
 }
 
-// schema is the requested schema of r as it was received: a form is filled in in the
-// order of its fields, which the SDK's reading of it has lost.
-func (r request) schema(read any) json.RawMessage {
+// requestedSchema returns the requested schema of r as it was received: a person fills in a
+// form in the order of its fields, which is lost in decoded, the SDK's reading of it.
+func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
 		Schema json.RawMessage `json:"requestedSchema"`
 	}
 	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
 		return p.Schema
 	}
-	raw, _ := json.Marshal(read) // it was decoded from JSON
+	raw, _ := json.Marshal(decoded) // it was decoded from JSON
 	return raw
 }
 
 // decodeElicitation checks what a server asks.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
-	e := Elicitation{Mode: p.Mode, Message: wire.Truncate(strings.ToValidUTF8(p.Message, "\uFFFD"), maxQuestion)}
+	e := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
 	if e.Mode == "" {
 		e.Mode = ElicitForm
 	}
 	if e.Mode == ElicitURL {
 		e.URL = p.URL
-		return e, checkAskURL(p.URL)
+		return e, checkElicitationURL(p.URL)
 	}
 	s, err := inputSchema(form)
 	if err != nil {
 		return e, fmt.Errorf("the requested schema %w", err)
 	}
 	e.Schema = s
-	_, err = e.form()
+	_, err = e.compileForm()
 	return e, err
 }
 
-// checkAskURL refuses addresses that nobody should be sent to: a person is about to
-// type secrets there.
-func checkAskURL(raw string) error {
+// elicitationMessage returns a server's message as valid UTF-8 within its bound.
+func elicitationMessage(s string) string {
+	return wire.Truncate(strings.ToValidUTF8(s, "\uFFFD"), maxElicitationMessage)
+}
+
+// checkElicitationURL refuses addresses that are not safe to send a person to: they are about
+// to type secrets there.
+func checkElicitationURL(raw string) error {
 	u, err := url.Parse(raw)
 	switch {
-	case err != nil || u.Hostname() == "" || len(raw) > maxAskURL || strings.ContainsFunc(raw, unicode.IsSpace):
-		return errors.New("the URL is no web address")
+	case err != nil || u.Hostname() == "" || len(raw) > maxElicitationURL || strings.ContainsFunc(raw, unicode.IsSpace):
+		return errors.New("the URL is not a web address")
 	case u.User != nil:
 		return errors.New("the URL must not hold a user or password")
 	case u.Scheme != "https" && !(u.Scheme == "http" && config.IsLoopback(u.Hostname())):
 		return errors.New("the URL must begin with https://")
+	}
+	return nil
+}
+
+// ContentError is content that does not fit the form that was asked for. Pointers
+// (RFC 6901) begin at the content.
+type ContentError struct{ Fields []ContentField }
+
+// ContentField is what is wrong with one field of a form, or of a call's arguments.
+type ContentField = schema.Problem
+
+func (e *ContentError) Error() string {
+	parts := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		parts[i] = strings.TrimPrefix(f.Pointer+": "+f.Detail, ": ")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// compileForm compiles the schema of the form. Nothing that it refers to is fetched: a
+// reference to elsewhere is an error. So is a reference to itself: the SDK, which validates
+// the answer too, would recurse without end.
+func (e Elicitation) compileForm() (*schema.Schema, error) {
+	var fields struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	s, err := schema.Compile(e.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("the requested schema cannot be used: %w", err)
+	}
+	if err := json.Unmarshal(e.Schema, &fields); err != nil {
+		return nil, errors.New("the requested schema is not a JSON Schema")
+	}
+	if len(fields.Properties) > maxFormFields {
+		return nil, fmt.Errorf("the requested schema has more than %d fields", maxFormFields)
+	}
+	return s, nil
+}
+
+// Check reports whether content may be the accepted answer to e: nil, or a *ContentError that
+// names every field that is wrong. An elicitation in URL mode takes no content.
+func (e Elicitation) Check(content json.RawMessage) error {
+	if e.Mode == ElicitURL {
+		if content != nil {
+			return &ContentError{[]ContentField{{Detail: "an address is answered without content"}}}
+		}
+		return nil
+	}
+	s, err := e.compileForm()
+	if err != nil {
+		return &ContentError{[]ContentField{{Detail: err.Error()}}}
+	}
+	if wrong := s.Validate(content); wrong != nil {
+		return &ContentError{wrong}
 	}
 	return nil
 }

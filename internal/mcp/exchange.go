@@ -38,15 +38,15 @@ type exchange struct {
 	release   func() // frees what ctx holds
 	session   *session
 	handshake bool
-	patience  time.Duration     // of a handshake: for the answer to server/discover
-	query     map[string]string // query parameters of this call
-	headers   map[string]string // and headers, where the protocol has them
-	token     string            // progress token; "" where nobody asked
-	notes     *noteQueue        // of the call; nil where nobody listens
-	wantsLog  bool              // its reader takes log messages
-	talk      *talk             // who answers the server's own requests; nil: nobody
-	limit     limit             // its time
-	tokens    sender            // of the caller; nil: the session's, or the server's
+	patience  time.Duration      // of a handshake: for the answer to server/discover
+	query     map[string]string  // query parameters of this call
+	headers   map[string]string  // and headers, where the protocol has them
+	token     string             // progress token; "" where nobody asked
+	notes     *notificationQueue // of the call; nil where nobody listens
+	wantsLog  bool               // its reader takes log messages
+	talk      *serverRequests    // who answers the server's own requests; nil: nobody
+	limit     limit              // its time
+	tokens    sender             // of the caller; nil: the session's, or the server's
 
 	sent    atomic.Bool  // a connection was had, so the server may have got it
 	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns

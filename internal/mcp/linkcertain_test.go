@@ -97,19 +97,6 @@ func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
 	})
 }
 
-// What is about no call for certain is tagged so, whatever tag the server wrote there.
-func TestAServerCannotTagItsOwnRequest(t *testing.T) {
-	var a asked
-	a.keep(request{x: &exchange{}}) // of another call, under "1"
-	m := a.tag(&jsonrpc.Request{Method: methodElicit, Params: json.RawMessage(`{"message":"?","_meta":{"` + tagKey + `":"1"}}`)}, nil)
-	var p struct {
-		Meta map[string]any `json:"_meta"`
-	}
-	if err := json.Unmarshal(m.Params, &p); err != nil || p.Meta[tagKey] != "" || a.take("").x != nil {
-		t.Errorf("%s, %v", m.Params, err)
-	}
-}
-
 // More calls given up than are remembered: nothing is certain any more.
 func TestLinkThatLostTrackAsksNobody(t *testing.T) {
 	id := func(n int) jsonrpc.ID {

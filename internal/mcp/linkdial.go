@@ -12,16 +12,16 @@ import (
 // linkDialer makes the sessions of a server over a connection of frames, one after the
 // other, each with a link of its own.
 type linkDialer struct {
-	client *sdk.Client
-	open   func(context.Context) (frames, error)
-	log    *slog.Logger
-	once   sync.Once // of the warning about query parameters
-	speech speech
+	client     *sdk.Client
+	open       func(context.Context) (frames, error)
+	log        *slog.Logger
+	once       sync.Once // of the warning about query parameters
+	negotiator versionNegotiator
 }
 
 // connect makes a session.
 func (d *linkDialer) connect(ctx context.Context) (*sdk.ClientSession, error) {
-	return d.speech.shake(ctx, func(version string) (*sdk.ClientSession, error) {
+	return d.negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
 		l := newLink(d.open, d.log, &d.once)
 		cs, err := d.client.Connect(ctx, l, &sdk.ClientSessionOptions{ProtocolVersion: version})
 		if err == nil {

@@ -58,7 +58,7 @@ func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) 
 			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
 			return &pipe{ours, bufio.NewReader(ours)}, nil
 		}
-		d := &linkDialer{client: sdkClient(cfg, o), open: open, log: o.Logger, speech: speech{pinned: cfg.ProtocolVersion}}
+		d := &linkDialer{client: sdkClient(cfg, o), open: open, log: o.Logger, negotiator: versionNegotiator{pinned: cfg.ProtocolVersion}}
 		return dialer{connect: d.connect, close: all.Wait, time: time}, nil
 	}
 }

@@ -92,50 +92,6 @@ func TestWhatIsLeftOutOfAFloodOfLogsIsCounted(t *testing.T) {
 	}
 }
 
-func TestAQueueFullOfLogsKeepsProgressAndTheOrder(t *testing.T) {
-	first, proceed := make(chan struct{}), make(chan struct{})
-	var got []string
-	q := newNoteQueue(func(n note) {
-		if n.progress != nil {
-			got = append(got, fmt.Sprint("p", n.progress.Progress))
-		} else {
-			got = append(got, fmt.Sprint("l", n.log.Omitted))
-		}
-		if len(got) == 1 {
-			close(first)
-			<-proceed
-		}
-	})
-	q.put(note{progress: &Progress{Progress: 1}})
-	<-first
-	for range maxLogQueue + 7 {
-		q.put(note{log: &LogMessage{}})
-	}
-	q.put(note{progress: &Progress{Progress: 2}})
-	close(proceed)
-	q.close(true)
-	if len(got) != maxLogQueue+3 || got[maxLogQueue] != "l0" || got[maxLogQueue+1] != "p2" || got[maxLogQueue+2] != "l7" {
-		t.Errorf("%v", got)
-	}
-}
-
-func TestLogDataIsAnyJSONAndBounded(t *testing.T) {
-	long := `"` + strings.Repeat("ä", maxLogData) + `"`
-	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
-	for in, want := range map[string]string{
-		`{"a":[1,null]}`: `{"a":[1,null]}`, `false`: `false`, `12345678901234567890`: `12345678901234567890`,
-		``: `null`, "\"\xff\"": "\"\uFFFD\"", deep: `"` + deep + ` […]"`,
-	} {
-		if got := string(logData(json.RawMessage(in))); got != want {
-			t.Errorf("%q became %q", in, got)
-		}
-	}
-	got := logData(json.RawMessage(long))
-	if len(got) > maxLogData+20 || !json.Valid(got) || !strings.HasSuffix(string(got), `ä […]"`) {
-		t.Errorf("%d bytes ending in %q", len(got), got[len(got)-20:])
-	}
-}
-
 // A level that MCP doesn't have is none of ours; a server without logging is not asked.
 func TestOddLogMessages(t *testing.T) {
 	asked := false

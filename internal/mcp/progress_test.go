@@ -92,26 +92,3 @@ func TestSlowReaderOfProgressHoldsUpNobody(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
-
-// What a full queue leaves out is what a later one makes out of date.
-func TestFullQueueKeepsTheLatest(t *testing.T) {
-	first, proceed := make(chan struct{}), make(chan struct{})
-	var got []float64
-	q := newNoteQueue(func(n note) {
-		if got = append(got, n.progress.Progress); len(got) == 1 {
-			close(first)
-			<-proceed
-		}
-	})
-	q.put(note{progress: &Progress{Progress: 1}})
-	<-first
-	for i := range 10 * maxProgressQueue {
-		q.put(note{progress: &Progress{Progress: float64(i + 2)}})
-	}
-	close(proceed)
-	q.close(true)
-	q.put(note{progress: &Progress{Progress: 1e6}})
-	if len(got) != 1+maxProgressQueue || got[len(got)-1] != 10*maxProgressQueue+1 || !slices.IsSorted(got) {
-		t.Errorf("%v", got)
-	}
-}

@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Prompt is a prompt that a server offers, as GET /servers/{name}/prompts lists it.
@@ -21,26 +20,26 @@ type Prompt struct {
 	Arguments   []PromptArgument `json:"arguments,omitempty"`
 }
 
-// PromptArgument is one argument of a prompt; all are texts.
+// PromptArgument is one argument of a prompt; every value is a text.
 type PromptArgument struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 	Required    bool   `json:"required,omitempty"`
 }
 
-// PromptMessage is one message of a prompt that was filled in.
+// PromptMessage is one message of a prompt whose arguments are filled in.
 type PromptMessage struct {
 	Role string // user or assistant
-	Text string // other content is a placeholder that says what it was
+	Text string // other content is replaced by a placeholder that names it
 }
 
-// ErrBadPrompt is returned by Client.Prompt where the server has no such prompt, or
-// doesn't take the arguments.
+// ErrBadPrompt is returned by Client.Prompt if the server has no such prompt, or refuses the
+// arguments.
 var ErrBadPrompt = errors.New("no such prompt, or not with these arguments")
 
 // Bounds of prompts.
 const (
-	maxPrompts        = 256 // of a server; the rest is left out
+	maxPrompts        = 256 // of a server; further ones are left out
 	maxPromptArgs     = 64
 	maxPromptMessages = 64
 	maxPromptText     = 256 << 10 // bytes of all messages
@@ -53,10 +52,8 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 	if s == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	list, f := paged("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.query(ctx, who, func(x *exchange) (json.RawMessage, *transport.Failure) {
-			return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
-		})
+	list, f := collectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.doWithRetry(ctx, who, listPrompts(cursor))
 	})
 	if f != nil {
 		return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
@@ -99,11 +96,7 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.query(ctx, who, func(x *exchange) (json.RawMessage, *transport.Failure) {
-		return x.rounds(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
-		})
-	})
+	raw, f := s.doWithRetry(ctx, who, getPrompt(name, args))
 	var out []PromptMessage
 	if f == nil {
 		out, f = decodeMessages(raw)
@@ -144,4 +137,41 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 		return nil, transport.AnswerTooLarge(maxPromptText)
 	}
 	return out, nil
+}
+
+// doWithRetry sends a request on behalf of who, and once more if its session turns out to be
+// lost.
+func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send requestFunc) (json.RawMessage, *transport.Failure) {
+	if !s.live() {
+		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+	}
+	if f := s.breaker.refuse(); f != nil {
+		return nil, f
+	}
+	if !s.departure.begin() { // or its session would end before the answer
+		return nil, moved
+	}
+	defer s.departure.end()
+	on, leave, f := s.way(who)
+	if f != nil {
+		return nil, f
+	}
+	defer leave()
+	deadline := time.Now().Add(s.cfg.Timeout)
+	for try := 0; ; try++ {
+		handshakeCtx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
+		used, f := on.pool.getSession(handshakeCtx)
+		stop()
+		if f != nil {
+			return nil, f
+		}
+		result, f := used.doRequest(ctx, on.tokens, deadline, send)
+		if f == nil || !f.Lost {
+			return result, f
+		}
+		on.pool.dropSession(used)
+		if try > 0 {
+			return result, f
+		}
+	}
 }

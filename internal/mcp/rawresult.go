@@ -41,7 +41,7 @@ func (r *rawResult) UnmarshalJSON(data []byte) error {
 // sdkClient returns the SDK's side of a server, whatever the transport. It may make many
 // sessions.
 func sdkClient(cfg config.Server, o Options) *sdk.Client {
-	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg, o.Logger))
+	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg.Sampling, o.Logger))
 	for _, method := range rawMethods {
 		// The error is for names of MCP's own. The type of the parameters is that of the call.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](c, rawPrefix+method)
@@ -102,8 +102,8 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		defer context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })()
 		x.session, x.handshake = whole.session, true
 		x.renewed.Store(whole.renewed.Load()) // once in a handshake
-		x.session.shaking.Store(x)
-		x.session.receive = receive
+		x.session.handshake.Store(x)
+		x.session.handleRequest = receive
 		res, err := next(x.ctx, method, req)
 		whole.renewed.Store(x.renewed.Load())
 		if err != nil {

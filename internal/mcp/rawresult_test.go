@@ -40,7 +40,7 @@ func TestRawResultIsWhatTheSDKReturns(t *testing.T) {
 	})
 	hands := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute))
 	defer hands.finish()
-	s := &session{ready: make(chan struct{}), told: func(string) {}}
+	s := &session{ready: make(chan struct{}), pool: newPool(poolOptions{onNotification: func(string) {}})}
 	hands.session, hands.handshake, hands.patience = s, true, time.Minute
 	var err error
 	if s.cs, err = client.Connect(hands.ctx, newStreamable(&site{way: way, url: "http://server.test", log: quietLog()}), nil); err != nil {
@@ -99,7 +99,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			for name, c := range clientsAnswered(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
 				c.Tools(t.Context()) // waits for the session
-				before := c.named("a").pool.current()
+				before := c.named("a").pool.currentSession()
 				for range 2 {
 					_, err := c.Call(t.Context(), Call{Tool: "t"})
 					e := kind(t, err)
@@ -111,7 +111,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 						t.Errorf("%s: got %s, %q", name, e.Kind, e.Message)
 					}
 				}
-				if before == nil || c.named("a").pool.current() != before {
+				if before == nil || c.named("a").pool.currentSession() != before {
 					t.Errorf("%s: the session did not survive", name)
 				}
 			}

@@ -3,90 +3,76 @@ package mcp
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"strconv"
 	"time"
 
-	"answerd/internal/auth"
 	"answerd/internal/mcp/transport"
-
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// inquiry sends one request to a server that is not a tool call.
-type inquiry func(*exchange) (json.RawMessage, *transport.Failure)
+const (
+	maxPages = 16             // of one list
+	maxTTL   = 24 * time.Hour // of a list or resource, whatever the server says
+)
 
-// request asks the server on a session, and returns the result as received.
-func (s *server) request(ctx context.Context, used *session, tokens sender, deadline time.Time, ask inquiry) (json.RawMessage, *transport.Failure) {
-	x := newExchange(ctx, s.life, deadline)
+// requestFunc sends one request, such as by ask, and returns its result as received.
+type requestFunc func(*exchange) (json.RawMessage, *transport.Failure)
+
+// doRequest sends a request in the session that is not a tool call. tokens are whose token it
+// carries; nil: the session's.
+func (s *session) doRequest(ctx context.Context, tokens sender, deadline time.Time, send requestFunc) (json.RawMessage, *transport.Failure) {
+	x := newExchange(ctx, s.pool.life, deadline)
 	defer x.finish()
-	x.session, x.tokens = used, tokens
-	return ask(x)
+	x.session, x.tokens = s, tokens
+	return send(x)
 }
 
-// query asks the server on its current session, on behalf of who, once more if that
-// turns out to be lost.
-func (s *server) query(ctx context.Context, who auth.Identity, ask inquiry) (json.RawMessage, *transport.Failure) {
-	if !s.live() {
-		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
-	}
-	if f := s.breaker.refuse(); f != nil {
-		return nil, f
-	}
-	if !s.departure.begin() { // or its session would end under it
-		return nil, moved
-	}
-	defer s.departure.end()
-	on, leave, f := s.way(who)
-	if f != nil {
-		return nil, f
-	}
-	defer leave()
-	deadline := time.Now().Add(s.cfg.Timeout)
-	for try := 0; ; try++ {
-		gctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
-		used, f := on.pool.get(gctx)
-		stop()
-		if f != nil {
-			return nil, f
-		}
-		raw, f := s.request(ctx, used, on.tokens, deadline, ask)
-		if f == nil || !f.Lost {
-			return raw, f
-		}
-		on.pool.drop(used)
-		if try > 0 {
-			return raw, f
-		}
-	}
-}
-
-// paged collects the elements of a list of the server's, page by page, at most limit of
-// them. member is the name of the list in the result. A server without that list has
-// none.
-func paged(member string, limit int, page func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
-	var out []json.RawMessage
-	seen := map[string]bool{"": true}
+// collectPages returns the elements of one of the server's lists, page by page, at most limit
+// of them. member is the name of the list in the result. A server that does not have the
+// method has no elements.
+func collectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
+	var elements []json.RawMessage
+	used := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
-		raw, f := page(cursor)
+		raw, f := getPage(cursor)
+		if methodNotFound(f) {
+			return nil, nil
+		}
 		if f != nil {
-			if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok && e.Code == jsonrpc.CodeMethodNotFound {
-				return nil, nil
-			}
 			return nil, f
 		}
-		var p map[string]json.RawMessage
+		var page map[string]json.RawMessage
 		var list []json.RawMessage
-		if json.Unmarshal(raw, &p) != nil || p[member] != nil && json.Unmarshal(p[member], &list) != nil {
+		if json.Unmarshal(raw, &page) != nil || page[member] != nil && json.Unmarshal(page[member], &list) != nil {
 			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
 		}
-		out = append(out, list...)
-		_ = json.Unmarshal(p["nextCursor"], &cursor)
-		// As with tools: a cursor that was used before can only lead round again.
-		if len(out) >= limit || p["nextCursor"] == nil || seen[cursor] {
+		elements = append(elements, list...)
+		_ = json.Unmarshal(page["nextCursor"], &cursor)
+		// A cursor that was used before can only lead to the same pages again.
+		if len(elements) >= limit || page["nextCursor"] == nil || used[cursor] {
 			break
 		}
-		seen[cursor] = true
+		used[cursor] = true
 	}
-	return out[:min(len(out), limit)], nil
+	return elements[:min(len(elements), limit)], nil
+}
+
+// resultHeader is what a result says about itself (2026-07-28).
+type resultHeader struct {
+	ResultType string          `json:"resultType"`
+	TTLMs      json.RawMessage `json:"ttlMs"` // raw, so that a bad one does not hide the rest
+}
+
+// isComplete reports whether the result is final. There are no other results before
+// 2026-07-28.
+func (h *resultHeader) isComplete() bool { return h.ResultType == "" || h.ResultType == "complete" }
+
+// ttl returns how long a result of the session holds; 0 if the server did not say. Before
+// 2026-07-28 a ttlMs has no meaning.
+func (s *session) ttl(h *resultHeader) time.Duration {
+	ms, err := strconv.ParseFloat(string(h.TTLMs), 64)
+	if err != nil || ms <= 0 || s.protocol() < transport.StatelessVersion {
+		return 0
+	}
+	return time.Duration(min(ms, float64(maxTTL/time.Millisecond))) * time.Millisecond
 }

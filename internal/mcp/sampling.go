@@ -1,6 +1,6 @@
 package mcp
 
-//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers go on asking for it.
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
 import (
 	"context"
@@ -11,28 +11,28 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Sampling is what a server wants a language model to say (S0.6). It is text only.
+// Sampling is a server's request to a language model. It is text only.
 type Sampling struct {
 	System    string // may be empty
 	Messages  []SamplingMessage
 	MaxTokens int64 // of the answer: 1 to 4096, whatever the server asked for
 }
 
-// SamplingMessage is one turn of the conversation that a server made up.
+// SamplingMessage is one message of the conversation that the server wants answered.
 type SamplingMessage struct {
 	Role string // user or assistant
 	Text string
 }
 
-// Sample is what the model said.
+// Sample is the model's answer.
 type Sample struct {
 	Text  string
 	Model string
-	Cut   bool // at MaxTokens
+	Cut   bool // ended at MaxTokens
 }
 
-// ErrRefused is what Call.Sample returns for a request that we could serve and don't,
-// such as for the budget of the run.
+// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond
+// the budget of the run.
 var ErrRefused = errors.New("refused")
 
 // Bounds of one request.
@@ -41,28 +41,29 @@ const (
 	maxSampleMessages = 64
 	maxSampleText     = 128 << 10 // bytes of all messages
 
-	// codeRefused is the code that MCP gives for it in client/sampling.
+	// codeRefused is the code of a request that was refused (MCP client/sampling).
 	codeRefused = -1
 )
 
-// answerSampling is the SDK's handler for sampling/createMessage. It is there only where the
-// server's configuration allows sampling.
+// answerSampling is the SDK's handler for sampling/createMessage. Only sessions whose server
+// is configured to allow sampling have it.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
 	asked := requestOf(ctx, r.Params.Meta)
-	s, err := decodeSampling(r.Params)
+	sampling, err := decodeSampling(r.Params)
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	if asked.x == nil || asked.x.talk == nil || asked.x.talk.sample == nil {
+	h := asked.handlers()
+	if h == nil || h.sample == nil {
 		return nil, refused
 	}
-	sctx, done, ok := asked.x.talk.begin(ctx, false)
+	ctx, done, ok := h.beginAnswer(ctx, false)
 	if !ok {
 		return nil, refused
 	}
 	defer done()
-	said, err := asked.x.talk.sample(sctx, s)
+	answer, err := h.sample(ctx, sampling)
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, refused
@@ -70,13 +71,13 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.Crea
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client's model did not answer"}
 	}
 	stop := "endTurn"
-	if said.Cut {
+	if answer.Cut {
 		stop = "maxTokens"
 	}
-	return &sdk.CreateMessageResult{Content: &sdk.TextContent{Text: said.Text}, Model: said.Model, Role: "assistant", StopReason: stop}, nil
+	return &sdk.CreateMessageResult{Content: &sdk.TextContent{Text: answer.Text}, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
 }
 
-// decodeSampling checks what a server asks, and caps what it may cost.
+// decodeSampling checks what a server asks for, and caps the tokens of the answer.
 func decodeSampling(p *sdk.CreateMessageParams) (Sampling, error) {
 	s := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
 	switch {

@@ -91,11 +91,11 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
 	}
-	s.pool = &pool{
-		life: s.life, log: s.log, dial: surely(s.log, s.dialer.connect), time: orElse(s.dialer.time, handshakeTime), made: s.poke,
-		changed: s.noticed, attend: s.attend,
-		gone: func(f *transport.Failure) { s.down(f) }, shelved: len(cfg.Resources) > 0,
-	}
+	s.pool = newPool(poolOptions{
+		life: s.life, log: s.log, connect: surely(s.log, s.dialer.connect), handshakeTimeout: orElse(s.dialer.time, handshakeTime),
+		cacheResources: len(cfg.Resources) > 0, subscribe: true, overHTTP: cfg.Type == config.TypeHTTP,
+		onConnected: s.poke, onLost: func(f *transport.Failure) { s.down(f) }, onNotification: s.noticed,
+	})
 	if s.dialer.behalf != nil {
 		s.callers = newCallers(s, *s.dialer.behalf)
 		s.reason = awaitCaller
@@ -137,7 +137,7 @@ func (s *server) run() {
 			first = false
 		}
 		wait, asleep := s.renewIn()
-		switch left, resting := s.pool.resting(); {
+		switch left, resting := s.pool.reconnectDelay(); {
 		case err != nil:
 			f, _ := errors.AsType[*transport.Failure](err)
 			wait, asleep = max(transport.Backoff(failures), f.RetryAfter()), false
@@ -179,10 +179,10 @@ func (s *server) round(fresh bool) (err error) {
 	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.
-	if _, resting := s.pool.resting(); !fresh && (!due && s.settled() || resting) {
+	if _, resting := s.pool.reconnectDelay(); !fresh && (!due && s.settled() || resting) {
 		return nil
 	}
-	l, used, f := s.list(s.pool)
+	l, used, f := s.listTools(s.pool)
 	if s.life.Err() != nil {
 		return context.Cause(s.life)
 	}
@@ -229,7 +229,7 @@ func (s *server) settled() bool {
 	if s.overfull && !s.cfg.Pin {
 		return true
 	}
-	return s.state == Connected && s.listed == s.pool.current()
+	return s.state == Connected && s.listed == s.pool.currentSession()
 }
 
 // down notes that the server cannot be used now, and reports whether that is news.
@@ -347,7 +347,7 @@ func (s *server) close() {
 		s.callers.close()
 	}
 	survived(s.log, func() {
-		if err := s.pool.close(); err != nil {
+		if err := s.pool.closePool(); err != nil {
 			s.log.Debug("end MCP session", "error", err)
 		}
 	})

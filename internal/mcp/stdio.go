@@ -29,7 +29,7 @@ type stdio struct {
 // dialStdio is a child process that speaks MCP on its standard input and output.
 func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	s := &stdio{cfg: cfg, log: o.Logger.With("mcp_server", cfg.Name)}
-	d := &linkDialer{client: sdkClient(cfg, o), open: s.open, log: s.log, speech: speech{pinned: cfg.ProtocolVersion}}
+	d := &linkDialer{client: sdkClient(cfg, o), open: s.open, log: s.log, negotiator: versionNegotiator{pinned: cfg.ProtocolVersion}}
 	if len(cfg.Query) > 0 {
 		d.once.Do(func() { s.log.Warn("a process has no URL: its query parameters are not sent") }) // S0.1
 	}

@@ -189,5 +189,5 @@ func (x *exchange) report(params json.RawMessage) {
 	if x.notes == nil || x.token == "" || json.Unmarshal(params, &p) != nil || p.Token != x.token {
 		return
 	}
-	x.notes.put(note{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
+	x.notes.enqueue(notification{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
 }

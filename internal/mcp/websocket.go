@@ -33,9 +33,9 @@ func dialWebSocket(cfg config.Server, o Options) (dialer, error) {
 	var sockets sync.WaitGroup
 	log := o.Logger.With("mcp_server", cfg.Name)
 	d := &linkDialer{
-		client: sdkClient(cfg, o),
-		log:    log,
-		speech: speech{pinned: cfg.ProtocolVersion},
+		client:     sdkClient(cfg, o),
+		log:        log,
+		negotiator: versionNegotiator{pinned: cfg.ProtocolVersion},
 		open: func(ctx context.Context) (frames, error) {
 			u := &upgrade{next: out}
 			conn, err := u.dial(ctx, base.String())

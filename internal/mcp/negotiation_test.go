@@ -67,7 +67,7 @@ func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
 			_ = ss.Close() // nobody else does
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
-		if got := c.named("a").pool.current(); (err == nil) != (pinned == "") || err == nil && got.protocol() != transport.StatelessVersion {
+		if got := c.named("a").pool.currentSession(); (err == nil) != (pinned == "") || err == nil && got.protocol() != transport.StatelessVersion {
 			t.Errorf("pinned %q: %v", pinned, err)
 		}
 	}

@@ -1,6 +1,6 @@
 package mcp
 
-//lint:file-ignore SA1019 2026-07-28 deprecates sampling and roots (SEP-2577); servers go on asking for them.
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling and roots (SEP-2577); servers still use them.
 
 import (
 	"bytes"
@@ -16,13 +16,18 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// Multi round-trip requests (2026-07-28 basic/utilities/mrtr): a server answers a request
+// with input_required, and gets the request again with what it asked for.
+
 const (
-	maxRounds = 10 // requests of one call, as in the SDK
-	roundWait = 50 * time.Millisecond
+	maxRoundTrips = 10 // of one request, as in the SDK
+	// retryWait is the pause before a request is sent again for which the server asked
+	// nothing; it doubles with each round trip.
+	retryWait = 50 * time.Millisecond
 )
 
 // inputRequired is a result that is not complete: the server asks something, or only wants
-// the request again (2026-07-28 basic/utilities/mrtr).
+// the request again.
 type inputRequired struct {
 	ResultType string                  `json:"resultType"`
 	Requests   map[string]inputRequest `json:"inputRequests"`
@@ -34,26 +39,26 @@ type inputRequest struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// unfinished returns what a result asks for; false for one that is complete, and for one
-// that says neither what it wants nor how to go on.
-func unfinished(result json.RawMessage) (in inputRequired, ok bool) {
-	if !bytes.Contains(result, []byte(`"input_required"`)) { // which spares large results another decoding
+// decodeInputRequired returns what a result asks for. ok is false for one that is complete,
+// and for one that neither asks for anything nor has a state.
+func decodeInputRequired(result json.RawMessage) (in inputRequired, ok bool) {
+	if !bytes.Contains(result, []byte(`"input_required"`)) { // a large result need not be decoded
 		return in, false
 	}
 	err := json.Unmarshal(result, &in)
 	return in, err == nil && in.ResultType == "input_required" && (in.Requests != nil || in.State != "")
 }
 
-// rounds sends a request by send, answers what its result asks for, and sends it again with
-// the answers and the server's state, until the result is complete. The SDK does this for its
-// own result types only. Where nothing is asked, each round waits twice as long as the one
-// before: a server may answer so because it has too much to do. What is not complete in the
-// end checkType refuses.
-func (x *exchange) rounds(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+// answerInputs sends a request by send, answers what its result asks for, and sends it again
+// with the answers and the server's state, until the result is complete. The SDK does this
+// for its own result types only. A server that asks for nothing may be overloaded, so each
+// round trip then waits twice as long as the one before. Whoever decodes the result must
+// refuse one that is still not complete.
+func (x *exchange) answerInputs(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	result, f := send(nil, "")
-	for round, wait := 1, roundWait; f == nil && round < maxRounds; round, wait = round+1, 2*wait {
-		in, more := unfinished(result)
-		if !more {
+	for sent, wait := 1, retryWait; f == nil && sent < maxRoundTrips; sent, wait = sent+1, 2*wait {
+		in, required := decodeInputRequired(result)
+		if !required {
 			break
 		}
 		if len(in.Requests) == 0 && !transport.Pause(x.ctx, wait) {
@@ -71,7 +76,7 @@ func (x *exchange) rounds(send func(sdk.InputResponseMap, string) (json.RawMessa
 	return result, f
 }
 
-// answerAll answers all that a result asks for.
+// answerAll answers the requests of one result at the same time.
 func (x *exchange) answerAll(requests map[string]inputRequest) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
@@ -90,8 +95,8 @@ func (x *exchange) answerAll(requests map[string]inputRequest) (sdk.InputRespons
 	return answers, errors.Join(errs...)
 }
 
-// answerInput has the SDK answer a request as if it had come as a message: it checks forms,
-// and fills in their defaults.
+// answerInput has the SDK answer a request as if it had come as a message: the SDK checks
+// forms and fills in their defaults.
 func (x *exchange) answerInput(r inputRequest) (sdk.InputResponse, error) {
 	tagged := x.session.asked.tag(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
 	var req sdk.Request
@@ -112,13 +117,13 @@ func (x *exchange) answerInput(r inputRequest) (sdk.InputResponse, error) {
 	if err := json.Unmarshal(tagged.Params, params); err != nil && tagged.Params != nil {
 		return nil, fmt.Errorf("a request for %s: %w", r.Method, err)
 	}
-	res, err := x.session.receive(x.ctx, r.Method, req)
+	result, err := x.session.handleRequest(x.ctx, r.Method, req)
 	if err != nil {
 		return nil, err
 	}
-	answer, ok := res.(sdk.InputResponse)
+	answer, ok := result.(sdk.InputResponse)
 	if !ok {
-		return nil, fmt.Errorf("an answer of type %T", res)
+		return nil, fmt.Errorf("an answer of type %T", result)
 	}
 	return answer, nil
 }

@@ -71,7 +71,7 @@ func TestAListenStreamThatIsRefusedIsLeftAlone(t *testing.T) {
 	<-asked
 	p := c.named("a").pool
 	_ = c.Close() // waits for what attends to the session
-	if len(asked) != 0 || p.current() != nil {
+	if len(asked) != 0 || p.currentSession() != nil {
 		t.Errorf("asked %d times more", len(asked))
 	}
 }

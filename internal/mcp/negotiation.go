@@ -1,0 +1,78 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// lastInitialize is the last protocol version that begins with initialize.
+const lastInitialize = "2025-11-25"
+
+// errHungUp is in the chain of a handshake error when the server closed the connection on
+// server/discover.
+var errHungUp = errors.New("the server closed the connection on " + discover)
+
+// versionNegotiator settles the protocol version of a server. The SDK asks server/discover
+// first, which a server of before 2026-07-28 refuses. So the version that a handshake
+// settled on is the one that the next handshake begins with, until the server refuses it.
+type versionNegotiator struct {
+	pinned string // as configured; "" for the newest that both sides support
+
+	mu      sync.Mutex // protects learned
+	learned string     // by the last handshake that succeeded; "" before, and after a refusal
+}
+
+// connectNegotiated makes a handshake by connect, under the exchange in ctx. connect is given
+// the version to begin with; "" for the newest.
+func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
+	if n.pinned != "" {
+		return connect(n.pinned)
+	}
+	first := n.learnedVersion()
+	cs, err := connect(first)
+	if err != nil && first != "" && refusedHandshake(ctx, err) {
+		n.setLearned("")
+		cs, err = connect("")
+	}
+	// Some servers of before 2026-07-28 close the connection on a request that comes before
+	// initialize (go-sdk#1177).
+	if errors.Is(err, errHungUp) {
+		cs, err = connect(lastInitialize)
+	}
+	if err == nil {
+		n.setLearned(negotiatedVersion(cs))
+	}
+	return cs, err
+}
+
+func (n *versionNegotiator) learnedVersion() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.learned
+}
+
+func (n *versionNegotiator) setLearned(version string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.learned = version
+}
+
+// refusedHandshake reports whether a handshake failed because of the server's answer. A server
+// that cannot be reached, or is busy, has not refused the version.
+func refusedHandshake(ctx context.Context, err error) bool {
+	f, ok := errors.AsType[*transport.Failure](err)
+	return ctx.Err() == nil && (!ok || f.Kind == Protocol || f.Kind == InvalidArguments || f.Kind == Execution)
+}
+
+// negotiatedVersion returns the protocol version of a session.
+func negotiatedVersion(cs *sdk.ClientSession) string {
+	if r := cs.InitializeResult(); r != nil {
+		return r.ProtocolVersion
+	}
+	return ""
+}

@@ -1,0 +1,270 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// handshakeTime bounds one handshake, which the SDK tries twice: server/discover
+// (2026-07-28), then initialize.
+const handshakeTime = 10 * time.Second
+
+// startTime bounds the handshake with a child process, which has to start first: npx and
+// uvx fetch a package the first time, and would begin anew if they were killed meanwhile.
+const startTime = time.Minute
+
+// poolOptions say how a pool makes sessions and whom it informs about them. The functions
+// must not wait.
+type poolOptions struct {
+	life             context.Context // when it ends, so do the handshakes and the subscriptions
+	log              *slog.Logger
+	connect          func(context.Context) (*sdk.ClientSession, error)
+	handshakeTimeout time.Duration
+	// tokens are of the principal whose sessions these are; nil: those of the server.
+	tokens sender
+	// cacheResources gives each session a cache of the resources that were read in it.
+	cacheResources bool
+	// subscribe keeps the session subscribed to changes of tools and resources.
+	subscribe bool
+	// overHTTP says that notifications outside of requests need a stream of their own.
+	overHTTP bool
+	// onConnected is called after each handshake that succeeded, and after the loss of a
+	// session.
+	onConnected func()
+	// onLost is called when a session is lost.
+	onLost func(*transport.Failure)
+	// onNotification is called with the method of each notification that does not belong to
+	// one of our requests.
+	onNotification func(method string)
+}
+
+// pool holds the one session of a server that all calls share, or all calls of one
+// principal. It makes a handshake when a call needs one, on a goroutine of its own: however
+// many callers wait, there is one handshake, and none of them can cancel it for the others.
+type pool struct {
+	poolOptions
+
+	mu      sync.Mutex // protects what follows
+	current *session   // nil until a call needs one, and after a loss
+	losses  int        // sessions lost in a row, each soon after its handshake
+	retryAt time.Time  // before then only a call makes a session
+	closed  bool
+	work    sync.WaitGroup // handshakes, subscriptions, and sessions being closed
+}
+
+// newPool returns a pool without a session.
+func newPool(o poolOptions) *pool { return &pool{poolOptions: o} }
+
+// getSession returns the current session. If there is none it starts a handshake and waits
+// for it under ctx.
+func (p *pool) getSession(ctx context.Context) (*session, *transport.Failure) {
+	s := p.currentOrNew()
+	if s == nil {
+		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+	}
+	select {
+	case <-s.ready:
+		return s, s.failed
+	case <-ctx.Done():
+		f := &transport.Failure{Kind: Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
+		if x := s.handshake.Load(); x != nil && x.fetching.Load() {
+			f.Err = transport.CredentialsError(f.Err)
+		}
+		return nil, f
+	}
+}
+
+// currentOrNew returns the current session, or a new one whose handshake it starts. It
+// returns nil after closePool.
+func (p *pool) currentOrNew() *session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	if s := p.current; s != nil {
+		if !s.company.crowded() {
+			return s
+		}
+		// In a new session the server's requests can be attributed to a call again. The SDK
+		// cancels an abandoned call when that has returned, and can no longer do so once
+		// the session is closed; hence the grace.
+		p.retireLocked(s, sideTime)
+	}
+	s := &session{ready: make(chan struct{}), pool: p, tokens: p.tokens}
+	if p.cacheResources {
+		s.resources = newResourceCache()
+	}
+	p.current = s
+	p.work.Go(func() { p.makeHandshake(s) })
+	return s
+}
+
+// makeHandshake connects s and informs all who wait for it. Its context is the pool's own:
+// the SDK keeps the values of that context for the whole session and uses them for the
+// requests that it sends by itself, so it must not be a caller's.
+func (p *pool) makeHandshake(s *session) {
+	x := newExchange(context.Background(), p.life, time.Now().Add(p.handshakeTimeout))
+	x.session, x.handshake, x.patience = s, true, p.handshakeTimeout/2
+	s.handshake.Store(x)
+	defer transport.Recover(p.log, func(f *transport.Failure) { p.handshakeFailed(s, x, f) })
+	cs, err := p.connect(x.ctx)
+	if err != nil {
+		p.handshakeFailed(s, x, handshakeFailure(x, err))
+		return
+	}
+	// The SDK's session does not end with the context that it was made under.
+	s.cs, s.connectedAt = cs, time.Now()
+	x.finish()
+	s.setLogLevel()
+	ctx, stop := context.WithCancel(p.life)
+	s.stopSubscribing = stop
+	close(s.ready)
+	p.work.Go(func() { p.waitForEnd(s) })
+	if p.subscribe {
+		p.work.Go(func() { s.subscribeChanges(ctx) })
+	}
+	p.onConnected()
+}
+
+// handshakeFailure returns why the handshake of x failed with err.
+func handshakeFailure(x *exchange, err error) *transport.Failure {
+	f, ok := errors.AsType[*transport.Failure](err)
+	switch {
+	case ok:
+	case x.ctx.Err() != nil:
+		f = x.ended()
+	default:
+		f = transport.BadReply("the handshake failed", err)
+	}
+	// There was no session to lose yet: what ended the connection is the reason.
+	if cause, ok := errors.AsType[*transport.Failure](f.Err); ok && f.Lost {
+		f = cause
+	}
+	return f
+}
+
+// handshakeFailed ends a handshake that failed with f. Whatever went wrong, no call has been
+// sent, so the next call tries again.
+func (p *pool) handshakeFailed(s *session, x *exchange, f *transport.Failure) {
+	if isClosed(s.ready) { // only what follows the handshake failed
+		p.handleLoss(s, f)
+		return
+	}
+	if cs := s.cs; cs != nil {
+		s.cs = nil
+		p.work.Go(func() { survived(p.log, func() { _ = cs.Close() }) })
+	}
+	s.failed = &transport.Failure{Kind: Unavailable, Public: f.Public, NotRun: true, Err: f}
+	p.mu.Lock()
+	if p.current == s {
+		p.current = nil
+	}
+	p.mu.Unlock()
+	x.finish()
+	close(s.ready)
+}
+
+// waitForEnd waits for the end of s and has it made again, without waiting for the next
+// call. Over HTTP a session ends only by dropSession or closePool; a child process may exit
+// and a connection break at any time.
+func (p *pool) waitForEnd(s *session) {
+	defer transport.Recover(p.log, func(f *transport.Failure) { p.handleLoss(s, f) }) // or nobody would learn of its end
+	err := s.cs.Wait()
+	f, ok := errors.AsType[*transport.Failure](err)
+	if !ok {
+		f = transport.LostSession(err)
+	}
+	p.handleLoss(s, f)
+}
+
+// handleLoss reports the loss of s, which no call has found. It does nothing if s is no longer
+// the current session: then we closed it, or whoever found it lost makes the next one.
+func (p *pool) handleLoss(s *session, f *transport.Failure) {
+	if !p.dropSession(s) {
+		return
+	}
+	p.onLost(f)
+	p.onConnected()
+}
+
+// dropSession removes s if it is still the current session, and closes it when its other
+// calls have ended. It reports whether s was current, so that callers who lost it together
+// cause one handshake.
+//
+// With each session that is lost soon after its handshake, the supervisor waits longer
+// before it connects again, as it does for a server that is down. A call does not wait for
+// that.
+func (p *pool) dropSession(s *session) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != s || p.closed {
+		return false
+	}
+	now := time.Now()
+	if now.Sub(s.connectedAt) > transport.MaxBackoff {
+		p.losses = 0
+	}
+	p.retryAt = now.Add(transport.Backoff(p.losses))
+	p.losses++
+	p.retireLocked(s, 0)
+	return true
+}
+
+// retireLocked closes s, which is the current session, when its calls have ended, and not
+// before grace is over.
+func (p *pool) retireLocked(s *session, grace time.Duration) {
+	p.current = nil
+	s.stopSubscribing()
+	p.work.Go(func() {
+		transport.Pause(p.life, grace)
+		survived(p.log, func() { _ = s.cs.Close() })
+	})
+}
+
+// reconnectDelay returns how long the supervisor must wait before it makes a session, and
+// whether it must: there is none, and the last one was lost a short time ago.
+func (p *pool) reconnectDelay() (left time.Duration, waiting bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left = time.Until(p.retryAt)
+	return left, p.current == nil && left > 0
+}
+
+// currentSession returns the session that the next call would use; nil if that call would
+// make one.
+func (p *pool) currentSession() *session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.current
+}
+
+// closePool ends the current session and waits for everything that the pool started. The
+// pool's life must be over, so that no call is in flight.
+func (p *pool) closePool() error {
+	p.mu.Lock()
+	p.closed = true
+	s := p.current
+	p.current = nil
+	p.mu.Unlock()
+	var err error
+	if s != nil {
+		<-s.ready
+		if s.cs != nil {
+			s.stopSubscribing()
+			err = s.cs.Close()
+		}
+	}
+	p.work.Wait()
+	if errors.Is(err, sdk.ErrConnectionClosed) {
+		err = nil
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+package mcp
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of a session's cache of resources.
+const (
+	maxCacheEntries = 64      // results
+	maxCacheBytes   = 8 << 20 // of all results
+	maxEntryBytes   = 1 << 20 // of one result; larger ones are read anew each time
+	// maxSubscriptions bounds the resources of a session that are subscribed to: first those
+	// that the server lists, then those that are read.
+	maxSubscriptions = 128
+)
+
+// resourceCache keeps what was read of a server's resources in one session, for as long as
+// it is known to be current: while the server notifies us of changes and has not, or for the
+// time that the server gave (ttlMs, 2026-07-28). Everything else is read again. The cache
+// ends with its session, because subscriptions do.
+type resourceCache struct {
+	wake chan struct{} // of capacity 1: there are more resources to subscribe to
+
+	mu         sync.Mutex // protects what follows
+	entries    map[cacheKey]cacheEntry
+	size       int             // bytes of all entries
+	wanted     []string        // URIs to subscribe to, in that order
+	subscribed map[string]bool // URIs whose subscription the server confirmed
+	listening  bool            // notifications outside of requests reach us
+	changes    int             // counts changes, so that a read that one overtook is not kept
+}
+
+// cacheKey identifies a result: a server may answer by the context of the call.
+type cacheKey struct{ uri, context string }
+
+type cacheEntry struct {
+	raw   json.RawMessage
+	until time.Time // by the server's ttlMs; zero if it gave none
+}
+
+// newResourceCache returns an empty cache.
+func newResourceCache() *resourceCache {
+	return &resourceCache{wake: make(chan struct{}, 1), entries: map[cacheKey]cacheEntry{}, subscribed: map[string]bool{}}
+}
+
+// newCacheKey returns the key of uri as a call with that context reads it.
+func newCacheKey(uri string, context map[string]string) cacheKey {
+	k := cacheKey{uri: uri}
+	if len(context) > 0 {
+		sorted, _ := json.Marshal(context) // a map's keys come sorted
+		k.context = string(sorted)
+	}
+	return k
+}
+
+// lookup returns the last result for k if it is current, else nil. version is for store.
+func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.entries[k]
+	if ok && !c.isCurrentLocked(k.uri, e) {
+		c.removeLocked(k)
+		e.raw = nil
+	}
+	return e.raw, c.changes
+}
+
+func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
+	return c.listening && c.subscribed[uri] || time.Now().Before(e.until)
+}
+
+// store keeps a result for k that was asked for at version, unless something has changed
+// since.
+func (c *resourceCache) store(k cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := cacheEntry{raw: raw}
+	if ttl > 0 {
+		e.until = time.Now().Add(ttl)
+	}
+	c.removeLocked(k)
+	if c.changes != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(k.uri, e) {
+		return
+	}
+	for old := range c.entries { // in random order: what is read often is soon stored again
+		if len(c.entries) < maxCacheEntries && c.size+len(raw) <= maxCacheBytes {
+			break
+		}
+		c.removeLocked(old)
+	}
+	c.entries[k] = e
+	c.size += len(raw)
+}
+
+func (c *resourceCache) removeLocked(k cacheKey) {
+	c.size -= len(c.entries[k].raw)
+	delete(c.entries, k)
+}
+
+// want adds a resource to those that are to be subscribed to.
+func (c *resourceCache) want(uri string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.wanted) == maxSubscriptions || slices.Contains(c.wanted, uri) {
+		return
+	}
+	c.wanted = append(c.wanted, uri)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wantedFrom returns the URIs to subscribe to, from the n-th on.
+func (c *resourceCache) wantedFrom(n int) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wanted[n:len(c.wanted):len(c.wanted)]
+}
+
+// setSubscribed notes that the server has confirmed subscriptions.
+func (c *resourceCache) setSubscribed(uris ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, uri := range uris {
+		c.subscribed[uri] = true
+	}
+}
+
+// setListening notes whether notifications about resources reach us. Meanwhile they may have
+// been missed, so entries that depend on them are removed either way.
+func (c *resourceCache) setListening(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listening = on
+	c.changes++
+	now := time.Now()
+	for k, e := range c.entries {
+		if !now.Before(e.until) {
+			c.removeLocked(k)
+		}
+	}
+}
+
+// handleNotification updates the cache after a notification of the server.
+func (c *resourceCache) handleNotification(method string, params json.RawMessage) {
+	switch method {
+	case "notifications/resources/updated":
+		var p struct {
+			URI string `json:"uri"`
+		}
+		if json.Unmarshal(params, &p) == nil {
+			c.invalidate(p.URI)
+		}
+	case "notifications/resources/list_changed":
+		c.invalidate("")
+	case methodAcknowledged:
+		var p struct {
+			Notifications struct {
+				URIs []string `json:"resourceSubscriptions"`
+			} `json:"notifications"`
+		}
+		if json.Unmarshal(params, &p) == nil {
+			c.setSubscribed(p.Notifications.URIs...)
+		}
+	}
+}
+
+// invalidate removes what was read of a resource that has changed; "" stands for all
+// resources. An update of a part of a resource has the URI of the part (2025-11-25
+// server/resources).
+func (c *resourceCache) invalidate(uri string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes++
+	for k := range c.entries {
+		if strings.HasPrefix(uri, k.uri) || strings.HasPrefix(k.uri, uri) {
+			c.removeLocked(k)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// newListeningCache returns a cache that is notified of changes of n resources, "r0" and so on.
+func newListeningCache(n int) *resourceCache {
+	c := newResourceCache()
+	c.setListening(true)
+	for i := range n {
+		c.want(fmt.Sprint("r", i))
+	}
+	c.setSubscribed(c.wantedFrom(0)...)
+	return c
+}
+
+func TestResourceCacheIsBounded(t *testing.T) {
+	c := newListeningCache(2 * maxSubscriptions)
+	if got := len(c.wantedFrom(0)); got != maxSubscriptions {
+		t.Errorf("got %d resources to subscribe to, want %d", got, maxSubscriptions)
+	}
+	const size = 300 << 10
+	for i := range maxSubscriptions {
+		k := newCacheKey(fmt.Sprint("r", i), nil)
+		_, version := c.lookup(k)
+		c.store(k, make(json.RawMessage, size), 0, version)
+	}
+	if n := len(c.entries); n != maxCacheBytes/size || c.size != n*size {
+		t.Errorf("got %d entries of %d bytes, want %d entries of %d bytes each", n, c.size, maxCacheBytes/size, size)
+	}
+	k := newCacheKey("r1", nil)
+	_, version := c.lookup(k)
+	c.store(k, make(json.RawMessage, maxEntryBytes+1), time.Hour, version)
+	if raw, _ := c.lookup(k); raw != nil {
+		t.Errorf("got an entry of %d bytes, want none above %d", len(raw), maxEntryBytes)
+	}
+}
+
+func TestResourceCacheDropsAReadThatAChangeOvertook(t *testing.T) {
+	c := newListeningCache(2)
+	k := newCacheKey("r1", nil)
+	_, version := c.lookup(k)
+	c.handleNotification("notifications/resources/updated", json.RawMessage(`{"uri":"r1/part"}`))
+	c.store(k, json.RawMessage(`{}`), time.Hour, version)
+	if raw, _ := c.lookup(k); raw != nil {
+		t.Errorf("got %s, want nothing: it changed while it was read", raw)
+	}
+}
+
+func TestResourceCacheIsEmptyWhileNotificationsAreMissed(t *testing.T) {
+	c := newListeningCache(2)
+	k := newCacheKey("r1", nil)
+	_, version := c.lookup(k)
+	c.store(k, json.RawMessage(`{}`), 0, version)
+	if raw, _ := c.lookup(k); raw == nil {
+		t.Fatal("got nothing, want the entry of a resource that is subscribed to")
+	}
+	c.setListening(false)
+	if len(c.entries) != 0 || c.size != 0 {
+		t.Errorf("got %d entries of %d bytes, want none", len(c.entries), c.size)
+	}
+	_, version = c.lookup(k)
+	c.store(k, json.RawMessage(`{}`), 0, version)
+	if raw, _ := c.lookup(k); raw != nil {
+		t.Errorf("got %s, want nothing: a change would be missed", raw)
+	}
+}

@@ -1,0 +1,224 @@
+package mcp
+
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	methodElicit = "elicitation/create"
+	methodSample = "sampling/createMessage"
+	methodRoots  = "roots/list"
+	methodCall   = "tools/call"
+	methodPrompt = "prompts/get"
+	methodRead   = "resources/read"
+
+	// tagKey is the _meta member that leads our handler from a server's request to the call
+	// that it belongs to. The SDK gives a handler the params and the context of the
+	// handshake, so the params are all that the connection could mark. What a server writes
+	// there itself is overwritten.
+	tagKey = "answerd/request"
+
+	maxOpenRequests  = 8  // of a server, within one call, at a time
+	maxTotalRequests = 32 // of a server, within one call
+)
+
+// clientOptions returns the SDK's options that answer a server's requests. What nobody could
+// answer is not declared.
+func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
+	o := &sdk.ClientOptions{
+		// Not nil, which would declare roots. URL mode has to be declared as well.
+		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
+			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
+		}},
+		ElicitationHandler: contained(log, answerElicitation),
+	}
+	if sampling {
+		o.CreateMessageHandler = contained(log, answerSampling)
+	}
+	return o
+}
+
+// requestRegistry holds the requests of a session's server that the SDK is handing to our
+// handlers. The SDK calls these in the context of the handshake, without saying where a
+// request came from; the tag does. The zero value works.
+type requestRegistry struct {
+	mu      sync.Mutex // protects what follows
+	lastTag int64
+	open    map[string]serverRequest
+}
+
+// serverRequest is one request of a server within one of our calls.
+type serverRequest struct {
+	x      *exchange
+	params json.RawMessage // as received: the SDK's types lose the order of fields
+}
+
+// register keeps r and returns its tag.
+func (g *requestRegistry) register(r serverRequest) (tag string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lastTag++
+	tag = strconv.FormatInt(g.lastTag, 36)
+	if g.open == nil {
+		g.open = map[string]serverRequest{}
+	}
+	g.open[tag] = r
+	return tag
+}
+
+// claim removes the request of that tag and returns it; the zero value if there is none.
+func (g *requestRegistry) claim(tag string) serverRequest {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.open[tag]
+	delete(g.open, tag)
+	return r
+}
+
+// forget removes the requests of x that the SDK never handed to us.
+func (g *requestRegistry) forget(x *exchange) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for tag, r := range g.open {
+		if r.x == x {
+			delete(g.open, tag)
+		}
+	}
+}
+
+// tag returns m with the tag by which our handler finds the exchange that it belongs to; with
+// an empty tag if x is nil, so it belongs to none. Methods without a handler are returned
+// unchanged.
+func (g *requestRegistry) tag(m *jsonrpc.Request, x *exchange) *jsonrpc.Request {
+	if m.Method != methodElicit && m.Method != methodSample {
+		return m
+	}
+	var params, meta map[string]json.RawMessage
+	if json.Unmarshal(m.Params, &params) != nil || params == nil {
+		return m // the SDK refuses it
+	}
+	if json.Unmarshal(params["_meta"], &meta) != nil || meta == nil {
+		meta = map[string]json.RawMessage{}
+	}
+	tag := ""
+	if x != nil {
+		x.tagged.Store(true)
+		tag = g.register(serverRequest{x, m.Params})
+	}
+	meta[tagKey], _ = json.Marshal(tag)     // none of this can fail:
+	params["_meta"], _ = json.Marshal(meta) // all of it was decoded
+	tagged := *m
+	tagged.Params, _ = json.Marshal(params)
+	return &tagged
+}
+
+// requestOf returns the request that the SDK called a handler for. It has no exchange if that
+// is over.
+func requestOf(ctx context.Context, meta sdk.Meta) serverRequest {
+	x := exchangeOf(ctx)
+	if x == nil {
+		return serverRequest{}
+	}
+	tag, _ := meta[tagKey].(string)
+	return x.session.asked.claim(tag)
+}
+
+// handlers returns who answers the request; nil if nobody does.
+func (r serverRequest) handlers() *serverRequests {
+	if r.x == nil {
+		return nil
+	}
+	return r.x.talk
+}
+
+// serverRequests answers what a server asks during one call, within bounds. A nil one belongs
+// to a call whose caller answers nothing.
+type serverRequests struct {
+	callHandlers
+	x *exchange
+
+	mu      sync.Mutex // protects what follows
+	total   int
+	open    int
+	people  int // open questions to a person
+	closed  bool
+	cancels map[int]context.CancelFunc // of the open requests
+	all     sync.WaitGroup
+}
+
+// newServerRequests returns the server's requests of a call; nil if its caller answers none.
+func newServerRequests(x *exchange, h callHandlers) *serverRequests {
+	if h.elicit == nil && h.sample == nil {
+		return nil
+	}
+	return &serverRequests{callHandlers: h, x: x, cancels: map[int]context.CancelFunc{}}
+}
+
+// beginAnswer returns the context to answer one request in. It ends with the call, or when ctx
+// does: then the server cancelled the request, or the session ended. While a person is asked
+// the call's time stands still. done must be called. ok is false if there were too many
+// requests, or the call is over.
+func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ context.Context, done func(), ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.open == maxOpenRequests || r.total == maxTotalRequests {
+		return nil, nil, false
+	}
+	r.total++
+	r.open++
+	r.all.Add(1)
+	id := r.total
+	// The values are the call's: its trace, and its exchange.
+	actx, cancel := context.WithCancel(r.x.ctx)
+	unlink := context.AfterFunc(ctx, cancel)
+	r.cancels[id] = cancel
+	if person {
+		if r.people++; r.people == 1 {
+			r.x.limit.hold()
+			r.onQuestion()
+		}
+	}
+	return actx, func() {
+		unlink()
+		cancel()
+		r.endAnswer(id, person)
+	}, true
+}
+
+// endAnswer is the end of the request that was the id-th.
+func (r *serverRequests) endAnswer(id int, person bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.cancels, id)
+	r.open--
+	if person {
+		if r.people--; r.people == 0 {
+			r.x.limit.resume()
+		}
+	}
+	r.all.Done()
+}
+
+// cancelAndWait cancels the open requests and waits until their handlers have returned. No
+// further request is answered.
+func (r *serverRequests) cancelAndWait() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.closed = true
+	for _, cancel := range r.cancels {
+		cancel()
+	}
+	r.mu.Unlock()
+	r.all.Wait()
+}

@@ -1,0 +1,77 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+)
+
+// Bounds of a server's list of tools.
+const (
+	maxTools = 512
+	listTime = 15 * time.Second // for all pages
+)
+
+// toolList is a server's tools and how long they hold; 0 if the server did not say.
+type toolList struct {
+	tools []Tool
+	ttl   time.Duration
+}
+
+// listTools asks for the server's tools in a session of p, and once more if that turns out to
+// be lost. It returns the session that gave them.
+func (s *server) listTools(p *pool) (toolList, *session, *transport.Failure) {
+	deadline := time.Now().Add(p.handshakeTimeout + listTime)
+	for try := 0; ; try++ {
+		ctx, stop := context.WithDeadlineCause(s.life, deadline, transport.ErrTimeout)
+		used, f := p.getSession(ctx)
+		stop()
+		if f != nil {
+			return toolList{}, nil, f
+		}
+		list, f := s.collectTools(used, deadline)
+		if f == nil {
+			list.tools, f = s.withResources(list.tools, used)
+		}
+		if f == nil {
+			return list, used, nil
+		}
+		if f.Lost {
+			p.dropSession(used)
+		}
+		if !f.Lost || try > 0 {
+			return toolList{}, nil, f
+		}
+	}
+}
+
+// collectTools returns the tools of all pages. A tool that is not valid is left out, and hides
+// no other.
+func (s *server) collectTools(used *session, deadline time.Time) (toolList, *transport.Failure) {
+	var list toolList
+	listed := map[string]bool{}
+	ttl, f := used.listTools(deadline, func(raw json.RawMessage) bool {
+		t, err := decodeTool(raw)
+		switch {
+		case err == nil && listed[t.Original]:
+			err = errors.New("its name was listed before")
+		case err == nil && len(list.tools) == maxTools:
+			s.log.Warn("MCP tools left out", "bound", maxTools)
+			return false
+		}
+		if err != nil {
+			s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error())
+			return true
+		}
+		listed[t.Original] = true
+		t.Server = s.cfg.Name
+		list.tools = append(list.tools, t)
+		return true
+	})
+	list.ttl = ttl
+	return list, f
+}

@@ -1,0 +1,139 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// listTools asks for all pages of the server's tools and gives each tool, as received, to
+// add, until that returns false. It returns how long the list holds; 0 if the server did not
+// say.
+func (s *session) listTools(deadline time.Time, add func(tool json.RawMessage) bool) (ttl time.Duration, _ *transport.Failure) {
+	used := map[string]bool{"": true}
+	cursor := ""
+	for range maxPages {
+		page, f := s.getToolPage(cursor, deadline)
+		if f != nil {
+			return 0, f
+		}
+		// A list is as old as its oldest page.
+		if t := s.ttl(&page.resultHeader); t > 0 && (ttl == 0 || t < ttl) {
+			ttl = t
+		}
+		for _, tool := range page.Tools {
+			if !add(tool) {
+				return ttl, nil
+			}
+		}
+		if page.NextCursor == "" {
+			return ttl, nil
+		}
+		if used[page.NextCursor] { // it can only lead to the same pages again
+			s.pool.log.Warn("MCP tools/list has a pagination loop", "pages", len(used))
+			return ttl, nil
+		}
+		used[page.NextCursor] = true
+		cursor = page.NextCursor
+	}
+	s.pool.log.Warn("MCP tools left out", "pages", maxPages)
+	return ttl, nil
+}
+
+// toolPage is one page of a list of tools whose elements are not decoded yet: the SDK's
+// types would fail as a whole if one element did.
+type toolPage struct {
+	Tools      []json.RawMessage `json:"tools"`
+	NextCursor string            `json:"nextCursor"`
+	resultHeader
+}
+
+// getToolPage asks for one page. A server without tools has an empty one.
+func (s *session) getToolPage(cursor string, deadline time.Time) (page toolPage, _ *transport.Failure) {
+	// Not under a caller's context: the list is for all of them.
+	raw, f := s.doRequest(context.Background(), nil, deadline, func(x *exchange) (json.RawMessage, *transport.Failure) {
+		return ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
+	})
+	switch {
+	case methodNotFound(f):
+		return page, nil
+	case f != nil && f.Kind == TooLarge:
+		return page, &transport.Failure{Kind: TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), Err: f}
+	case f != nil:
+		return page, f
+	}
+	if err := json.Unmarshal(raw, &page); err != nil {
+		return page, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
+	}
+	// A result of another type is not a list, although it may look like an empty one.
+	if !page.isComplete() {
+		return page, transport.BadReply(fmt.Sprintf("a list of tools of type %.40q", page.ResultType), nil)
+	}
+	return page, nil
+}
+
+// toolCall is one call of a tool in a session.
+type toolCall struct {
+	name string
+	args json.RawMessage
+	meta sdk.Meta // callTool writes to it
+	callHandlers
+}
+
+// callHandlers are what the caller of a tool does about the server's messages during the
+// call. Each may be nil.
+type callHandlers struct {
+	onProgress func(Progress)
+	onLog      func(LogMessage)
+	elicit     func(context.Context, Elicitation) (ElicitationResult, error)
+	sample     func(context.Context, Sampling) (Sample, error)
+	onQuestion func() // called when a person is asked; set if elicit is
+}
+
+// callTool sends a tools/call by x and returns its result as received. While it waits, the
+// server's messages go to the handlers; none is called after callTool has returned.
+func (s *session) callTool(x *exchange, call toolCall) (json.RawMessage, *transport.Failure) {
+	// The SDK writes to params, so each call has its own.
+	params := &sdk.CallToolParams{Meta: call.meta, Name: call.name, Arguments: call.args}
+	return s.withHandlers(x, call.callHandlers, call.meta, func() (json.RawMessage, *transport.Failure) {
+		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			params.InputResponses, params.RequestState = in, state
+			return ask(x, methodCall, params)
+		})
+	})
+}
+
+// withHandlers sends a request of x by send. Until that has returned, messages of the server
+// go to the handlers; meta, which is that of the request, asks the server for them.
+func (s *session) withHandlers(x *exchange, h callHandlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+	x.session = s
+	if h.onProgress != nil {
+		x.token = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
+		meta["progressToken"] = x.token
+	}
+	if x.wantsLog = h.onLog != nil; x.wantsLog && s.protocol() >= transport.StatelessVersion {
+		meta[metaLogLevel] = logLevel
+	}
+	if h.onProgress != nil || h.onLog != nil {
+		x.notes = newNotificationQueue(func(n notification) {
+			if n.log != nil {
+				h.onLog(*n.log)
+			} else {
+				h.onProgress(*n.progress)
+			}
+		})
+	}
+	x.talk = newServerRequests(x, h)
+	result, f := send()
+	x.talk.cancelAndWait()
+	if x.notes != nil {
+		x.notes.closeQueue(f == nil)
+	}
+	return result, f
+}
