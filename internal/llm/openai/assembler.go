@@ -23,39 +23,39 @@ type emitter func(llm.Part) bool
 // calls go out as they come; complete calls, usage and finish wait for end, because
 // endpoints send usage after finish_reason, and some of them more of a call, too.
 type assembler struct {
-	emit   emitter
+	yield   emitter
 	calls  callSet
 	usage  *llm.Usage // the last that came: some endpoints send it with every chunk, growing
 	model  string     // the model that answered, which need not be the one asked for
 	reason string     // finish_reason, "" until it comes
 	bytes  int        // towards maxAnswer
-	spoken bool       // a part was handed out
+	partSent bool       // a part was handed out
 	chunk  chunk      // the latest
 }
 
-// send hands out one part.
-func (a *assembler) send(p llm.Part) error {
-	a.spoken = true
-	if !a.emit(p) {
+// sendPart hands out one part.
+func (a *assembler) sendPart(p llm.Part) error {
+	a.partSent = true
+	if !a.yield(p) {
 		return errStopped
 	}
 	return nil
 }
 
-// take decodes one chunk and takes it. isError says that its event's name was "error".
-func (a *assembler) take(data []byte, isError bool) error {
+// decodeChunk decodes one chunk and takes it. isError says that its event's name was "error".
+func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
-	err := c.decode(data)
+	err := c.decodeJSON(data)
 	switch {
 	case err != nil && !isError:
-		return failed(llm.ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, reported(data)))
+		return newError(llm.ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, loggableCodes(data)))
 	case err == nil && c.error != nil:
-		return streamFailure(c.error)
+		return streamError(c.error)
 	case isError:
-		return streamFailure(data)
+		return streamError(data)
 	}
 	if name := c.model; len(name) > 2 && string(name[1:len(name)-1]) != a.model {
-		a.model = c.scan.unquote(name)
+		a.model = c.scan.unquoteString(name)
 	}
 	if c.usage != nil {
 		a.usage = c.usage
@@ -64,26 +64,26 @@ func (a *assembler) take(data []byte, isError bool) error {
 		if c.choices[i].index != 0 {
 			continue // we ask for one answer
 		}
-		if err := a.choice(&c.choices[i]); err != nil {
+		if err := a.addChoice(&c.choices[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// choice takes the first, and only, choice of a chunk. Its finish_reason is noted after
+// addChoice takes the first, and only, choice of a chunk. Its finish_reason is noted after
 // its text, as both may come in one chunk.
-func (a *assembler) choice(c *choice) error {
+func (a *assembler) addChoice(c *deltaChoice) error {
 	said := &c.delta
-	if !said.sent && !a.spoken {
+	if !said.sent && !a.partSent {
 		// Where deltas came before, a message is the whole answer once more.
 		said = &c.message
 	}
-	if err := a.answer(said); err != nil {
+	if err := a.addDelta(said); err != nil {
 		return err
 	}
 	if c.reason == "error" {
-		return failed(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
+		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
 	if c.reason != "" {
 		a.reason = c.reason
@@ -91,70 +91,70 @@ func (a *assembler) choice(c *choice) error {
 	return nil
 }
 
-// answer takes a delta, or a message that stands for all of them. Reasoning goes out
+// addDelta takes a delta, or a message that stands for all of them. Reasoning goes out
 // before text: where one chunk holds both, the model thought first.
-func (a *assembler) answer(said *answer) error {
+func (a *assembler) addDelta(said *delta) error {
 	words := cmp.Or(said.content, said.refusal)
 	// Gateways that rename reasoning send it under both names, so one of them counts.
 	thought := cmp.Or(said.thinking, said.reasoningContent, said.reasoning)
-	if err := a.grow(len(words) + len(thought)); err != nil {
+	if err := a.countBytes(len(words) + len(thought)); err != nil {
 		return err
 	}
 	if thought != "" {
-		if err := a.send(llm.Reasoning{Delta: thought}); err != nil {
+		if err := a.sendPart(llm.Reasoning{Delta: thought}); err != nil {
 			return err
 		}
 	}
 	if words != "" {
-		if err := a.send(llm.Text{Delta: words}); err != nil {
+		if err := a.sendPart(llm.Text{Delta: words}); err != nil {
 			return err
 		}
 	}
-	return a.pieces(said.calls)
+	return a.addCallPieces(said.calls)
 }
 
-// pieces takes the pieces of calls in one chunk.
-func (a *assembler) pieces(pieces []piece) error {
+// addCallPieces takes the pieces of calls in one chunk.
+func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, p := range pieces {
-		if p.empty() {
+		if p.isEmpty() {
 			continue
 		}
-		if err := a.grow(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
+		if err := a.countBytes(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
 			return err
 		}
 		// Of one chunk, two pieces without an index are two calls.
-		call, err := a.calls.target(p, i > 0)
+		call, err := a.calls.callFor(p, i > 0)
 		if err != nil {
 			return err
 		}
-		if err := a.callPiece(call, p); err != nil {
+		if err := a.addCallPiece(call, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// callPiece adds a piece to its call. A call is announced with its first arguments,
+// addCallPiece adds a piece to its call. A call is announced with its first arguments,
 // because until then more of its name may come.
-func (a *assembler) callPiece(c *call, d piece) error {
-	c.take(d)
+func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
+	c.addNameAndID(d)
 	if d.arguments == "" {
 		return nil
 	}
 	if len(c.arguments)+len(d.arguments) > llm.MaxArgumentBytes {
-		return failed(llm.ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
+		return newError(llm.ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
 	}
-	if err := a.announce(c); err != nil {
+	if err := a.announceCall(c); err != nil {
 		return err
 	}
 	c.arguments = append(c.arguments, d.arguments...)
 	c.scan.Feed(d.arguments)
-	return a.send(llm.ToolCallArgs{Index: c.index, Delta: d.arguments})
+	return a.sendPart(llm.ToolCallArgs{Index: c.index, Delta: d.arguments})
 }
 
-// announce sends the start of c, and before it of those that came earlier: their names
+// announceCall sends the start of c, and before it of those that came earlier: their names
 // are complete, as no endpoint goes back to a name once the next call has begun.
-func (a *assembler) announce(c *call) error {
+func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
 	}
@@ -163,52 +163,52 @@ func (a *assembler) announce(c *call) error {
 			continue
 		}
 		if earlier.name == "" {
-			return failed(llm.ModelError, publicNonsense, errors.New("a tool call without a name"))
+			return newError(llm.ModelError, publicNonsense, errors.New("a tool call without a name"))
 		}
 		earlier.announced = true
-		earlier.id = a.calls.unique(earlier.upstreamID)
-		if err := a.send(llm.ToolCallStart{Index: earlier.index, ID: earlier.id, Name: earlier.name}); err != nil {
+		earlier.id = a.calls.uniqueID(earlier.upstreamID)
+		if err := a.sendPart(llm.ToolCallStart{Index: earlier.index, ID: earlier.id, Name: earlier.name}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// grow counts n bytes towards the bound of the answer.
-func (a *assembler) grow(n int) error {
+// countBytes counts n bytes towards the bound of the answer.
+func (a *assembler) countBytes(n int) error {
 	if a.bytes += n; a.bytes > maxAnswer {
-		return failed(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
+		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
 	}
 	return nil
 }
 
-// finished reports whether the model said that its answer is complete.
-func (a *assembler) finished() bool { return a.reason != "" }
+// hasFinished reports whether the model said that its answer is complete.
+func (a *assembler) hasFinished() bool { return a.reason != "" }
 
-// end sends what closes an answer. Without a finish_reason it is none: a stream that
+// finishAnswer sends what closes an answer. Without a finish_reason it is none: a stream that
 // merely stops looks just like a short answer (facts/reliability.md 0.7). cause says
 // how the stream ended.
-func (a *assembler) end(cause error) error {
-	if !a.finished() {
-		e := failed(llm.UpstreamTruncated, publicTruncated, cause)
+func (a *assembler) finishAnswer(cause error) error {
+	if !a.hasFinished() {
+		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
 		e.Retryable = true
 		return e
 	}
 	// Calls without arguments have not been announced yet.
-	if n := a.calls.len(); n > 0 {
-		if err := a.announce(a.calls.list[n-1]); err != nil {
+	if n := a.calls.count(); n > 0 {
+		if err := a.announceCall(a.calls.list[n-1]); err != nil {
 			return err
 		}
 	}
 	for _, c := range a.calls.list {
-		if err := a.send(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
+		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
 	}
 	if a.usage != nil {
-		if err := a.send(*a.usage); err != nil {
+		if err := a.sendPart(*a.usage); err != nil {
 			return err
 		}
 	}
-	return a.send(llm.Finish{Reason: a.reason, Model: a.model})
+	return a.sendPart(llm.Finish{Reason: a.reason, Model: a.model})
 }

@@ -26,79 +26,79 @@ var (
 	done              = []byte("[DONE]")
 )
 
-// try makes one request and hands out what it yields. What may be tried again is a
+// attempt makes one request and hands out what it yields. What may be tried again is a
 // *failure; ctx's own end is ctx's error; all else is an *Error.
-func (m *Model) try(ctx context.Context, body []byte, emit emitter) error {
+func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 	// The request has a context of its own, so that the watch can cut the connection and
 	// leave the reason in its cause. Cancelling it is also what closes the connection of
 	// a consumer that left.
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := newWatch(cancel, m.firstByte, m.idle)
-	defer w.stop()
+	w := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
+	defer w.stopTimer()
 
-	a := &assembler{emit: emit}
-	res, err := m.post(reqCtx, w, body)
+	a := &assembler{yield: emit}
+	res, err := m.postRequest(reqCtx, w, body)
 	if res != nil {
 		defer res.Body.Close()
 	}
 	switch {
 	// A status that came before a cut says more than the cut.
 	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
-		return replyFailure(res)
+		return responseError(res)
 	case err != nil:
-		return m.settle(ctx, context.Cause(reqCtx), w, a, connectFailure(err))
+		return m.classifyError(ctx, context.Cause(reqCtx), w, a, connectError(err))
 	}
-	err = m.read(a, w, res)
+	err = m.readResponse(a, w, res)
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
-	return m.settle(ctx, context.Cause(reqCtx), w, a, err)
+	return m.classifyError(ctx, context.Cause(reqCtx), w, a, err)
 }
 
-// settle decides what err means once the reasons for which we ourselves may have cut
+// classifyError decides what err means once the reasons for which we ourselves may have cut
 // the connection are known: they show in the cause and not in err.
-func (m *Model) settle(ctx context.Context, cause error, w *watch, a *assembler, err error) error {
+func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a *assembler, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	timedOut := timeout(cause, w.allowed())
+	timedOut := timeoutError(cause, w.currentLimit())
 	var own *llm.Error
 	if timedOut == nil && errors.As(err, &own) {
-		var f *failure
-		if errors.As(err, &f) && a.spoken {
+		var f *retryableError
+		if errors.As(err, &f) && a.partSent {
 			return own // the consumer has heard the beginning: no second try
 		}
 		return err
 	}
 	// The connection broke, or fell silent. After finish_reason nothing is missing but
 	// usage; the model had said everything.
-	if a.finished() {
-		return a.end(nil)
+	if a.hasFinished() {
+		return a.finishAnswer(nil)
 	}
 	if timedOut != nil {
 		return timedOut
 	}
-	return a.end(err)
+	return a.finishAnswer(err)
 }
 
-// connectFailure returns the failure of a request that got no reply.
-func connectFailure(err error) error {
-	f := &failure{}
+// connectError returns the failure of a request that got no reply.
+func connectError(err error) error {
+	f := &retryableError{}
 	// An error of the HTTP client's. Its text begins with the address, which may hold a key.
 	// Others are the SDK's, over a request that cannot be made at all, and come again with
 	// every try.
 	if sent, ok := errors.AsType[*url.Error](err); ok {
-		f.again, err = true, sent.Err
+		f.retry, err = true, sent.Err
 	}
-	f.err = failed(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
-	f.err.Retryable = f.again
+	f.err = newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
+	f.err.Retryable = f.retry
 	return f
 }
 
-// post sends body. The reply's own body is bounded and under w. A reply can come along with
+// postRequest sends body. The reply's own body is bounded and under w. A reply can come along with
 // an error, where its status is 4xx or 5xx.
-func (m *Model) post(ctx context.Context, w *watch, body []byte) (*http.Response, error) {
+func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
 	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{},
 		// As bytes: the SDK's parameters would marshal the tools again with each request.
@@ -110,7 +110,7 @@ func (m *Model) post(ctx context.Context, w *watch, body []byte) (*http.Response
 		res = refused.Response
 	}
 	if err == nil {
-		res.Body = &watchedBody{ReadCloser: res.Body, watch: w, left: maxStream}
+		res.Body = &timedBody{ReadCloser: res.Body, timer: w, remaining: maxStream}
 	}
 	return res, err
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // F1
-func TestARefusedConnectionIsRetriedAndThenReported(t *testing.T) {
+func TestStreamRetriesARefusedConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -27,8 +27,8 @@ func TestARefusedConnectionIsRetriedAndThenReported(t *testing.T) {
 	var log bytes.Buffer
 	m := New(Config{BaseURL: "http://" + l.Addr().String() + "/v1", MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer m.Close()
-	_, err = llmtest.Collect(t.Context(), m, question)
-	e := wantError(t, err, llm.ModelError)
+	_, err = llmtest.Collect(t.Context(), m, testRequest)
+	e := requireError(t, err, llm.ModelError)
 	if !e.Retryable || e.Status != 0 || e.Public != publicUnreachable {
 		t.Errorf("%+v", e)
 	}
@@ -38,43 +38,43 @@ func TestARefusedConnectionIsRetriedAndThenReported(t *testing.T) {
 }
 
 // F1: a connection that breaks before the reply is as good as none.
-func TestAConnectionLostBeforeTheReplyIsRetried(t *testing.T) {
-	s, m := play(t, Config{MaxRetries: 1}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, sends(hello))
-	if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+func TestStreamRetriesAConnectionLostBeforeTheReply(t *testing.T) {
+	s, m := newEndpoint(t, Config{MaxRetries: 1}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, sendStream(helloStream))
+	if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil {
 		t.Error(err)
 	}
-	if n := len(s.received()); n != 2 {
+	if n := len(s.receivedRequests()); n != 2 {
 		t.Errorf("%d requests", n)
 	}
 }
 
 // F4
-func TestACutStreamIsTruncated(t *testing.T) {
+func TestStreamCutByTheEndpointIsTruncated(t *testing.T) {
 	for name, wire := range map[string]string{
-		"between chunks": events(says("a")), "within a chunk": events(says("a")) + `data: {"choices":[{"del`, "before any": "",
+		"between chunks": eventStream(textChunk("a")), "within a chunk": eventStream(textChunk("a")) + `data: {"choices":[{"del`, "before any": "",
 	} {
-		s, m := play(t, Config{MaxRetries: 2}, cuts(wire))
-		_, err := llmtest.Collect(t.Context(), m, question)
-		if e := wantError(t, err, llm.UpstreamTruncated); !e.Retryable {
+		s, m := newEndpoint(t, Config{MaxRetries: 2}, sendAndAbort(wire))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.UpstreamTruncated); !e.Retryable {
 			t.Errorf("%s: %+v", name, e)
 		}
-		if n := len(s.received()); n != 1 {
+		if n := len(s.receivedRequests()); n != 1 {
 			t.Errorf("%s: %d requests", name, n)
 		}
 	}
 }
 
 // F5
-func TestAnEndWithoutFinishReasonIsTruncated(t *testing.T) {
+func TestStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 	for name, wire := range map[string]string{
-		"end": events(says("a")), "DONE": events(says("a"), "[DONE]"), "nothing": "", "only heartbeats": ": ping\n\n",
-		"within a chunk":      events(says("a")) + `data: {"choices":[{"del`,
-		"empty finish_reason": events(says("a"), `{"choices":[{"delta":{},"finish_reason":""}]}`),
-		"usage only":          events(usage, "[DONE]"),
+		"end": eventStream(textChunk("a")), "DONE": eventStream(textChunk("a"), "[DONE]"), "nothing": "", "only heartbeats": ": ping\n\n",
+		"within a chunk":      eventStream(textChunk("a")) + `data: {"choices":[{"del`,
+		"empty finish_reason": eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":""}]}`),
+		"usage only":          eventStream(usageChunk, "[DONE]"),
 	} {
-		_, m := play(t, Config{}, sends(wire))
-		parts, err := llmtest.Collect(t.Context(), m, question)
-		wantError(t, err, llm.UpstreamTruncated)
+		_, m := newEndpoint(t, Config{}, sendStream(wire))
+		parts, err := llmtest.Collect(t.Context(), m, testRequest)
+		requireError(t, err, llm.UpstreamTruncated)
 		for _, p := range parts {
 			if _, ok := p.(llm.Finish); ok {
 				t.Errorf("%s: an unfinished answer was finished", name)
@@ -83,11 +83,11 @@ func TestAnEndWithoutFinishReasonIsTruncated(t *testing.T) {
 	}
 }
 
-func TestAfterFinishReasonACutOrASilenceIsTheEnd(t *testing.T) {
+func TestStreamEndsWithACutOrSilenceAfterFinishReason(t *testing.T) {
 	want := llmtest.Lines(`text "a"`, `finish stop m-1`)
-	for name, step := range map[string]http.HandlerFunc{"cut": cuts(events(says("a"), stop)), "silence": holds(events(says("a"), stop))} {
-		_, m := play(t, Config{IdleTimeout: 50 * time.Millisecond}, step)
-		parts, err := llmtest.Collect(t.Context(), m, question)
+	for name, step := range map[string]http.HandlerFunc{"cut": sendAndAbort(eventStream(textChunk("a"), stopChunk)), "silence": sendAndWait(eventStream(textChunk("a"), stopChunk))} {
+		_, m := newEndpoint(t, Config{IdleTimeout: 50 * time.Millisecond}, step)
+		parts, err := llmtest.Collect(t.Context(), m, testRequest)
 		if got := llmtest.FormatParts(parts); err != nil || got != want {
 			t.Errorf("%s: %v, got\n%s", name, err, got)
 		}
@@ -95,9 +95,9 @@ func TestAfterFinishReasonACutOrASilenceIsTheEnd(t *testing.T) {
 }
 
 // F6
-func TestWhatIsNoAnswerIsATypedError(t *testing.T) {
+func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 	endless := func(w http.ResponseWriter, r *http.Request) {
-		sends(events(says("a"))+"data: ")(w, r)
+		sendStream(eventStream(textChunk("a"))+"data: ")(w, r)
 		for line := bytes.Repeat([]byte("x"), 1<<16); ; {
 			if _, err := w.Write(line); err != nil {
 				return
@@ -108,28 +108,28 @@ func TestWhatIsNoAnswerIsATypedError(t *testing.T) {
 		step   http.HandlerFunc
 		public string
 	}{
-		"error object":            {sends(events(says("a"), `{"error":{"message":"SECRET","type":"server_error"}}`)), publicFailing},
-		"error event":             {sends("event: error\ndata: {\"message\":\"SECRET\"}\n\n"), publicFailing},
-		"error event, no JSON":    {sends("event: error\ndata: SECRET\n\n"), publicFailing},
-		"error as text":           {sends(events(`{"error":"SECRET"}`)), publicFailing},
-		"error with status":       {sends(events(says("a"), `{"error":{"code":429,"message":"SECRET"}}`)), publicLimited},
-		"finish_reason error":     {sends(events(`{"choices":[{"delta":{},"finish_reason":"error"}]}`)), publicFailing},
-		"whole error object, 200": {status(200, `{"error":{"message":"SECRET"}}`, "Content-Type", "application/json"), publicFailing},
-		"garbage chunk":           {sends(events(says("a"), `SECRET`, stop)), publicNonsense},
-		"cut chunk in mid-stream": {sends(events(`{"choices":[{"SECRET`, stop)), publicNonsense},
-		"wrong types":             {sends(events(`{"choices":"SECRET"}`, stop)), publicNonsense},
-		"2 MiB chunk":             {sends(events(says(strings.Repeat("x", 2<<20)))), publicTooLarge},
+		"error object":            {sendStream(eventStream(textChunk("a"), `{"error":{"message":"SECRET","type":"server_error"}}`)), publicFailing},
+		"error event":             {sendStream("event: error\ndata: {\"message\":\"SECRET\"}\n\n"), publicFailing},
+		"error event, no JSON":    {sendStream("event: error\ndata: SECRET\n\n"), publicFailing},
+		"error as text":           {sendStream(eventStream(`{"error":"SECRET"}`)), publicFailing},
+		"error with status":       {sendStream(eventStream(textChunk("a"), `{"error":{"code":429,"message":"SECRET"}}`)), publicLimited},
+		"finish_reason error":     {sendStream(eventStream(`{"choices":[{"delta":{},"finish_reason":"error"}]}`)), publicFailing},
+		"whole error object, 200": {replyStatus(200, `{"error":{"message":"SECRET"}}`, "Content-Type", "application/json"), publicFailing},
+		"garbage chunk":           {sendStream(eventStream(textChunk("a"), `SECRET`, stopChunk)), publicNonsense},
+		"cut chunk in mid-stream": {sendStream(eventStream(`{"choices":[{"SECRET`, stopChunk)), publicNonsense},
+		"wrong types":             {sendStream(eventStream(`{"choices":"SECRET"}`, stopChunk)), publicNonsense},
+		"2 MiB chunk":             {sendStream(eventStream(textChunk(strings.Repeat("x", 2<<20)))), publicTooLarge},
 		"endless chunk":           {endless, publicTooLarge},
-		"HTML":                    {status(200, "<!doctype html><h1>SECRET</h1>", "Content-Type", "text/html"), publicNonsense},
-		"plain text":              {status(200, "SECRET", "Content-Type", "text/plain"), publicNonsense},
-		"call without a name":     {sends(events(delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stop)), publicNonsense},
-		"redirect":                {status(307, "SECRET", "Location", "http://127.0.0.1:1/"), publicRedirect},
+		"HTML":                    {replyStatus(200, "<!doctype html><h1>SECRET</h1>", "Content-Type", "text/html"), publicNonsense},
+		"plain text":              {replyStatus(200, "SECRET", "Content-Type", "text/plain"), publicNonsense},
+		"call without a name":     {sendStream(eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stopChunk)), publicNonsense},
+		"redirect":                {replyStatus(307, "SECRET", "Location", "http://127.0.0.1:1/"), publicRedirect},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, m := play(t, Config{}, c.step)
-			_, err := llmtest.Collect(t.Context(), m, question)
-			e := wantError(t, err, llm.ModelError)
+			_, m := newEndpoint(t, Config{}, c.step)
+			_, err := llmtest.Collect(t.Context(), m, testRequest)
+			e := requireError(t, err, llm.ModelError)
 			if e.Public != c.public {
 				t.Errorf("public %q, want %q", e.Public, c.public)
 			}
@@ -141,10 +141,10 @@ func TestWhatIsNoAnswerIsATypedError(t *testing.T) {
 }
 
 // F6, F9: no answer is without end.
-func TestAnAnswerIsBounded(t *testing.T) {
+func TestAnswerIsBounded(t *testing.T) {
 	repeat := func(head, chunk string, n int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			sends(head)(w, r)
+			sendStream(head)(w, r)
 			for i := range n {
 				if _, err := io.WriteString(w, strings.ReplaceAll(chunk, "$", fmt.Sprint(i))); err != nil {
 					return
@@ -157,15 +157,15 @@ func TestAnAnswerIsBounded(t *testing.T) {
 		step   http.HandlerFunc
 		public string
 	}{
-		"text":      {repeat("", events(says(big)), 40), publicTooLarge},
-		"arguments": {repeat(events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}`)), events(delta(`{"tool_calls":[{"index":0,"function":{"arguments":"`+big+`"}}]}`)), 4), publicTooLarge},
-		"200 calls": {repeat("", events(delta(`{"tool_calls":[{"index":$,"id":"c$","function":{"name":"f","arguments":"{}"}}]}`)), 200), publicTooManyCalls},
-		"one piece": {status(200, `{"choices":[{"message":{"content":"`+strings.Repeat(big, 40)+`"}}]}`), publicTooLarge},
+		"text":      {repeat("", eventStream(textChunk(big)), 40), publicTooLarge},
+		"arguments": {repeat(eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}`)), eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"`+big+`"}}]}`)), 4), publicTooLarge},
+		"200 calls": {repeat("", eventStream(deltaChunk(`{"tool_calls":[{"index":$,"id":"c$","function":{"name":"f","arguments":"{}"}}]}`)), 200), publicTooManyCalls},
+		"one piece": {replyStatus(200, `{"choices":[{"message":{"content":"`+strings.Repeat(big, 40)+`"}}]}`), publicTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, m := play(t, Config{}, c.step)
-			_, err := llmtest.Collect(t.Context(), m, question)
-			if e := wantError(t, err, llm.ModelError); e.Public != c.public {
+			_, m := newEndpoint(t, Config{}, c.step)
+			_, err := llmtest.Collect(t.Context(), m, testRequest)
+			if e := requireError(t, err, llm.ModelError); e.Public != c.public {
 				t.Errorf("public %q, want %q", e.Public, c.public)
 			}
 		})
@@ -173,56 +173,56 @@ func TestAnAnswerIsBounded(t *testing.T) {
 }
 
 // F20: heartbeats keep a stream alive but not without end, and white space neither.
-func TestARepliesRawBytesAreBounded(t *testing.T) {
+func TestResponseBytesAreBounded(t *testing.T) {
 	for name, wire := range map[string]string{"heartbeats": ": ping\n", "blank lines": "\n", "empty events": "data:\n\n", "empty chunks": "data: {}\n\n"} {
-		w := newWatch(func(error) {}, time.Hour, time.Hour)
-		var c collector
-		res := &http.Response{Body: &watchedBody{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat(wire, 10_000))), watch: w, left: 9000}}
-		err := New(Config{}).read(c.assembler(), w, res)
-		w.stop()
-		if e := wantError(t, err, llm.ModelError); e.Public != publicTooLarge {
+		w := newIdleTimer(func(error) {}, time.Hour, time.Hour)
+		var c partCollector
+		res := &http.Response{Body: &timedBody{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat(wire, 10_000))), timer: w, remaining: 9000}}
+		err := New(Config{}).readResponse(c.assembler(), w, res)
+		w.stopTimer()
+		if e := requireError(t, err, llm.ModelError); e.Public != publicTooLarge {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
 }
 
 // F7
-func TestRetriesKeepToOneBudget(t *testing.T) {
-	ok := sends(hello)
-	inStream := sends(events(`{"error":{"code":"503"}}`))
+func TestRetriesShareOneLimit(t *testing.T) {
+	ok := sendStream(helloStream)
+	inStream := sendStream(eventStream(`{"error":{"code":"503"}}`))
 	for name, c := range map[string]struct {
 		steps    []http.HandlerFunc
 		requests int
 		status   int // of the error; 0 is an answer
 	}{
-		"429 then fine":                {[]http.HandlerFunc{status(429, "", "Retry-After", "0"), ok}, 2, 0},
-		"garbage Retry-After":          {[]http.HandlerFunc{status(429, "", "Retry-After", "soon"), ok}, 2, 0},
-		"Retry-After an hour":          {[]http.HandlerFunc{status(429, "", "Retry-After", "3600"), ok}, 1, 429},
-		"500 twice then fine":          {[]http.HandlerFunc{status(500, ""), status(500, "<html>"), ok}, 3, 0},
-		"502, 504":                     {[]http.HandlerFunc{status(502, ""), status(504, ""), ok}, 3, 0},
-		"408, 529":                     {[]http.HandlerFunc{status(408, ""), status(529, ""), ok}, 3, 0},
-		"503 for ever":                 {[]http.HandlerFunc{status(503, "")}, 3, 503},
+		"429 then fine":                {[]http.HandlerFunc{replyStatus(429, "", "Retry-After", "0"), ok}, 2, 0},
+		"garbage Retry-After":          {[]http.HandlerFunc{replyStatus(429, "", "Retry-After", "soon"), ok}, 2, 0},
+		"Retry-After an hour":          {[]http.HandlerFunc{replyStatus(429, "", "Retry-After", "3600"), ok}, 1, 429},
+		"500 twice then fine":          {[]http.HandlerFunc{replyStatus(500, ""), replyStatus(500, "<html>"), ok}, 3, 0},
+		"502, 504":                     {[]http.HandlerFunc{replyStatus(502, ""), replyStatus(504, ""), ok}, 3, 0},
+		"408, 529":                     {[]http.HandlerFunc{replyStatus(408, ""), replyStatus(529, ""), ok}, 3, 0},
+		"503 for ever":                 {[]http.HandlerFunc{replyStatus(503, "")}, 3, 503},
 		"in the stream, nothing said":  {[]http.HandlerFunc{inStream, ok}, 2, 0},
-		"in the stream, after a delta": {[]http.HandlerFunc{sends(events(says("a"), `{"error":{"code":503}}`)), ok}, 1, 503},
-		"501":                          {[]http.HandlerFunc{status(501, ""), ok}, 1, 501},
-		"400":                          {[]http.HandlerFunc{status(400, `{"error":{"message":"x"}}`), ok}, 1, 400},
-		"404":                          {[]http.HandlerFunc{status(404, ""), ok}, 1, 404},
-		"413":                          {[]http.HandlerFunc{status(413, ""), ok}, 1, 413},
-		"422":                          {[]http.HandlerFunc{status(422, ""), ok}, 1, 422},
+		"in the stream, after a delta": {[]http.HandlerFunc{sendStream(eventStream(textChunk("a"), `{"error":{"code":503}}`)), ok}, 1, 503},
+		"501":                          {[]http.HandlerFunc{replyStatus(501, ""), ok}, 1, 501},
+		"400":                          {[]http.HandlerFunc{replyStatus(400, `{"error":{"message":"x"}}`), ok}, 1, 400},
+		"404":                          {[]http.HandlerFunc{replyStatus(404, ""), ok}, 1, 404},
+		"413":                          {[]http.HandlerFunc{replyStatus(413, ""), ok}, 1, 413},
+		"422":                          {[]http.HandlerFunc{replyStatus(422, ""), ok}, 1, 422},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, m := play(t, Config{MaxRetries: 2}, c.steps...)
-			_, err := llmtest.Collect(t.Context(), m, question)
+			s, m := newEndpoint(t, Config{MaxRetries: 2}, c.steps...)
+			_, err := llmtest.Collect(t.Context(), m, testRequest)
 			if c.status == 0 && err != nil {
 				t.Error(err)
 			}
 			if c.status != 0 {
-				if e := wantError(t, err, llm.ModelError); e.Status != c.status {
+				if e := requireError(t, err, llm.ModelError); e.Status != c.status {
 					t.Errorf("status %d, want %d", e.Status, c.status)
 				}
 			}
-			requests := s.received()
+			requests := s.receivedRequests()
 			if len(requests) != c.requests {
 				t.Errorf("%d requests, want %d", len(requests), c.requests)
 			}
@@ -235,12 +235,12 @@ func TestRetriesKeepToOneBudget(t *testing.T) {
 	}
 }
 
-func TestWithoutRetriesThereIsOneRequest(t *testing.T) {
+func TestRetriesOfZeroMakeOneRequest(t *testing.T) {
 	for _, n := range []int{0, -3} {
-		s, m := play(t, Config{MaxRetries: n}, status(503, ""))
-		_, err := llmtest.Collect(t.Context(), m, question)
-		wantError(t, err, llm.ModelError)
-		if n := len(s.received()); n != 1 {
+		s, m := newEndpoint(t, Config{MaxRetries: n}, replyStatus(503, ""))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		requireError(t, err, llm.ModelError)
+		if n := len(s.receivedRequests()); n != 1 {
 			t.Errorf("%d requests", n)
 		}
 	}
@@ -248,7 +248,7 @@ func TestWithoutRetriesThereIsOneRequest(t *testing.T) {
 
 // The log is where an operator finds out why, and where nothing may be repeated of what
 // the endpoint was sent.
-func TestOfAnEndpointsErrorOnlyTheCodesAreReported(t *testing.T) {
+func TestErrorLogHasOnlyTheCodesOfTheEndpoint(t *testing.T) {
 	for said, want := range map[string]string{
 		`{"error":{"message":"SECRET","type":"invalid_request_error","code":"unsupported_parameter"}}`: "92 bytes, invalid_request_error, unsupported_parameter",
 		`{"error":{"message":"SECRET","code":429}}`:                                                    "41 bytes, 429",
@@ -257,7 +257,7 @@ func TestOfAnEndpointsErrorOnlyTheCodesAreReported(t *testing.T) {
 		`{"error":"SECRET"}`: "18 bytes",
 		`SECRET`:             "6 bytes",
 	} {
-		if got := reported([]byte(said)); got != want {
+		if got := loggableCodes([]byte(said)); got != want {
 			t.Errorf("%s: %s, want %s", said, got, want)
 		}
 	}
@@ -269,10 +269,10 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 	// The second reply repeats the key across the bound of what is read.
 	for code, before := range map[int]int{401: 0, 403: maxErrorText - len(`{"error":{"message":"Incorrect API key provided: sk-CANARY`)} {
 		var log bytes.Buffer
-		s, m := play(t, Config{APIKey: key, MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))},
-			status(code, strings.Repeat(" ", before)+`{"error":{"message":"Incorrect API key provided: `+key+`"}}`+strings.Repeat("x", 1<<20)))
-		_, err := llmtest.Collect(t.Context(), m, question)
-		e := wantError(t, err, llm.ModelError)
+		s, m := newEndpoint(t, Config{APIKey: key, MaxRetries: 2, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))},
+			replyStatus(code, strings.Repeat(" ", before)+`{"error":{"message":"Incorrect API key provided: `+key+`"}}`+strings.Repeat("x", 1<<20)))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		e := requireError(t, err, llm.ModelError)
 		if e.Status != code || e.Retryable || e.Public != publicCredentials {
 			t.Errorf("%+v", e)
 		}
@@ -281,7 +281,7 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 				t.Errorf("the key is in the %s: %s", where, text)
 			}
 		}
-		requests := s.received()
+		requests := s.receivedRequests()
 		if len(requests) != 1 || requests[0].header.Get("Authorization") != "Bearer "+key {
 			t.Errorf("%d requests, %v", len(requests), requests[0].header)
 		}
@@ -292,50 +292,50 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
 	cut := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
-		status(429, `{"error":`)(w, r)
+		replyStatus(429, `{"error":`)(w, r)
 	}
 	for name, step := range map[string]http.HandlerFunc{
-		"empty": status(429, ""), "text": status(429, "slow down"), "error as text": status(429, `{"error":"slow down"}`),
-		"error as list": status(429, `{"error":[{"code":1}]}`), "no error": status(429, `{"detail":"slow down"}`), "breaks off": cut,
+		"empty": replyStatus(429, ""), "text": replyStatus(429, "slow down"), "error as text": replyStatus(429, `{"error":"slow down"}`),
+		"error as list": replyStatus(429, `{"error":[{"code":1}]}`), "no error": replyStatus(429, `{"detail":"slow down"}`), "breaks off": cut,
 	} {
-		_, m := play(t, Config{}, step)
-		_, err := llmtest.Collect(t.Context(), m, question)
-		if e := wantError(t, err, llm.ModelError); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
+		_, m := newEndpoint(t, Config{}, step)
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.ModelError); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
 			t.Errorf("%s: got %+v, want status 429 and %q", name, e, publicLimited)
 		}
 	}
 }
 
 // F19: a redirect would carry the key and the prompt to another host.
-func TestRedirectsAreNotFollowed(t *testing.T) {
-	other, _ := play(t, Config{}, sends(hello))
+func TestRedirectIsNotFollowed(t *testing.T) {
+	other, _ := newEndpoint(t, Config{}, sendStream(helloStream))
 	for _, code := range []int{301, 302, 307, 308} {
-		_, m := play(t, Config{APIKey: "k", MaxRetries: 2}, status(code, "", "Location", other.URL+"/v1/chat/completions"))
-		_, err := llmtest.Collect(t.Context(), m, question)
-		if e := wantError(t, err, llm.ModelError); e.Status != code {
+		_, m := newEndpoint(t, Config{APIKey: "k", MaxRetries: 2}, replyStatus(code, "", "Location", other.URL+"/v1/chat/completions"))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.ModelError); e.Status != code {
 			t.Errorf("%+v", e)
 		}
 	}
-	if n := len(other.received()); n != 0 {
+	if n := len(other.receivedRequests()); n != 0 {
 		t.Errorf("the other host got %d requests", n)
 	}
 }
 
 // F29
-func TestCancellingClosesTheUpstreamConnection(t *testing.T) {
-	for name, wire := range map[string]string{"before the first byte": "", "in mid-stream": events(says("a"))} {
+func TestStreamCancelledClosesTheConnection(t *testing.T) {
+	for name, wire := range map[string]string{"before the first byte": "", "in mid-stream": eventStream(textChunk("a"))} {
 		began, left := make(chan struct{}), make(chan struct{})
-		_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		_, m := newEndpoint(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			defer close(left)
 			if wire != "" {
-				sends(wire)(w, r)
+				sendStream(wire)(w, r)
 			}
 			close(began)
 			<-r.Context().Done()
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-began; cancel() }()
-		_, err := llmtest.Collect(ctx, m, question)
+		_, err := llmtest.Collect(ctx, m, testRequest)
 		var e *llm.Error
 		if !errors.Is(err, context.Canceled) || errors.As(err, &e) {
 			t.Errorf("%s: got %v", name, err)
@@ -344,13 +344,13 @@ func TestCancellingClosesTheUpstreamConnection(t *testing.T) {
 	}
 }
 
-func TestLeavingTheLoopClosesTheUpstreamConnection(t *testing.T) {
+func TestStreamClosesTheConnectionWhenItsConsumerStops(t *testing.T) {
 	left := make(chan struct{})
-	_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+	_, m := newEndpoint(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 		defer close(left)
-		holds(events(says("a"), says("b")))(w, r)
+		sendAndWait(eventStream(textChunk("a"), textChunk("b")))(w, r)
 	})
-	for _, err := range m.Stream(t.Context(), question) {
+	for _, err := range m.Stream(t.Context(), testRequest) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -359,19 +359,19 @@ func TestLeavingTheLoopClosesTheUpstreamConnection(t *testing.T) {
 	<-left
 }
 
-func TestADeadlineOfTheCallerIsItsOwnError(t *testing.T) {
-	_, m := play(t, Config{MaxRetries: 2}, holds(events(says("a"))))
+func TestStreamReturnsTheErrorOfTheCallersDeadline(t *testing.T) {
+	_, m := newEndpoint(t, Config{MaxRetries: 2}, sendAndWait(eventStream(textChunk("a"))))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := llmtest.Collect(ctx, m, question); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := llmtest.Collect(ctx, m, testRequest); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 }
 
 // F20: an error's body is read no further than it is of use.
-func TestAnErrorBodyWithoutEndIsLeft(t *testing.T) {
+func TestErrorBodyWithoutEndIsNotReadToItsEnd(t *testing.T) {
 	wrote := make(chan int, 1)
-	_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+	_, m := newEndpoint(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 		n := 0
 		defer func() { wrote <- n }()
 		w.WriteHeader(400)
@@ -381,31 +381,31 @@ func TestAnErrorBodyWithoutEndIsLeft(t *testing.T) {
 			}
 		}
 	})
-	_, err := llmtest.Collect(t.Context(), m, question)
-	wantError(t, err, llm.ModelError)
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	requireError(t, err, llm.ModelError)
 	if n := <-wrote; n > 32<<20 { // what was not read lies in the sockets' buffers
 		t.Errorf("the endpoint could send %d bytes", n)
 	}
 }
 
-func TestABaseURLThatIsNoneFailsWithoutRetries(t *testing.T) {
+func TestBaseURLThatIsInvalidFailsWithoutRetries(t *testing.T) {
 	for _, base := range []string{"::", "ftp://x/v1"} {
 		m := New(Config{BaseURL: base})
-		_, err := llmtest.Collect(t.Context(), m, question)
-		wantError(t, err, llm.ModelError)
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		requireError(t, err, llm.ModelError)
 	}
 }
 
 // Streams share one connection pool. An endpoint ends its reply only some time after
 // [DONE], and a connection whose reply was not read to its end is lost.
-func TestConnectionsAreUsedAgain(t *testing.T) {
+func TestConnectionIsReusedAfterAnAnswer(t *testing.T) {
 	finished := make(chan struct{})
-	s, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
-		sends(hello)(w, r)
+	s, m := newEndpoint(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		sendStream(helloStream)(w, r)
 		<-finished
 	})
 	for range 10 {
-		for p, err := range m.Stream(t.Context(), question) {
+		for p, err := range m.Stream(t.Context(), testRequest) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -414,22 +414,22 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range s.received() {
-		if r.from != s.received()[0].from {
+	for _, r := range s.receivedRequests() {
+		if r.from != s.receivedRequests()[0].from {
 			t.Fatal("a second connection for answers one after the other")
 		}
 	}
 }
 
 // What is left of an error's text is read, within bounds: the next request need not connect anew.
-func TestAConnectionIsUsedAgainAfterAnError(t *testing.T) {
-	s, m := play(t, Config{}, status(400, strings.Repeat("no ", 10<<10)), sends(hello))
-	_, err := llmtest.Collect(t.Context(), m, question)
-	wantError(t, err, llm.ModelError)
-	if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+func TestConnectionIsReusedAfterAnError(t *testing.T) {
+	s, m := newEndpoint(t, Config{}, replyStatus(400, strings.Repeat("no ", 10<<10)), sendStream(helloStream))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	requireError(t, err, llm.ModelError)
+	if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil {
 		t.Fatal(err)
 	}
-	if r := s.received(); r[0].from != r[1].from {
+	if r := s.receivedRequests(); r[0].from != r[1].from {
 		t.Error("a second connection")
 	}
 }

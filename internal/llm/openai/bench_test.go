@@ -16,13 +16,13 @@ import (
 const tokenChunk = `{"id":"chatcmpl-BxQ2mS0m3l","object":"chat.completion.chunk","created":1764000000,"model":"m-1","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"aB3"}`
 
 func BenchmarkChunk(b *testing.B) {
-	callChunk := delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"city\":"}}]}`)
-	a := &assembler{emit: func(llm.Part) bool { return true }, calls: callSet{list: []*call{{numbered: true, name: "f"}}}}
+	callChunk := deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"city\":"}}]}`)
+	a := &assembler{yield: func(llm.Part) bool { return true }, calls: callSet{list: []*partialCall{{hasIndex: true, name: "f"}}}}
 	for name, chunk := range map[string]string{
 		"token":   tokenChunk,
-		"escaped": delta(`{"content":"a \"quoted\" word\n\u00e9"}`),
+		"escaped": deltaChunk(`{"content":"a \"quoted\" word\n\u00e9"}`),
 		"call":    callChunk,
-		"usage":   usage,
+		"usage":   usageChunk,
 	} {
 		b.Run(name, func(b *testing.B) {
 			data := []byte(chunk)
@@ -32,7 +32,7 @@ func BenchmarkChunk(b *testing.B) {
 				if chunk == callChunk {
 					a.calls.list[0].arguments = nil
 				}
-				if err := a.take(data, false); err != nil {
+				if err := a.decodeChunk(data, false); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -40,20 +40,20 @@ func BenchmarkChunk(b *testing.B) {
 	}
 }
 
-func answerOf(tokens int) string {
-	return strings.Repeat("data: "+tokenChunk+"\n\n", tokens) + events(stop, usage, "[DONE]")
+func answerStream(tokens int) string {
+	return strings.Repeat("data: "+tokenChunk+"\n\n", tokens) + eventStream(stopChunk, usageChunk, "[DONE]")
 }
 
 // BenchmarkAnswer is one answer of 64 tokens over loopback HTTP, server included.
 func BenchmarkAnswer(b *testing.B) {
-	wire := []byte(answerOf(64))
-	_, m := play(b, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+	wire := []byte(answerStream(64))
+	_, m := newEndpoint(b, Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = w.Write(wire)
 	})
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := llmtest.Collect(b.Context(), m, question); err != nil {
+		if _, err := llmtest.Collect(b.Context(), m, testRequest); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -62,11 +62,11 @@ func BenchmarkAnswer(b *testing.B) {
 func BenchmarkRequestBody(b *testing.B) {
 	for _, n := range []int{0, 10, 100, 1000} {
 		b.Run(fmt.Sprintf("%d tools", n), func(b *testing.B) {
-			r := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.System, Text: strings.Repeat("s", 2000)}, {Role: llm.User, Text: "Hi"}}, Tools: manyTools(n)}
+			r := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.System, Text: strings.Repeat("s", 2000)}, {Role: llm.User, Text: "Hi"}}, Tools: newTools(n)}
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := requestBody(&r, &cache); err != nil {
+				if _, err := encodeRequest(&r, &cache); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -78,13 +78,13 @@ func BenchmarkRequestBody(b *testing.B) {
 // before: each tool is kept, the block is not. "new" is with tools never seen.
 func BenchmarkToolBlock(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
-		tools := manyTools(n)
+		tools := newTools(n)
 		b.Run(fmt.Sprintf("%d tools/kept", n), func(b *testing.B) {
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
 				cache.blocks = [len(cache.blocks)]atomic.Pointer[toolBlock]{}
-				if _, err := cache.render(tools); err != nil {
+				if _, err := cache.renderTools(tools); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -93,7 +93,7 @@ func BenchmarkToolBlock(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				var cache toolCache
-				if _, err := cache.render(tools); err != nil {
+				if _, err := cache.renderTools(tools); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -101,7 +101,7 @@ func BenchmarkToolBlock(b *testing.B) {
 	}
 }
 
-func manyTools(n int) []llm.Tool {
+func newTools(n int) []llm.Tool {
 	tools := make([]llm.Tool, n)
 	for i := range tools {
 		tools[i] = llm.Tool{Name: fmt.Sprintf("tool_%d", i), Description: "Does something useful.",
@@ -116,7 +116,7 @@ func BenchmarkLongConversation(b *testing.B) {
 	var cache toolCache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := requestBody(&r, &cache); err != nil {
+		if _, err := encodeRequest(&r, &cache); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,29 +9,29 @@ import (
 	"answerd/internal/llm"
 )
 
-// piece is what one delta says about one call. An index of 0 and none at all are different
+// callPiece is what one delta says about one call. An index of 0 and none at all are different
 // things here.
-type piece struct {
+type callPiece struct {
 	index     int64 // the endpoint's, where numbered
-	numbered  bool
+	hasIndex  bool
 	id        string
 	name      string
 	arguments string
 }
 
-// opensAnObject reports whether the arguments begin like those of a new call.
-func (p *piece) opensAnObject() bool {
+// startsObject reports whether the arguments begin like those of a new call.
+func (p *callPiece) startsObject() bool {
 	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
 }
 
-// empty reports whether p says nothing: some endpoints send such pieces as padding.
-func (p *piece) empty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
+// isEmpty reports whether p says nothing: some endpoints send such pieces as padding.
+func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
-// call is a call that is being written.
-type call struct {
+// partialCall is a call that is being written.
+type partialCall struct {
 	index      int   // ours: the place in order of appearance
-	upstream   int64 // the endpoint's index, where numbered
-	numbered   bool
+	upstreamIndex   int64 // the endpoint's index, where numbered
+	hasIndex   bool
 	upstreamID string
 	id         string // what our parts carry, set when the call is announced
 	name       string
@@ -40,9 +40,9 @@ type call struct {
 	announced  bool
 }
 
-// take adds a piece's id and name. Names come whole, in pieces, or whole once more
+// addNameAndID adds a piece's id and name. Names come whole, in pieces, or whole once more
 // with every piece; what comes after the announcement is too late.
-func (c *call) take(p piece) {
+func (c *partialCall) addNameAndID(p callPiece) {
 	if c.upstreamID == "" {
 		c.upstreamID = p.id
 	}
@@ -51,62 +51,62 @@ func (c *call) take(p piece) {
 	}
 }
 
-// isOver reports whether a piece that seems to continue c begins another call:
+// startsAnotherCall reports whether a piece that seems to continue c begins another call:
 // endpoints that send every call at once use one index, or one id, for all of them.
-func (c *call) isOver(p piece) bool {
+func (c *partialCall) startsAnotherCall(p callPiece) bool {
 	if p.name == "" {
 		return false
 	}
 	// A complete object followed by another with a name in front is two calls. Without the
 	// look at brackets, a name that is repeated with every piece would be one each time.
-	if c.scan.Closed() && p.opensAnObject() {
+	if c.scan.Closed() && p.startsObject() {
 		return true
 	}
 	return len(c.arguments) > 0 && p.name != c.name && p.arguments != ""
 }
 
-// matches reports whether p carries c's index or id.
-func (c *call) matches(p piece) bool {
-	if !p.numbered || !c.numbered {
+// hasIndexOrID reports whether p carries c's index or id.
+func (c *partialCall) hasIndexOrID(p callPiece) bool {
+	if !p.hasIndex || !c.hasIndex {
 		return p.id != "" && p.id == c.upstreamID
 	}
 	// One index for several calls: another id with a name begins another. An id without
 	// a name does not, since some endpoints make up a new one for every piece.
 	another := p.id != "" && p.name != "" && c.upstreamID != "" && p.id != c.upstreamID
-	return p.index == c.upstream && !another
+	return p.index == c.upstreamIndex && !another
 }
 
 // callSet is the calls of one answer in order of appearance.
 type callSet struct {
-	list []*call
+	list []*partialCall
 }
 
-func (s *callSet) len() int { return len(s.list) }
+func (s *callSet) count() int { return len(s.list) }
 
-// target returns the call that a piece belongs to, a new one if it begins one. later
+// callFor returns the call that a piece belongs to, a new one if it begins one. later
 // says that other pieces stood before it in its chunk.
-func (s *callSet) target(p piece, later bool) (*call, error) {
-	c := s.find(p, later)
-	if c != nil && !c.isOver(p) {
+func (s *callSet) callFor(p callPiece, later bool) (*partialCall, error) {
+	c := s.findCall(p, later)
+	if c != nil && !c.startsAnotherCall(p) {
 		return c, nil
 	}
 	if len(s.list) == llm.MaxCalls {
-		return nil, failed(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
+		return nil, newError(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
 	}
-	c = &call{index: len(s.list), upstream: p.index, numbered: p.numbered}
+	c = &partialCall{index: len(s.list), upstreamIndex: p.index, hasIndex: p.hasIndex}
 	s.list = append(s.list, c)
 	return c, nil
 }
 
-// find returns the call that p continues by its marks, or nil. The latest is tried
+// findCall returns the call that p continues by its marks, or nil. The latest is tried
 // first: where marks repeat, it is the one being written.
-func (s *callSet) find(p piece, later bool) *call {
+func (s *callSet) findCall(p callPiece, later bool) *partialCall {
 	for i := len(s.list) - 1; i >= 0; i-- {
-		if s.list[i].matches(p) {
+		if s.list[i].hasIndexOrID(p) {
 			return s.list[i]
 		}
 	}
-	if p.numbered || len(s.list) == 0 {
+	if p.hasIndex || len(s.list) == 0 {
 		return nil
 	}
 	last := s.list[len(s.list)-1]
@@ -121,22 +121,22 @@ func (s *callSet) find(p piece, later bool) *call {
 	return last
 }
 
-// unique returns id, changed as little as makes it differ from those given before: an
+// uniqueID returns id, changed as little as makes it differ from those given before: an
 // answer's calls are told apart by it, and endpoints give one id to two calls, or none.
-func (s *callSet) unique(id string) string {
+func (s *callSet) uniqueID(id string) string {
 	if id == "" {
 		return "call_" + rand.Text()
 	}
 	for n, candidate := 2, id; ; n++ {
-		if !s.has(candidate) {
+		if !s.hasID(candidate) {
 			return candidate
 		}
 		candidate = id + "_" + strconv.Itoa(n)
 	}
 }
 
-// has reports whether id was given to a call. There are at most 128 to look at.
-func (s *callSet) has(id string) bool {
+// hasID reports whether id was given to a call. There are at most 128 to look at.
+func (s *callSet) hasID(id string) bool {
 	for _, c := range s.list {
 		if c.announced && c.id == id {
 			return true

@@ -13,154 +13,154 @@ import (
 // same one again keeps its memory.
 type chunk struct {
 	model   []byte // in quotes, within the data: it is mostly the one that is known
-	choices []choice
+	choices []deltaChoice
 	usage   *llm.Usage
 	error   []byte // within the data; nil for null, too
-	scan    scanner
+	scan    jsonScanner
 }
 
-// choice is one of the answers that were asked for, which is one.
-type choice struct {
+// deltaChoice is one of the answers that were asked for, which is one.
+type deltaChoice struct {
 	index   int64
-	delta   answer
-	message answer // of a completion that was not streamed
+	delta   delta
+	message delta // of a completion that was not streamed
 	reason  string // finish_reason: "" and null, which some endpoints send until the end, are none
 }
 
-// answer is a delta or a message.
-type answer struct {
+// delta is a delta or a message.
+type delta struct {
 	sent             bool // it is in the chunk
 	content          string
 	thinking         string // parts of content
 	refusal          string
 	reasoningContent string
 	reasoning        string
-	calls            []piece
+	calls            []callPiece
 }
 
-// decode decodes one chunk. A usage of an unexpected shape is passed over: what an answer
+// decodeJSON decodes one chunk. A usage of an unexpected shape is passed over: what an answer
 // cost is not worth losing it. Any other member of a wrong type is an error, since text or
 // calls might be lost with it. Of members that come twice the last counts, and names are
 // told apart by case.
-func (c *chunk) decode(data []byte) error {
-	*c = chunk{choices: c.choices[:0], scan: scanner{data: data, scratch: c.scan.scratch}}
+func (c *chunk) decodeJSON(data []byte) error {
+	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	s := &c.scan
-	for more := s.begin('{', "the chunk"); more; more = s.next('}') {
-		switch string(s.name()) {
+	for more := s.enter('{', "the chunk"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
 		case "model":
-			c.model = s.str("model")
+			c.model = s.readQuoted("model")
 		case "choices":
 			c.choices = c.choices[:0]
-			for more := s.begin('[', "choices"); more; more = s.next(']') {
-				c.choices = append(c.choices, choice{})
-				s.choice(&c.choices[len(c.choices)-1])
+			for more := s.enter('[', "choices"); more; more = s.hasNext(']') {
+				c.choices = append(c.choices, deltaChoice{})
+				s.readChoice(&c.choices[len(c.choices)-1])
 			}
 		case "usage":
-			c.usage = s.usage()
+			c.usage = s.readUsage()
 		case "error":
-			if c.error = s.raw(); string(c.error) == "null" {
+			if c.error = s.readRaw(); string(c.error) == "null" {
 				c.error = nil
 			}
 		default:
-			s.skip()
+			s.skipValue()
 		}
 	}
-	if s.kind(); s.pos < len(s.data) {
-		s.fail()
+	if s.peekKind(); s.pos < len(s.data) {
+		s.failSyntax()
 	}
-	return cmp.Or(s.err, s.wrong)
+	return cmp.Or(s.syntaxErr, s.typeErr)
 }
 
-// usage reads what an answer cost, in tokens, its total made up where it is missing.
-func (s *scanner) usage() *llm.Usage {
-	if s.kind() == 'n' {
-		s.skip()
+// readUsage reads what an answer cost, in tokens, its total made up where it is missing.
+func (s *jsonScanner) readUsage() *llm.Usage {
+	if s.peekKind() == 'n' {
+		s.skipValue()
 		return nil
 	}
-	wrong := s.wrong
+	wrong := s.typeErr
 	var u llm.Usage
-	for more := s.begin('{', "usage"); more; more = s.next('}') {
-		switch string(s.name()) {
+	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
 		case "prompt_tokens":
-			u.Input, _ = s.integer("prompt_tokens")
+			u.Input, _ = s.readInteger("prompt_tokens")
 		case "completion_tokens":
-			u.Output, _ = s.integer("completion_tokens")
+			u.Output, _ = s.readInteger("completion_tokens")
 		case "total_tokens":
-			u.Total, _ = s.integer("total_tokens")
+			u.Total, _ = s.readInteger("total_tokens")
 		default:
-			s.skip()
+			s.skipValue()
 		}
 	}
-	if s.wrong != wrong {
-		s.wrong = wrong
+	if s.typeErr != wrong {
+		s.typeErr = wrong
 		return nil
 	}
 	u.Total = cmp.Or(u.Total, u.Input+u.Output)
 	return &u
 }
 
-func (s *scanner) choice(c *choice) {
-	for more := s.begin('{', "a choice"); more; more = s.next('}') {
-		switch string(s.name()) {
+func (s *jsonScanner) readChoice(c *deltaChoice) {
+	for more := s.enter('{', "a choice"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
 		case "index":
-			c.index, _ = s.integer("index")
+			c.index, _ = s.readInteger("index")
 		case "delta":
-			s.answer(&c.delta, "delta")
+			s.readDelta(&c.delta, "delta")
 		case "message":
-			s.answer(&c.message, "message")
+			s.readDelta(&c.message, "message")
 		case "finish_reason":
-			c.reason = s.text("finish_reason")
+			c.reason = s.readString("finish_reason")
 		default:
-			s.skip()
+			s.skipValue()
 		}
 	}
 }
 
-func (s *scanner) answer(a *answer, member string) {
-	*a = answer{sent: s.kind() == '{'}
-	for more := s.begin('{', member); more; more = s.next('}') {
-		switch string(s.name()) {
+func (s *jsonScanner) readDelta(a *delta, member string) {
+	*a = delta{sent: s.peekKind() == '{'}
+	for more := s.enter('{', member); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
 		case "content":
-			a.content, a.thinking = s.content()
+			a.content, a.thinking = s.readContent()
 		case "refusal":
-			a.refusal = s.anyText()
+			a.refusal = s.readStringOrSkip()
 		case "reasoning_content":
-			a.reasoningContent = s.anyText()
+			a.reasoningContent = s.readStringOrSkip()
 		case "reasoning":
-			a.reasoning = s.anyText()
+			a.reasoning = s.readStringOrSkip()
 		case "tool_calls":
 			a.calls = nil
-			for more := s.begin('[', "tool_calls"); more; more = s.next(']') {
-				a.calls = append(a.calls, s.piece())
+			for more := s.enter('[', "tool_calls"); more; more = s.hasNext(']') {
+				a.calls = append(a.calls, s.readCallPiece())
 			}
 		default:
-			s.skip()
+			s.skipValue()
 		}
 	}
 }
 
-// content reads content, which is a string or an array of parts, and returns its text and
+// readContent reads content, which is a string or an array of parts, and returns its text and
 // its reasoning. Parts that are neither, such as images, are passed over.
-func (s *scanner) content() (said, thought string) {
-	if s.kind() != '[' {
-		return s.anyText(), ""
+func (s *jsonScanner) readContent() (said, thought string) {
+	if s.peekKind() != '[' {
+		return s.readStringOrSkip(), ""
 	}
-	for more := s.begin('[', ""); more; more = s.next(']') {
-		if s.kind() != '{' {
-			s.skip()
+	for more := s.enter('[', ""); more; more = s.hasNext(']') {
+		if s.peekKind() != '{' {
+			s.skipValue()
 			continue
 		}
 		var kind, text, thinking string
-		for more := s.begin('{', ""); more; more = s.next('}') {
-			switch string(s.name()) {
+		for more := s.enter('{', ""); more; more = s.hasNext('}') {
+			switch string(s.readName()) {
 			case "type":
-				kind = s.anyText()
+				kind = s.readStringOrSkip()
 			case "text":
-				text = s.anyText()
+				text = s.readStringOrSkip()
 			case "thinking":
-				thinking, _ = s.content() // Mistral: text parts again
+				thinking, _ = s.readContent() // Mistral: text parts again
 			default:
-				s.skip()
+				s.skipValue()
 			}
 		}
 		if kind == "thinking" {
@@ -172,40 +172,40 @@ func (s *scanner) content() (said, thought string) {
 	return said, thought
 }
 
-// piece reads a piece of a call, or a whole one. Its index may be missing or null, its id
+// readCallPiece reads a piece of a call, or a whole one. Its index may be missing or null, its id
 // and name come once or with every piece, and its arguments are text or, at some endpoints,
 // the object itself.
-func (s *scanner) piece() (p piece) {
-	for more := s.begin('{', "a call"); more; more = s.next('}') {
-		switch string(s.name()) {
+func (s *jsonScanner) readCallPiece() (p callPiece) {
+	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
 		case "index":
-			p.index, p.numbered = s.integer("index")
+			p.index, p.hasIndex = s.readInteger("index")
 		case "id":
-			p.id = s.text("id")
+			p.id = s.readString("id")
 		case "function":
-			for more := s.begin('{', "function"); more; more = s.next('}') {
-				switch string(s.name()) {
+			for more := s.enter('{', "function"); more; more = s.hasNext('}') {
+				switch string(s.readName()) {
 				case "name":
-					p.name = s.text("name")
+					p.name = s.readString("name")
 				case "arguments":
-					p.arguments = s.arguments()
+					p.arguments = s.readArguments()
 				default:
-					s.skip()
+					s.skipValue()
 				}
 			}
 		default:
-			s.skip()
+			s.skipValue()
 		}
 	}
 	return p
 }
 
-func (s *scanner) arguments() string {
-	switch s.kind() {
+func (s *jsonScanner) readArguments() string {
+	switch s.peekKind() {
 	case '"', 'n':
-		return s.anyText()
+		return s.readStringOrSkip()
 	}
-	return string(s.raw())
+	return string(s.readRaw())
 }
 
 // errorStatus finds an HTTP status in an error object that came inside a stream,

@@ -14,40 +14,40 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// collector is an assembler and what it gave.
-type collector struct {
+// partCollector is an assembler and what it gave.
+type partCollector struct {
 	a     assembler
 	parts []llm.Part
 }
 
-func (c *collector) assembler() *assembler {
-	c.a.emit = func(p llm.Part) bool { c.parts = append(c.parts, p); return true }
+func (c *partCollector) assembler() *assembler {
+	c.a.yield = func(p llm.Part) bool { c.parts = append(c.parts, p); return true }
 	return &c.a
 }
 
-// deep is n arrays within each other.
-func deep(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+// nestedArrays is n arrays within each other.
+func nestedArrays(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
 func TestChunkDecodesToItsParts(t *testing.T) {
 	for data, want := range map[string][]string{
 		tokenChunk: {`text " word"`},
-		delta(`{"content":"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}`):                                            {`text "\"\\/\b\f\n\r\té😀"`},
-		delta(`{"content":"a\ud83db"}`):                                                                      {`text "a�b"`},
-		delta("{\"content\":\"a\xffb\"}"):                                                                    {`text "a�b"`},
-		delta(`{"con\u0074ent":"a"}`):                                                                        {`text "a"`},
-		delta(`{"Content":"a"}`):                                                                             nil,
-		delta(`{"content":"a","content":"b"}`):                                                               {`text "b"`},
+		deltaChunk(`{"content":"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}`):                                            {`text "\"\\/\b\f\n\r\té😀"`},
+		deltaChunk(`{"content":"a\ud83db"}`):                                                                      {`text "a�b"`},
+		deltaChunk("{\"content\":\"a\xffb\"}"):                                                                    {`text "a�b"`},
+		deltaChunk(`{"con\u0074ent":"a"}`):                                                                        {`text "a"`},
+		deltaChunk(`{"Content":"a"}`):                                                                             nil,
+		deltaChunk(`{"content":"a","content":"b"}`):                                                               {`text "b"`},
 		`{"choices":[{"delta":{"content":"a"}}],"choices":[{"delta":{"content":"b"}}]}`:                      {`text "b"`},
 		`{"choices":[{"delta":{"content":"a"},"delta":{"reasoning":"b"}}]}`:                                  {`reasoning "b"`},
 		` { "x" : [ 1 , -0.5e+3 , true , { } , [ ] ] , "choices" : [ { "delta" : { "content" : "a" } } ] } `: {`text "a"`},
-		`{"x":` + deep(maxDepth-1) + `,"choices":[{"delta":{"content":"a"}}]}`:                               {`text "a"`},
+		`{"x":` + nestedArrays(maxDepth-1) + `,"choices":[{"delta":{"content":"a"}}]}`:                               {`text "a"`},
 		`{"model":null,"choices":[null,{"index":null,"delta":null,"message":{"content":"a"},"finish_reason":null}],"usage":null,"error":null}`: {`text "a"`},
-		delta(`{"content":5,"refusal":{},"reasoning":[],"tool_calls":null}`):                                                                   nil,
-		delta(`{"content":["a",{"type":"text","text":"b"},{"text":{}},{"type":"thinking","thinking":"c"}]}`):                                   {`reasoning "c"`, `text "b"`},
+		deltaChunk(`{"content":5,"refusal":{},"reasoning":[],"tool_calls":null}`):                                                                   nil,
+		deltaChunk(`{"content":["a",{"type":"text","text":"b"},{"text":{}},{"type":"thinking","thinking":"c"}]}`):                                   {`reasoning "c"`, `text "b"`},
 		`null`: nil,
 	} {
-		var c collector
-		if err := c.assembler().take([]byte(data), false); err != nil {
+		var c partCollector
+		if err := c.assembler().decodeChunk([]byte(data), false); err != nil {
 			t.Errorf("%.100s: %v", data, err)
 		}
 		if got, want := llmtest.FormatParts(c.parts), strings.Join(append(want, ""), "\n"); got != want {
@@ -59,44 +59,44 @@ func TestChunkDecodesToItsParts(t *testing.T) {
 func TestChunkOfAWrongTypeIsAnError(t *testing.T) {
 	for _, data := range []string{
 		`[]`, `"a"`, `1`, `{"model":1}`, `{"choices":{}}`, `{"choices":["a"]}`, `{"choices":[{"index":"0"}]}`, `{"choices":[{"index":0.0}]}`, `{"choices":[{"index":99999999999999999999}]}`,
-		`{"choices":[{"finish_reason":{}}]}`, `{"choices":[{"delta":"a"}]}`, delta(`{"tool_calls":{}}`), delta(`{"tool_calls":[1]}`), delta(`{"tool_calls":[{"id":1}]}`),
-		delta(`{"tool_calls":[{"index":1e0}]}`), delta(`{"tool_calls":[{"function":"f"}]}`), delta(`{"tool_calls":[{"function":{"name":[]}}]}`),
+		`{"choices":[{"finish_reason":{}}]}`, `{"choices":[{"delta":"a"}]}`, deltaChunk(`{"tool_calls":{}}`), deltaChunk(`{"tool_calls":[1]}`), deltaChunk(`{"tool_calls":[{"id":1}]}`),
+		deltaChunk(`{"tool_calls":[{"index":1e0}]}`), deltaChunk(`{"tool_calls":[{"function":"f"}]}`), deltaChunk(`{"tool_calls":[{"function":{"name":[]}}]}`),
 	} {
 		var c chunk
-		if err := c.decode([]byte(data)); err == nil || errors.Is(err, errCut) || c.scan.err != nil {
+		if err := c.decodeJSON([]byte(data)); err == nil || errors.Is(err, errCut) || c.scan.syntaxErr != nil {
 			t.Errorf("%s: got %v, want a wrong type", data, err)
 		}
 	}
 }
 
 // What an answer cost is not worth losing it.
-func TestChunkWithAWrongUsageIsTaken(t *testing.T) {
+func TestChunkWithAnInvalidUsageIsAccepted(t *testing.T) {
 	for data, want := range map[string]*llm.Usage{
 		`{"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {Input: 3, Output: 2, Total: 5}, `{"usage":{"total_tokens":7,"x":{}}}`: {Total: 7},
 		`{"usage":[]}`: nil, `{"usage":"a"}`: nil, `{"usage":{"prompt_tokens":1.5,"total_tokens":1}}`: nil, `{"usage":{"total_tokens":{}}}`: nil, `{"usage":{},"usage":null}`: nil,
 	} {
 		var c chunk
-		if err := c.decode([]byte(data)); err != nil || (c.usage == nil) != (want == nil) || want != nil && *c.usage != *want {
+		if err := c.decodeJSON([]byte(data)); err != nil || (c.usage == nil) != (want == nil) || want != nil && *c.usage != *want {
 			t.Errorf("%s: got %v %v, want %v", data, c.usage, err, want)
 		}
 	}
 }
 
 // A chunk that ends too early may be a stream that broke off, another is nonsense.
-func TestChunkThatIsCutIsToldFromOneThatIsMalformed(t *testing.T) {
+func TestChunkTruncatedDiffersFromOneThatIsMalformed(t *testing.T) {
 	whole := `{"choices":[{"delta":{"content":"a\u00e9\n"},"index":0,"x":[-1.5e+10,true,false,null]}]}`
 	for i := range len(whole) {
 		var c chunk
-		if err := c.decode([]byte(whole[:i])); !errors.Is(err, errCut) {
+		if err := c.decodeJSON([]byte(whole[:i])); !errors.Is(err, errCut) {
 			t.Errorf("%s: got %v, want %v", whole[:i], err, errCut)
 		}
 	}
 	for _, data := range []string{
 		"SECRET", "{}x", "{}\x00", "\x00", "{,}", `{"a":1,}`, `{"a":1,,}`, `{"a" 1}`, `{"a":1 "b":2}`, `{a:1}`, `{"a":[1,]}`, `{"a":[1}`, `{"a":01}`, `{"a":-}`, `{"a":1.}`, `{"a":.5}`, `{"a":1e}`, `{"a":+1}`,
-		`{"a":nul}`, `{"a":truex}`, `{"a":"\x"}`, `{"a":"\u12g4"}`, "{\"a\":\"\n\"}", `{"a":` + deep(maxDepth) + `}`,
+		`{"a":nul}`, `{"a":truex}`, `{"a":"\x"}`, `{"a":"\u12g4"}`, "{\"a\":\"\n\"}", `{"a":` + nestedArrays(maxDepth) + `}`,
 	} {
 		var c chunk
-		if err := c.decode([]byte(data)); err == nil || errors.Is(err, errCut) || json.Valid([]byte(data)) {
+		if err := c.decodeJSON([]byte(data)); err == nil || errors.Is(err, errCut) || json.Valid([]byte(data)) {
 			t.Errorf("%.100q: got %v, want malformed", data, err)
 		}
 	}
@@ -116,26 +116,26 @@ func FuzzChunk(f *testing.F) {
 	}
 	f.Add([]byte(tokenChunk))
 	f.Fuzz(func(t *testing.T, chunks []byte) {
-		var c collector
+		var c partCollector
 		a := c.assembler()
 		for line := range strings.SplitSeq(string(chunks), "\n") {
-			checkDecoded(t, []byte(line))
-			if a.take([]byte(line), false) != nil {
+			checkDecodedChunk(t, []byte(line))
+			if a.decodeChunk([]byte(line), false) != nil {
 				return
 			}
 		}
-		if a.end(io.EOF) == nil {
+		if a.finishAnswer(io.EOF) == nil {
 			llmtest.CheckParts(t, c.parts)
 		}
 	})
 }
 
-// checkDecoded compares what data decode to with what encoding/json makes of them.
-func checkDecoded(t *testing.T, data []byte) {
+// checkDecodedChunk compares what data decode to with what encoding/json makes of them.
+func checkDecodedChunk(t *testing.T, data []byte) {
 	t.Helper()
 	var c chunk
-	err := c.decode(data)
-	if valid := json.Valid(data); (c.scan.err == nil) != valid {
+	err := c.decodeJSON(data)
+	if valid := json.Valid(data); (c.scan.syntaxErr == nil) != valid {
 		t.Fatalf("%q: got %v, want valid %v", data, err, valid)
 	}
 	var want struct {
@@ -167,7 +167,7 @@ func checkDecoded(t *testing.T, data []byte) {
 		}
 	}
 	if len(c.model) > 0 {
-		same("model", c.scan.unquote(c.model), want.Model)
+		same("model", c.scan.unquoteString(c.model), want.Model)
 	}
 	if len(c.choices) != len(want.Choices) {
 		t.Fatalf("%q: got %d choices, want %d", data, len(c.choices), len(want.Choices))
@@ -185,8 +185,8 @@ func checkDecoded(t *testing.T, data []byte) {
 			same("id", p.id, call.ID)
 			same("name", p.name, call.Function.Name)
 			same("arguments", p.arguments, call.Function.Arguments)
-			if p.numbered != (call.Index != nil) || p.numbered && p.index != *call.Index {
-				t.Errorf("%q: got index %d %v, want %v", data, p.index, p.numbered, call.Index)
+			if p.hasIndex != (call.Index != nil) || p.hasIndex && p.index != *call.Index {
+				t.Errorf("%q: got index %d %v, want %v", data, p.index, p.hasIndex, call.Index)
 			}
 		}
 	}

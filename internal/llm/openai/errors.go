@@ -38,32 +38,32 @@ var (
 	errIdle      = errors.New("no further byte within the time allowed")
 )
 
-// failed returns an Error that no retry helps against.
-func failed(kind llm.Kind, public string, err error) *llm.Error {
+// newError returns an Error that no retry helps against.
+func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// failure is an Error with what the retry loop has to know.
-type failure struct {
+// retryableError is an Error with what the retry loop has to know.
+type retryableError struct {
 	err   *llm.Error
-	again bool // a retry may help and does no harm
-	after string
+	retry bool // a retry may help and does no harm
+	retryAfter string
 }
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *retryableError) Error() string { return f.err.Error() }
+func (f *retryableError) Unwrap() error { return f.err }
 
 // maxErrorText is how much of an endpoint's own words is looked at for what went wrong,
 // in bytes.
 const maxErrorText = 2 << 10
 
-// statusFailure is the failure that an HTTP status stands for, whether it came as the
+// statusError is the failure that an HTTP status stands for, whether it came as the
 // reply's own or inside a stream. said is the endpoint's text.
-func statusFailure(status int, said []byte) *failure {
-	e := failed(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, reported(said)))
+func statusError(status int, said []byte) *retryableError {
+	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
 	e.Status = status
-	f := &failure{err: e}
-	if status != http.StatusUnauthorized && status != http.StatusForbidden && overContext(string(said)) {
+	f := &retryableError{err: e}
+	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
 		e.Kind, e.Public = llm.TooLarge, publicContext
 		return f
 	}
@@ -77,38 +77,38 @@ func statusFailure(status int, said []byte) *failure {
 	case status == http.StatusNotFound:
 		e.Public = publicUnknown
 	case status == http.StatusTooManyRequests:
-		e.Public, e.Retryable, f.again = publicLimited, true, true
+		e.Public, e.Retryable, f.retry = publicLimited, true, true
 	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
 		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
 		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
-		e.Public, e.Retryable, f.again = publicFailing, true, true
+		e.Public, e.Retryable, f.retry = publicFailing, true, true
 	case status >= 500:
 		e.Public = publicFailing
 	}
 	return f
 }
 
-// replyFailure is the failure of a reply whose status is not 2xx.
-func replyFailure(res *http.Response) *failure {
+// responseError is the failure of a reply whose status is not 2xx.
+func responseError(res *http.Response) *retryableError {
 	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // what is left decides about the connection only
-	f := statusFailure(res.StatusCode, said)
+	f := statusError(res.StatusCode, said)
 	if err != nil {
 		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
 	}
-	f.after = res.Header.Get("Retry-After")
+	f.retryAfter = res.Header.Get("Retry-After")
 	return f
 }
 
-// timeout returns the error that a cancelled request's cause stands for, nil if it was
+// timeoutError returns the error that a cancelled request's cause stands for, nil if it was
 // not cancelled for want of bytes.
-func timeout(cause error, after time.Duration) *llm.Error {
+func timeoutError(cause error, after time.Duration) *llm.Error {
 	var e *llm.Error
 	switch {
 	case errors.Is(cause, errFirstByte):
-		e = failed(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
+		e = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
 	case errors.Is(cause, errIdle):
-		e = failed(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
+		e = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
 	default:
 		return nil
 	}
@@ -139,8 +139,8 @@ var contextWords = []string{
 // limitWords make such words a matter of tokens per minute, which time cures.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
-// overContext reports whether an endpoint's error says that the conversation is too long.
-func overContext(said string) bool {
+// exceedsContext reports whether an endpoint's error says that the conversation is too long.
+func exceedsContext(said string) bool {
 	said = strings.ToLower(said)
 	return containsAny(said, contextWords) && !containsAny(said, limitWords)
 }
@@ -154,13 +154,13 @@ func containsAny(text string, words []string) bool {
 	return false
 }
 
-// word is what may be repeated of an endpoint's error: a code made of words. No key is
+// codeWord is what may be repeated of an endpoint's error: a code made of words. No key is
 // one, and nobody's text.
-var word = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+var codeWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// reported is what the log is told of what an endpoint said: its codes, and how long it
+// loggableCodes is what the log is told of what an endpoint said: its codes, and how long it
 // was. The rest may repeat the request, or the key that came with it.
-func reported(said []byte) string {
+func loggableCodes(said []byte) string {
 	var body struct {
 		Error      json.RawMessage
 		Type, Code any
@@ -177,7 +177,7 @@ func reported(said []byte) string {
 		case float64:
 			text += fmt.Sprintf(", %g", v)
 		case string:
-			if len(v) <= 64 && word.MatchString(v) {
+			if len(v) <= 64 && codeWord.MatchString(v) {
 				text += ", " + v
 			}
 		}

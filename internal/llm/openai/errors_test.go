@@ -10,7 +10,7 @@ import (
 
 // What endpoints say when a conversation is too long for the model: none of them is
 // asked again, and our caller is told what is wrong.
-func TestAConversationThatIsTooLongIsSaidSo(t *testing.T) {
+func TestExceedsContextRecognizesEndpointsErrors(t *testing.T) {
 	for name, said := range map[string]string{
 		"OpenAI":     `{"error":{"message":"This model's maximum context length is 128000 tokens. However, your messages resulted in 200000 tokens. Please reduce the length of the messages.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}`,
 		"OpenAI new": `{"error":{"message":"Your input exceeds the context window of this model. Please adjust your input and try again.","type":"invalid_request_error","code":null}}`,
@@ -23,16 +23,16 @@ func TestAConversationThatIsTooLongIsSaidSo(t *testing.T) {
 		"TGI":        "{\"error\":\"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens and 500 `max_new_tokens`\"}",
 	} {
 		for where, step := range map[string]http.HandlerFunc{
-			"reply": status(400, said), "413": status(413, said), "500": status(500, said),
-			"error event":  sends("event: error\ndata: " + said + "\n\n"),
-			"error object": sends(events(`{"error":` + said + `}`)),
+			"reply": replyStatus(400, said), "413": replyStatus(413, said), "500": replyStatus(500, said),
+			"error event":  sendStream("event: error\ndata: " + said + "\n\n"),
+			"error object": sendStream(eventStream(`{"error":` + said + `}`)),
 		} {
-			s, m := play(t, Config{MaxRetries: 2}, step)
-			_, err := llmtest.Collect(t.Context(), m, question)
-			if e := wantError(t, err, llm.TooLarge); e.Public != publicContext || e.Retryable {
+			s, m := newEndpoint(t, Config{MaxRetries: 2}, step)
+			_, err := llmtest.Collect(t.Context(), m, testRequest)
+			if e := requireError(t, err, llm.TooLarge); e.Public != publicContext || e.Retryable {
 				t.Errorf("%s, %s: %+v", name, where, e)
 			}
-			if n := len(s.received()); n != 1 {
+			if n := len(s.receivedRequests()); n != 1 {
 				t.Errorf("%s, %s: asked %d times", name, where, n)
 			}
 		}
@@ -40,14 +40,14 @@ func TestAConversationThatIsTooLongIsSaidSo(t *testing.T) {
 }
 
 // Tokens per minute are another matter, which a retry may cure, and so are other refusals.
-func TestOtherRefusalsAreNotTakenForOneOfLength(t *testing.T) {
+func TestExceedsContextIgnoresOtherErrors(t *testing.T) {
 	for said, code := range map[string]int{
 		`{"error":{"message":"Request too large for model in organization on tokens per minute (TPM): Limit 6000, Requested 9000. Please reduce the length of the messages.","code":"rate_limit_exceeded"}}`: 413,
 		`{"error":{"message":"Incorrect API key; maximum context length"}}`: 401,
 		`{"error":{"message":"Unknown parameter: context_length"}}`:         400,
 	} {
-		_, m := play(t, Config{}, status(code, said))
-		_, err := llmtest.Collect(t.Context(), m, question)
-		wantError(t, err, llm.ModelError)
+		_, m := newEndpoint(t, Config{}, replyStatus(code, said))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		requireError(t, err, llm.ModelError)
 	}
 }

@@ -19,28 +19,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is an OpenAI-compatible endpoint over real HTTP that does what it is told:
+// scriptedEndpoint is an OpenAI-compatible endpoint over real HTTP that does what it is told:
 // the n-th request, from 0 on, goes to the n-th step, further ones to the last.
-type script struct {
+type scriptedEndpoint struct {
 	*httptest.Server
 	steps []http.HandlerFunc
 
 	mu       sync.Mutex // protects what follows
-	requests []received
+	requests []receivedRequest
 }
 
-type received struct {
+type receivedRequest struct {
 	header http.Header
 	path   string
 	from   string
 	body   []byte
 }
 
-// play starts a script and returns it with a model that asks it.
-func play(t testing.TB, cfg Config, steps ...http.HandlerFunc) (*script, *Model) {
+// newEndpoint starts a script and returns it with a model that asks it.
+func newEndpoint(t testing.TB, cfg Config, steps ...http.HandlerFunc) (*scriptedEndpoint, *Model) {
 	t.Helper()
-	s := &script{steps: steps}
-	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s := &scriptedEndpoint{steps: steps}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serveStep))
 	t.Cleanup(s.Close)
 	cfg.BaseURL = s.URL + "/v1"
 	m := New(cfg)
@@ -48,23 +48,23 @@ func play(t testing.TB, cfg Config, steps ...http.HandlerFunc) (*script, *Model)
 	return s, m
 }
 
-func (s *script) serve(w http.ResponseWriter, r *http.Request) {
+func (s *scriptedEndpoint) serveStep(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // to the end: else a client's leaving goes unnoticed
 	s.mu.Lock()
 	step := s.steps[min(len(s.requests), len(s.steps)-1)]
-	s.requests = append(s.requests, received{r.Header.Clone(), r.URL.Path, r.RemoteAddr, body})
+	s.requests = append(s.requests, receivedRequest{r.Header.Clone(), r.URL.Path, r.RemoteAddr, body})
 	s.mu.Unlock()
 	step(w, r)
 }
 
-func (s *script) received() []received {
+func (s *scriptedEndpoint) receivedRequests() []receivedRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// sends answers with wire as an event stream, flushed.
-func sends(wire string) http.HandlerFunc {
+// sendStream answers with wire as an event stream, flushed.
+func sendStream(wire string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, wire)
@@ -72,23 +72,23 @@ func sends(wire string) http.HandlerFunc {
 	}
 }
 
-// holds answers with wire and then keeps the connection open until the client leaves.
-func holds(wire string) http.HandlerFunc {
+// sendAndWait answers with wire and then keeps the connection open until the client leaves.
+func sendAndWait(wire string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		sends(wire)(w, r)
+		sendStream(wire)(w, r)
 		<-r.Context().Done()
 	}
 }
 
-// cuts answers with wire and then breaks the connection.
-func cuts(wire string) http.HandlerFunc {
+// sendAndAbort answers with wire and then breaks the connection.
+func sendAndAbort(wire string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		sends(wire)(w, r)
+		sendStream(wire)(w, r)
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func status(code int, body string, header ...string) http.HandlerFunc {
+func replyStatus(code int, body string, header ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		for i := 0; i+1 < len(header); i += 2 {
 			w.Header().Set(header[i], header[i+1])
@@ -98,8 +98,8 @@ func status(code int, body string, header ...string) http.HandlerFunc {
 	}
 }
 
-// events joins chunks into an event stream.
-func events(chunks ...string) string {
+// eventStream joins chunks into an event stream.
+func eventStream(chunks ...string) string {
 	var b strings.Builder
 	for _, c := range chunks {
 		fmt.Fprintf(&b, "data: %s\n\n", c)
@@ -107,28 +107,28 @@ func events(chunks ...string) string {
 	return b.String()
 }
 
-// delta is a chunk whose first choice has the given delta.
-func delta(d string) string {
+// deltaChunk returns a chunk whose first choice has the delta d.
+func deltaChunk(d string) string {
 	return `{"model":"m-1","choices":[{"index":0,"delta":` + d + `,"finish_reason":null}]}`
 }
 
-// says is a chunk with a piece of text.
-func says(text string) string {
+// textChunk is a chunk with a piece of text.
+func textChunk(text string) string {
 	quoted, _ := json.Marshal(text)
-	return delta(`{"content":` + string(quoted) + `}`)
+	return deltaChunk(`{"content":` + string(quoted) + `}`)
 }
 
 const (
-	stop  = `{"model":"m-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
-	usage = `{"model":"m-1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`
+	stopChunk  = `{"model":"m-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
+	usageChunk = `{"model":"m-1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`
 )
 
-var hello = events(delta(`{"role":"assistant","content":""}`), says("Hel"), says("lo"), stop, usage, "[DONE]")
+var helloStream = eventStream(deltaChunk(`{"role":"assistant","content":""}`), textChunk("Hel"), textChunk("lo"), stopChunk, usageChunk, "[DONE]")
 
-var question = llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Text: "Hi"}}}
+var testRequest = llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Text: "Hi"}}}
 
-// wantError checks that err is an *Error of the kind and that its public text is ours.
-func wantError(t *testing.T, err error, kind llm.Kind) *llm.Error {
+// requireError checks that err is an *Error of the kind and that its public text is ours.
+func requireError(t *testing.T, err error, kind llm.Kind) *llm.Error {
 	t.Helper()
 	e := llmtest.RequireError(t, err, kind)
 	if !slices.Contains(publicTexts, e.Public) {

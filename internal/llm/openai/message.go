@@ -33,21 +33,21 @@ type wireAudio struct {
 func appendMessages(out []wireMessage, messages []llm.Message) []wireMessage {
 	var media []llm.Media // of the results since the last message of another role
 	for i, m := range messages {
-		out = append(out, wire(m))
+		out = append(out, newWireMessage(m))
 		if m.Role != llm.ToolRole {
 			continue
 		}
 		media = append(media, m.Media...)
 		if last := i+1 == len(messages) || messages[i+1].Role != llm.ToolRole; last && len(media) > 0 {
-			out = append(out, wire(llm.Message{Role: llm.User, Media: media}))
+			out = append(out, newWireMessage(llm.Message{Role: llm.User, Media: media}))
 			media = nil
 		}
 	}
 	return out
 }
 
-// wireParts is a user's message with media, each behind its label.
-func wireParts(m llm.Message) []wirePart {
+// newWireParts is a user's message with media, each behind its label.
+func newWireParts(m llm.Message) []wirePart {
 	parts := make([]wirePart, 0, 1+2*len(m.Media))
 	if m.Text != "" {
 		parts = append(parts, wirePart{Type: "text", Text: m.Text})
@@ -73,8 +73,8 @@ func wireParts(m llm.Message) []wirePart {
 // A conversation goes out anew with every turn and is nearly all of a request. So it is
 // appended to one buffer; encoding/json would copy it twice more.
 
-// size is about how long w will be as JSON, in bytes.
-func (w *wireMessage) size() int {
+// encodedSize is about how long w will be as JSON, in bytes.
+func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID)
 	if text, ok := w.Content.(string); ok {
 		n += len(text) + len(text)/16
@@ -85,8 +85,8 @@ func (w *wireMessage) size() int {
 	return n
 }
 
-// append appends w as JSON.
-func (w *wireMessage) append(b []byte) ([]byte, error) {
+// appendJSON appends w as JSON.
+func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 	b = appendQuoted(append(b, `{"role":`...), string(w.Role))
 	b = append(b, `,"content":`...)
 	switch content := w.Content.(type) {
@@ -128,9 +128,9 @@ func appendQuoted(b []byte, s string) []byte {
 	return b
 }
 
-// asWritten accepts all that is JSON by its grammar: names that come twice and what is not
+// laxJSON accepts all that is JSON by its grammar: names that come twice and what is not
 // UTF-8 are no reason to change or to refuse what a server or a model wrote.
-var asWritten = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // wireMessage is one message. Content is a text, a list of wirePart, or nil since an
 // assistant that only calls tools must say null: several endpoints refuse an empty text
@@ -155,13 +155,13 @@ type wireFunction struct {
 	Arguments string
 }
 
-// wire turns a message into what goes over the wire. The caller has seen to it that a
+// newWireMessage turns a message into what goes over the wire. The caller has seen to it that a
 // tool message is never empty, which some endpoints refuse.
-func wire(m llm.Message) wireMessage {
+func newWireMessage(m llm.Message) wireMessage {
 	w := wireMessage{Role: m.Role, Content: m.Text}
 	switch {
 	case m.Role == llm.User && len(m.Media) > 0:
-		w.Content = wireParts(m)
+		w.Content = newWireParts(m)
 	case m.Role == llm.ToolRole:
 		w.ToolCallID = m.CallID
 	case m.Role == llm.Assistant && len(m.Calls) > 0:
@@ -171,16 +171,16 @@ func wire(m llm.Message) wireMessage {
 		w.ToolCalls = make([]wireCall, len(m.Calls))
 		for i, c := range m.Calls {
 			w.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
-				Function: wireFunction{Name: wireName(c.Name), Arguments: wireArguments(c.Arguments)}}
+				Function: wireFunction{Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}}
 		}
 	}
 	return w
 }
 
-// wireName makes the name of a call fit to be sent back. A model may have called a
+// cleanToolName makes the name of a call fit to be sent back. A model may have called a
 // tool that does not exist by a name that no endpoint accepts in a request
 // (^[A-Za-z0-9_-]{1,64}$), and its history must not fail for that.
-func wireName(name string) string {
+func cleanToolName(name string) string {
 	clean := []byte(name[:min(len(name), 64)])
 	for i, c := range clean {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -194,14 +194,14 @@ func wireName(name string) string {
 	return string(clean)
 }
 
-// wireArguments makes the arguments of a call fit to be sent back. Endpoints that
+// cleanArguments makes the arguments of a call fit to be sent back. Endpoints that
 // put them through a chat template parse them and fail the whole request if they are
 // no object, so what is none goes wrapped in one.
-func wireArguments(raw string) string {
+func cleanArguments(raw string) string {
 	if raw == "" {
 		return "{}"
 	}
-	if v := jsontext.Value(raw); v.Kind() == '{' && v.IsValid(asWritten...) {
+	if v := jsontext.Value(raw); v.Kind() == '{' && v.IsValid(laxJSON...) {
 		return raw
 	}
 	return string(append(appendQuoted([]byte(`{"invalid_arguments":`), raw), '}'))

@@ -51,12 +51,12 @@ const (
 // any number of streams at once.
 type Model struct {
 	chat      sdk.ChatCompletionService
-	conns     *http.Transport // below chat
-	firstByte time.Duration
-	idle      time.Duration
+	transport     *http.Transport // below chat
+	firstByteTimeout time.Duration
+	idleTimeout      time.Duration
 	retries   int
 	log       *slog.Logger
-	telemetry *telemetry
+	telemetry *instruments
 	tools     toolCache
 }
 
@@ -83,9 +83,9 @@ func New(cfg Config) *Model {
 			// again depends on whether a part of its answer was handed out.
 			option.WithMaxRetries(0),
 		),
-		conns:     own,
-		firstByte: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
-		idle:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
+		transport:     own,
+		firstByteTimeout: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
+		idleTimeout:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
 		retries:   max(cfg.MaxRetries, 0),
 		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry: newTelemetry(cfg, base),
@@ -98,7 +98,7 @@ func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLa
 
 // Close closes the connections that wait for another request. Streams under way are
 // not touched, and the model stays usable.
-func (m *Model) Close() { m.conns.CloseIdleConnections() }
+func (m *Model) Close() { m.transport.CloseIdleConnections() }
 
 // Stream asks the endpoint and yields the answer's parts as they arrive. If ctx ends,
 // it yields ctx's error; every other error is an *Error.
@@ -106,46 +106,46 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	return func(yield func(llm.Part, error) bool) {
 		// The requests are made under the span, so that a tracing transport nests below it
 		// and sends it on as the parent.
-		ctx, call := m.telemetry.begin(ctx, r.Model)
-		err := m.stream(ctx, &r, func(p llm.Part) bool {
-			call.part(ctx, p)
+		ctx, call := m.telemetry.startCall(ctx, r.Model)
+		err := m.streamWithRetries(ctx, &r, func(p llm.Part) bool {
+			call.recordPart(ctx, p)
 			return yield(p, nil)
 		})
-		call.end(ctx, err)
+		call.recordEnd(ctx, err)
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
 		}
 	}
 }
 
-// stream makes one answer out of as many tries as it may take.
-func (m *Model) stream(ctx context.Context, r *llm.Request, emit emitter) error {
-	body, err := requestBody(r, &m.tools)
+// streamWithRetries makes one answer out of as many tries as it may take.
+func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
+	body, err := encodeRequest(r, &m.tools)
 	if err != nil {
-		return failed(llm.ModelError, publicRefused, err)
+		return newError(llm.ModelError, publicRefused, err)
 	}
 	// One budget for all reasons. Only what try marks as a failure comes back here, and it
 	// does so only while no part has been handed out.
 	for try := 0; ; try++ {
-		err := m.try(ctx, body, emit)
-		var f *failure
+		err := m.attempt(ctx, body, emit)
+		var f *retryableError
 		if !errors.As(err, &f) {
 			return err
 		}
-		if err := m.pause(ctx, r.Model, try, f); err != nil {
+		if err := m.waitForRetry(ctx, r.Model, try, f); err != nil {
 			return err
 		}
 	}
 }
 
-// pause waits until it is time for another try. Its error is what the answer ends with: f
+// waitForRetry waits until it is time for another try. Its error is what the answer ends with: f
 // itself, if another try is of no use.
-func (m *Model) pause(ctx context.Context, model string, try int, f *failure) error {
-	delay, ok := retryDelay(try, f.after, time.Now())
-	if !f.again || !ok || try >= m.retries {
+func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retryableError) error {
+	delay, ok := retryDelay(try, f.retryAfter, time.Now())
+	if !f.retry || !ok || try >= m.retries {
 		return f.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
 		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
-	return wait(ctx, delay)
+	return sleepContext(ctx, delay)
 }

@@ -32,7 +32,7 @@ type wireChoice struct {
 	} `json:"function"`
 }
 
-func wireToolChoice(r *llm.Request) any {
+func newWireToolChoice(r *llm.Request) any {
 	if r.ToolChoice == llm.Required && r.MustCall != "" {
 		c := wireChoice{Type: "function"}
 		c.Function.Name = r.MustCall
@@ -46,10 +46,10 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// requestBody renders r. A tool_choice without tools is an error at most endpoints,
+// encodeRequest renders r. A tool_choice without tools is an error at most endpoints,
 // so it is sent with tools only; and None with tools offered sends both, for models
 // that refuse a history with calls when they are shown no tools.
-func requestBody(r *llm.Request, cache *toolCache) ([]byte, error) {
+func encodeRequest(r *llm.Request, cache *toolCache) ([]byte, error) {
 	head := wireRequest{
 		Model:         r.Model,
 		Stream:        true,
@@ -61,9 +61,9 @@ func requestBody(r *llm.Request, cache *toolCache) ([]byte, error) {
 	if len(r.Tools) == 0 {
 		head.ParallelToolCalls = nil
 	} else {
-		head.ToolChoice = wireToolChoice(r)
+		head.ToolChoice = newWireToolChoice(r)
 		var err error
-		if tools, err = cache.render(r.Tools); err != nil {
+		if tools, err = cache.renderTools(r.Tools); err != nil {
 			return nil, err
 		}
 	}
@@ -74,7 +74,7 @@ func requestBody(r *llm.Request, cache *toolCache) ([]byte, error) {
 	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages)
 	size := len(first) + len(tools) + 64
 	for i := range messages {
-		size += messages[i].size()
+		size += messages[i].encodedSize()
 	}
 	b := append(make([]byte, 0, size), first[:len(first)-len("}")]...)
 	b = append(b, `,"messages":[`...)
@@ -82,7 +82,7 @@ func requestBody(r *llm.Request, cache *toolCache) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b, err = messages[i].append(b); err != nil {
+		if b, err = messages[i].appendJSON(b); err != nil {
 			return nil, err
 		}
 	}

@@ -14,14 +14,14 @@ import (
 var weather = llm.Tool{Name: "get_weather", Description: "Weather in a \"city\"\n<now>",
 	Schema: json.RawMessage(`{"type":"object","$defs":{"d":{"enum":["a",null,1.0]}},"properties":{"city":{"anyOf":[{"type":"string"},{"$ref":"#/$defs/d"}]},"x":{"type":["string","null"]}},"required":["city"],"x-vendor":{"keep":[1e3]}}`)}
 
-// sent asks once and returns the request that the endpoint got.
-func sent(t *testing.T, r llm.Request) map[string]json.RawMessage {
+// sentRequest asks once and returns the request that the endpoint got.
+func sentRequest(t *testing.T, r llm.Request) map[string]json.RawMessage {
 	t.Helper()
-	s, m := play(t, Config{APIKey: "k"}, sends(hello))
+	s, m := newEndpoint(t, Config{APIKey: "k"}, sendStream(helloStream))
 	if _, err := llmtest.Collect(t.Context(), m, r); err != nil {
 		t.Fatal(err)
 	}
-	got := s.received()[0]
+	got := s.receivedRequests()[0]
 	if got.path != "/v1/chat/completions" || got.header.Get("Content-Type") != "application/json" || got.header.Get("Authorization") != "Bearer k" {
 		t.Errorf("%s %v", got.path, got.header)
 	}
@@ -32,8 +32,8 @@ func sent(t *testing.T, r llm.Request) map[string]json.RawMessage {
 	return body
 }
 
-func TestARequestWithoutToolsNamesNone(t *testing.T) {
-	body := sent(t, llm.Request{Model: "m", ToolChoice: llm.Required, Messages: []llm.Message{{Role: llm.System, Text: "S"}, {Role: llm.User, Text: "<Hi & \u2028>"}}})
+func TestRequestWithoutToolsHasNoToolMembers(t *testing.T) {
+	body := sentRequest(t, llm.Request{Model: "m", ToolChoice: llm.Required, Messages: []llm.Message{{Role: llm.System, Text: "S"}, {Role: llm.User, Text: "<Hi & \u2028>"}}})
 	want := map[string]string{"model": `"m"`, "stream": `true`, "stream_options": `{"include_usage":true}`,
 		"messages": `[{"role":"system","content":"S"},{"role":"user","content":"<Hi & ` + "\u2028" + `>"}]`}
 	if len(body) != len(want) {
@@ -47,9 +47,9 @@ func TestARequestWithoutToolsNamesNone(t *testing.T) {
 }
 
 // S2.3
-func TestSchemasReachTheModelWhole(t *testing.T) {
+func TestRequestHasTheWholeSchema(t *testing.T) {
 	for choice, want := range map[llm.ToolChoice]string{"": `"auto"`, llm.Auto: `"auto"`, llm.None: `"none"`, llm.Required: `"required"`} {
-		body := sent(t, llm.Request{Model: "m", Tools: []llm.Tool{weather, {Name: "now"}}, ToolChoice: choice, Messages: question.Messages})
+		body := sentRequest(t, llm.Request{Model: "m", Tools: []llm.Tool{weather, {Name: "now"}}, ToolChoice: choice, Messages: testRequest.Messages})
 		if got := string(body["tool_choice"]); got != want {
 			t.Errorf("tool_choice %s, want %s", got, want)
 		}
@@ -63,17 +63,17 @@ func TestSchemasReachTheModelWhole(t *testing.T) {
 }
 
 // A schema that is no JSON would break out of its place in the request.
-func TestASchemaThatIsNoJSONFailsTheRequest(t *testing.T) {
-	s, m := play(t, Config{}, sends(hello))
+func TestRequestFailsOnASchemaThatIsNotJSON(t *testing.T) {
+	s, m := newEndpoint(t, Config{}, sendStream(helloStream))
 	_, err := llmtest.Collect(t.Context(), m, llm.Request{Tools: []llm.Tool{{Name: "x", Schema: json.RawMessage(`{}}}],"model":"evil"`)}}})
-	wantError(t, err, llm.ModelError)
-	if len(s.received()) != 0 {
+	requireError(t, err, llm.ModelError)
+	if len(s.receivedRequests()) != 0 {
 		t.Error("it was sent")
 	}
 }
 
-func TestCallsAndResultsGoBackAsTheEndpointWantsThem(t *testing.T) {
-	body := sent(t, llm.Request{Model: "m", Messages: []llm.Message{
+func TestRequestHasCallsAndResultsInTheirWireFormat(t *testing.T) {
+	body := sentRequest(t, llm.Request{Model: "m", Messages: []llm.Message{
 		{Role: llm.User, Text: "Q"},
 		{Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "c1", Name: "get_weather", Arguments: `{"city":"Rome"}`}, {Index: 1, ID: "c2", Name: "no such/tool", Arguments: ""},
 			{Index: 2, ID: "c3", Name: "f", Arguments: `{'a': 1}`}, {Index: 3, ID: "c4", Name: strings.Repeat("é", 40), Arguments: `[1]`}, {Index: 4, ID: "c5", Name: ""}}},
@@ -101,7 +101,7 @@ func TestRequestKeepsEveryText(t *testing.T) {
 		"": "", "a \"quote\" \\ / <b>&": "a \"quote\" \\ / <b>&", "\x00\x1f\x7f\b\f\n\r\t": "\x00\x1f\x7f\b\f\n\r\t",
 		"ě 日本語 😀 \u2028\u2029\ufffd": "ě 日本語 😀 \u2028\u2029\ufffd", "a\xffb\xc3(": "a\ufffdb\ufffd(",
 	} {
-		body := sent(t, llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Text: text}}})
+		body := sentRequest(t, llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Text: text}}})
 		var got []struct{ Content string }
 		if err := json.Unmarshal(body["messages"], &got); err != nil || got[0].Content != want {
 			t.Errorf("%q: got %q %v, want %q", text, got, err, want)
@@ -110,9 +110,9 @@ func TestRequestKeepsEveryText(t *testing.T) {
 }
 
 // Servers write names twice and blanks where they like; the tool is offered all the same.
-func TestRequestTakesSchemasThatAreLaxJSON(t *testing.T) {
+func TestRequestAcceptsSchemasThatAreLaxJSON(t *testing.T) {
 	schema := " {\n \"type\": \"object\", \"properties\": { \"a\": { \"const\": 1.0, \"const\": 1e3 , \"title\": \"\xff\" } } } "
-	body := sent(t, llm.Request{Model: "m", Tools: []llm.Tool{{Name: "x", Schema: json.RawMessage(schema)}}, Messages: question.Messages})
+	body := sentRequest(t, llm.Request{Model: "m", Tools: []llm.Tool{{Name: "x", Schema: json.RawMessage(schema)}}, Messages: testRequest.Messages})
 	want := `{"type":"object","properties":{"a":{"const":1.0,"const":1e3,"title":"` + "\xff" + `"}}}`
 	if got := string(body["tools"]); !strings.Contains(got, want) {
 		t.Errorf("got %q, want %q in it", got, want)
@@ -120,16 +120,16 @@ func TestRequestTakesSchemasThatAreLaxJSON(t *testing.T) {
 }
 
 // The SDK's client reads OPENAI_* itself: its key would go to any endpoint.
-func TestTheEnvironmentIsNotSentAnywhere(t *testing.T) {
+func TestRequestHasNothingOfTheEnvironment(t *testing.T) {
 	for name, value := range map[string]string{"OPENAI_API_KEY": "sk-CANARY", "OPENAI_ORG_ID": "CANARY", "OPENAI_PROJECT_ID": "CANARY",
 		"OPENAI_BASE_URL": "http://127.0.0.1:1/CANARY", "OPENAI_CUSTOM_HEADERS": "X-Canary: CANARY"} {
 		t.Setenv(name, value)
 	}
-	s, m := play(t, Config{}, sends(hello))
-	if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+	s, m := newEndpoint(t, Config{}, sendStream(helloStream))
+	if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil {
 		t.Fatal(err)
 	}
-	for name, values := range s.received()[0].header {
+	for name, values := range s.receivedRequests()[0].header {
 		if strings.Contains(strings.Join(values, " "), "CANARY") || name == "Authorization" {
 			t.Errorf("%s: %q", name, values)
 		}
@@ -137,60 +137,60 @@ func TestTheEnvironmentIsNotSentAnywhere(t *testing.T) {
 }
 
 // Runs that search for their tools must not drive out the block of those that don't.
-func TestAFewSetsOfToolsAreKeptAndNoMore(t *testing.T) {
+func TestToolCacheKeepsAFewBlocks(t *testing.T) {
 	var cache toolCache
 	set := func(n int) []llm.Tool { return []llm.Tool{{Name: fmt.Sprint("t", n)}} }
-	first, err := cache.render(set(0))
+	first, err := cache.renderTools(set(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := range 8 {
-		if _, err := cache.render(set(n)); err != nil {
+		if _, err := cache.renderTools(set(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if again, _ := cache.render(set(0)); &again[0] != &first[0] {
+	if again, _ := cache.renderTools(set(0)); &again[0] != &first[0] {
 		t.Error("the first of eight sets was rendered again")
 	}
-	_, _ = cache.render(set(8))
-	if again, _ := cache.render(set(0)); &again[0] == &first[0] {
+	_, _ = cache.renderTools(set(8))
+	if again, _ := cache.renderTools(set(0)); &again[0] == &first[0] {
 		t.Error("nine sets are kept")
 	}
 }
 
-func TestToolsAreRenderedAgainOnlyWhenTheyChange(t *testing.T) {
+func TestToolCacheRendersOnlyChangedTools(t *testing.T) {
 	var cache toolCache
 	tools := []llm.Tool{weather, {Name: "now"}}
-	first, err := cache.render(tools)
+	first, err := cache.renderTools(tools)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := cache.render(slices.Clone(tools)); &again[0] != &first[0] {
+	if again, _ := cache.renderTools(slices.Clone(tools)); &again[0] != &first[0] {
 		t.Error("the same tools were rendered again")
 	}
 	for name, other := range map[string][]llm.Tool{
 		"name": {weather, {Name: "then"}}, "description": {weather, {Name: "now", Description: "x"}},
 		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object","properties":{"x":{}}}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
 	} {
-		if got, _ := cache.render(other); string(got) == string(first) {
+		if got, _ := cache.renderTools(other); string(got) == string(first) {
 			t.Errorf("another %s gave the old block", name)
 		}
 	}
-	if got, _ := cache.render(tools); string(got) != string(first) {
+	if got, _ := cache.renderTools(tools); string(got) != string(first) {
 		t.Error("the first tools came back changed")
 	}
 }
 
 // Gateways are often behind a name and password in their address. A key of the endpoint's comes first.
-func TestANameAndPasswordInTheAddressAreSent(t *testing.T) {
+func TestRequestSendsTheUserinfoOfTheBaseURL(t *testing.T) {
 	for key, want := range map[string]string{"": "Basic dXNlcjpwYXNz", "k": "Bearer k"} {
-		s, _ := play(t, Config{}, sends(hello))
+		s, _ := newEndpoint(t, Config{}, sendStream(helloStream))
 		m := New(Config{BaseURL: strings.Replace(s.URL, "://", "://user:pass@", 1) + "/v1", APIKey: key})
 		t.Cleanup(m.Close)
-		if _, err := llmtest.Collect(t.Context(), m, question); err != nil {
+		if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.received()[0].header.Get("Authorization"); got != want {
+		if got := s.receivedRequests()[0].header.Get("Authorization"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"answerd/internal/sse"
 )
 
-// read hands out the parts of a reply with a good status.
-func (m *Model) read(a *assembler, w *watch, res *http.Response) error {
+// readResponse hands out the parts of a reply with a good status.
+func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) error {
 	var first [512]byte
-	n, err := firstText(res.Body, first[:])
+	n, err := readFirstText(res.Body, first[:])
 	if n == 0 {
-		return readFailure(a, err)
+		return readError(a, err)
 	}
 	head := first[:n]
 	rest := io.MultiReader(bytes.NewReader(head), res.Body)
@@ -26,17 +26,17 @@ func (m *Model) read(a *assembler, w *watch, res *http.Response) error {
 	case head[0] == '{':
 		// Some gateways answer whole although a stream was asked for, and some put an
 		// error object under the stream's content type.
-		return m.readWhole(a, rest)
+		return m.readCompletion(a, rest)
 	case media == "text/event-stream" || looksLikeEvents(head):
 		return m.readStream(a, w, rest)
 	default:
-		return failed(llm.ModelError, publicNonsense, fmt.Errorf("content type %.64q: %s", media, reported(head)))
+		return newError(llm.ModelError, publicNonsense, fmt.Errorf("content type %.64q: %s", media, loggableCodes(head)))
 	}
 }
 
-// firstText reads until something other than white space has come and returns how much
+// readFirstText reads until something other than white space has come and returns how much
 // of b is filled from there on.
-func firstText(r io.Reader, b []byte) (int, error) {
+func readFirstText(r io.Reader, b []byte) (int, error) {
 	for {
 		n, err := r.Read(b)
 		if text := bytes.TrimLeft(b[:n], " \t\r\n"); len(text) > 0 {
@@ -59,52 +59,52 @@ func looksLikeEvents(head []byte) bool {
 	return false
 }
 
-// readWhole takes a completion that came in one piece.
-func (m *Model) readWhole(a *assembler, r io.Reader) error {
+// readCompletion takes a completion that came in one piece.
+func (m *Model) readCompletion(a *assembler, r io.Reader) error {
 	body, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
 	if err != nil {
-		return readFailure(a, err)
+		return readError(a, err)
 	}
 	if len(body) > maxAnswer {
-		return failed(llm.ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
+		return newError(llm.ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
 	}
-	if err := a.take(body, false); err != nil {
+	if err := a.decodeChunk(body, false); err != nil {
 		return err
 	}
-	return a.end(errNoMoreData)
+	return a.finishAnswer(errNoMoreData)
 }
 
 // readStream takes a completion that comes in chunks.
-func (m *Model) readStream(a *assembler, w *watch, r io.Reader) error {
+func (m *Model) readStream(a *assembler, w *idleTimer, r io.Reader) error {
 	frames := sse.NewReader(r, maxEvent)
 	for {
 		f, err := frames.Next()
 		if err != nil {
-			return readFailure(a, err)
+			return readError(a, err)
 		}
 		data := bytes.TrimSpace(f.Data)
 		if bytes.Equal(data, done) {
-			if err := a.end(errNoMoreData); err != nil {
+			if err := a.finishAnswer(errNoMoreData); err != nil {
 				return err
 			}
-			drain(frames, w)
+			drainStream(frames, w)
 			return nil
 		}
 		if len(data) == 0 {
 			continue
 		}
-		if err := a.take(data, f.Event == "error"); err != nil {
-			return truncation(frames, a, err)
+		if err := a.decodeChunk(data, f.Event == "error"); err != nil {
+			return truncatedChunkError(frames, a, err)
 		}
-		if a.finished() {
-			w.shorten(afterFinish)
+		if a.hasFinished() {
+			w.shortenIdle(afterFinish)
 		}
 	}
 }
 
-// drain reads what follows [DONE], so that the connection can be used again.
-func drain(frames *sse.Reader, w *watch) {
-	w.shorten(afterDone)
+// drainStream reads what follows [DONE], so that the connection can be used again.
+func drainStream(frames *sse.Reader, w *idleTimer) {
+	w.shortenIdle(afterDone)
 	for range 8 {
 		if _, err := frames.Next(); err != nil {
 			return
@@ -112,9 +112,9 @@ func drain(frames *sse.Reader, w *watch) {
 	}
 }
 
-// truncation tells a last chunk that was cut short from one that never was a chunk: the
+// truncatedChunkError tells a last chunk that was cut short from one that never was a chunk: the
 // former stands at the stream's end.
-func truncation(frames *sse.Reader, a *assembler, err error) error {
+func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
 	}
@@ -125,29 +125,29 @@ func truncation(frames *sse.Reader, a *assembler, err error) error {
 	case io.EOF:
 		next = io.ErrUnexpectedEOF
 	}
-	return readFailure(a, next)
+	return readError(a, next)
 }
 
-// readFailure ends an answer whose reply gives err in place of more bytes. What is
+// readError ends an answer whose reply gives err in place of more bytes. What is
 // neither a clean end nor a bound of ours is for settle to judge.
-func readFailure(a *assembler, err error) error {
+func readError(a *assembler, err error) error {
 	switch {
 	case err == io.EOF:
-		return a.end(errNoMoreData)
+		return a.finishAnswer(errNoMoreData)
 	case errors.Is(err, sse.ErrTooLarge) || errors.Is(err, errStreamTooLarge):
-		return failed(llm.ModelError, publicTooLarge, err)
+		return newError(llm.ModelError, publicTooLarge, err)
 	}
 	return fmt.Errorf("read the answer: %w", err)
 }
 
-// streamFailure is the failure that an endpoint reports inside a stream.
-func streamFailure(object []byte) error {
+// streamError is the failure that an endpoint reports inside a stream.
+func streamError(object []byte) error {
 	if status := errorStatus(object); status != 0 {
-		return statusFailure(status, object)
+		return statusError(status, object)
 	}
-	err := fmt.Errorf("error in the stream: %s", reported(object))
-	if overContext(string(object)) {
-		return failed(llm.TooLarge, publicContext, err)
+	err := fmt.Errorf("error in the stream: %s", loggableCodes(object))
+	if exceedsContext(string(object)) {
+		return newError(llm.TooLarge, publicContext, err)
 	}
-	return failed(llm.ModelError, publicFailing, err)
+	return newError(llm.ModelError, publicFailing, err)
 }

@@ -13,124 +13,124 @@ var shapes = map[string]struct {
 	want string
 }{
 	"the normal shape": {
-		hello,
+		helloStream,
 		llmtest.Lines(`text "Hel"`, `text "lo"`, `usage 3 2 5`, `finish stop m-1`),
 	},
 	"usage with the finish chunk, no DONE": {
-		events(says("a"), `{"choices":[{"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`),
+		eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`),
 		llmtest.Lines(`text "a"`, `usage 1 1 2`, `finish length m-1`),
 	},
 	"usage of an odd shape is passed over": {
-		events(says("a"), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1.5}}`),
+		eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1.5}}`),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
 	"last blank line missing, CRLF, heartbeats": {
-		": ping\r\n\r\ndata: " + says("a") + "\r\n\r\n: OPENROUTER PROCESSING\r\n\r\ndata:" + stop + "\r\n\r\ndata: [DONE]",
+		": ping\r\n\r\ndata: " + textChunk("a") + "\r\n\r\n: OPENROUTER PROCESSING\r\n\r\ndata:" + stopChunk + "\r\n\r\ndata: [DONE]",
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
 	"prompt filter first, empty choices": {
-		events(`{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}`, says("a"), stop),
+		eventStream(`{"choices":[],"prompt_filter_results":[{"prompt_index":0}]}`, textChunk("a"), stopChunk),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
 	"reasoning under either name, or both": {
-		events(delta(`{"reasoning_content":"x"}`), delta(`{"reasoning":"y"}`), delta(`{"reasoning_content":"z","reasoning":"z"}`), says("a"), stop),
+		eventStream(deltaChunk(`{"reasoning_content":"x"}`), deltaChunk(`{"reasoning":"y"}`), deltaChunk(`{"reasoning_content":"z","reasoning":"z"}`), textChunk("a"), stopChunk),
 		llmtest.Lines(`reasoning "x"`, `reasoning "y"`, `reasoning "z"`, `text "a"`, `finish stop m-1`),
 	},
 	"content as parts, thinking among them": {
-		events(delta(`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"image_url"}]}`), stop),
+		eventStream(deltaChunk(`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"image_url"}]}`), stopChunk),
 		llmtest.Lines(`reasoning "hm"`, `text "ab"`, `finish stop m-1`),
 	},
 	"a refusal is text": {
-		events(delta(`{"content":null,"refusal":"No."}`), stop),
+		eventStream(deltaChunk(`{"content":null,"refusal":"No."}`), stopChunk),
 		llmtest.Lines(`text "No."`, `finish stop m-1`),
 	},
 	"a whole message instead of deltas": {
-		events(`{"model":"m-1","choices":[{"message":{"content":"a","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`),
+		eventStream(`{"model":"m-1","choices":[{"message":{"content":"a","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`),
 		llmtest.Lines(`text "a"`, `start 0 c f`, `args 0 {}`, `call 0 c f {}`, `finish tool_calls m-1`),
 	},
 	"a whole message after the deltas": {
-		events(says("a"), `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`),
+		eventStream(textChunk("a"), `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
 	"another choice is not ours": {
-		events(`{"choices":[{"index":1,"delta":{"content":"other"}}]}`, says("a"), stop),
+		eventStream(`{"choices":[{"index":1,"delta":{"content":"other"}}]}`, textChunk("a"), stopChunk),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
 	"calls: the normal shape, in parallel": {
-		events(delta(`{"content":null,"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":""}}]}`),
-			delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]}`),
-			delta(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`),
-			delta(`{"tool_calls":[{"index":1,"id":"c2","function":{"name":"g","arguments":""}}]}`),
-			delta(`{"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]}`),
-			`{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`, usage, "[DONE]"),
+		eventStream(deltaChunk(`{"content":null,"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":""}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":1,"id":"c2","function":{"name":"g","arguments":""}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]}`),
+			`{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`, usageChunk, "[DONE]"),
 		llmtest.Lines(`start 0 c1 f`, `args 0 {"a"`, `args 0 :1}`, `start 1 c2 g`, `args 1 {}`,
 			`call 0 c1 f {"a":1}`, `call 1 c2 g {}`, `usage 3 2 5`, `finish tool_calls m-1`),
 	},
 	"calls: interleaved, and finish_reason stop": { // F9
-		events(delta(`{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{"}},{"index":1,"id":"c2","function":{"name":"g","arguments":"{"}}]}`),
-			delta(`{"tool_calls":[{"index":1,"function":{"arguments":"}"}},{"index":0,"function":{"arguments":"}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{"}},{"index":1,"id":"c2","function":{"name":"g","arguments":"{"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":1,"function":{"arguments":"}"}},{"index":0,"function":{"arguments":"}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 c1 f`, `args 0 {`, `start 1 c2 g`, `args 1 {`, `args 1 }`, `args 0 }`,
 			`call 0 c1 f {}`, `call 1 c2 g {}`, `finish stop m-1`),
 	},
 	"calls: no index, no id, all at once": { // Gemini
-		events(delta(`{"tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}},{"function":{"name":"f","arguments":"{\"a\":2}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}},{"function":{"name":"f","arguments":"{\"a\":2}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 * f`, `args 0 {"a":1}`, `start 1 * f`, `args 1 {"a":2}`, `call 0 * f {"a":1}`, `call 1 * f {"a":2}`, `finish stop m-1`),
 	},
 	"calls: no index, no id, a chunk each": {
-		events(delta(`{"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}`), delta(`{"tool_calls":[{"index":null,"function":{"name":"g","arguments":"{}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"index":null,"function":{"name":"g","arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 * f`, `args 0 {}`, `start 1 * g`, `args 1 {}`, `call 0 * f {}`, `call 1 * g {}`, `finish stop m-1`),
 	},
 	"calls: no index, ids": {
-		events(delta(`{"tool_calls":[{"id":"a","function":{"name":"f","arguments":""}}]}`), delta(`{"tool_calls":[{"id":"a","function":{"arguments":"{"}}]}`),
-			delta(`{"tool_calls":[{"id":"b","function":{"name":"g"}}]}`), delta(`{"tool_calls":[{"function":{"arguments":"{}"}}]}`), delta(`{"tool_calls":[{"id":"a","function":{"arguments":"}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"id":"a","function":{"name":"f","arguments":""}}]}`), deltaChunk(`{"tool_calls":[{"id":"a","function":{"arguments":"{"}}]}`),
+			deltaChunk(`{"tool_calls":[{"id":"b","function":{"name":"g"}}]}`), deltaChunk(`{"tool_calls":[{"function":{"arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"id":"a","function":{"arguments":"}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {`, `start 1 b g`, `args 1 {}`, `args 0 }`, `call 0 a f {}`, `call 1 b g {}`, `finish stop m-1`),
 	},
 	"calls: one index for all of them": {
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}`), delta(`{"tool_calls":[{"index":0,"id":"b","function":{"name":"f","arguments":"{}"}}]}`),
-			delta(`{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"id":"b","function":{"name":"f","arguments":"{}"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {}`, `start 1 b f`, `args 1 {}`, `start 2 * f`, `args 2 {"a":1}`, `call 0 a f {}`, `call 1 b f {}`, `call 2 * f {"a":1}`, `finish stop m-1`),
 	},
 	"calls: one id for two": { // F9
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}},{"index":1,"id":"a","function":{"name":"g","arguments":"{}"}}]}`),
-			delta(`{"tool_calls":[{"index":2,"id":"a_2","function":{"name":"h","arguments":"{}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}},{"index":1,"id":"a","function":{"name":"g","arguments":"{}"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":2,"id":"a_2","function":{"name":"h","arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {}`, `start 1 a_2 g`, `args 1 {}`, `start 2 a_2_2 h`, `args 2 {}`, `call 0 a f {}`, `call 1 a_2 g {}`, `call 2 a_2_2 h {}`, `finish stop m-1`),
 	},
 	"calls: name in pieces, id late": {
-		events(delta(`{"tool_calls":[{"index":0,"function":{"name":"get_"}}]}`), delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"weather"}}]}`), delta(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"name":"get_"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"weather"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a get_weather`, `args 0 {}`, `call 0 a get_weather {}`, `finish stop m-1`),
 	},
 	"calls: name and a new id with every piece": {
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`), delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`), delta(`{"tool_calls":[{"index":0,"id":"z","function":{"arguments":"}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"id":"z","function":{"arguments":"}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {`, `args 0 }`, `call 0 a f {}`, `finish stop m-1`),
 	},
 	"calls: without arguments": {
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}},{"index":1,"id":"b","function":{"name":"g","arguments":null}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}},{"index":1,"id":"b","function":{"name":"g","arguments":null}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `start 1 b g`, `call 0 a f `, `call 1 b g `, `finish stop m-1`),
 	},
 	"calls: arguments as an object": {
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"a": 1}}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"a": 1}}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {"a": 1}`, `call 0 a f {"a": 1}`, `finish stop m-1`),
 	},
 	"calls: arguments that are no JSON": { // F9
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{'a': "}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{'a': "}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {'a': `, `call 0 a f {'a': `, `finish stop m-1`),
 	},
 	"calls: sparse indexes, empty pieces": {
-		events(delta(`{"tool_calls":[{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}]}`), delta(`{"tool_calls":[{"index":3}]}`), delta(`{"tool_calls":[{"index":2,"id":"b","function":{"name":"g","arguments":"{}"}}]}`), stop),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"index":3}]}`), deltaChunk(`{"tool_calls":[{"index":2,"id":"b","function":{"name":"g","arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {}`, `start 1 b g`, `args 1 {}`, `call 0 a f {}`, `call 1 b g {}`, `finish stop m-1`),
 	},
 	"calls: more of one after finish_reason": {
-		events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`), stop, delta(`{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]}`), "[DONE]"),
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}]}`), stopChunk, deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]}`), "[DONE]"),
 		llmtest.Lines(`start 0 a f`, `args 0 {`, `args 0 }`, `call 0 a f {}`, `finish stop m-1`),
 	},
 }
 
-func TestEveryShapeGivesTheSameParts(t *testing.T) {
+func TestResponseVariantsGiveTheSameParts(t *testing.T) {
 	for name, c := range shapes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, m := play(t, Config{}, sends(c.wire))
-			parts, err := llmtest.Collect(t.Context(), m, question)
+			_, m := newEndpoint(t, Config{}, sendStream(c.wire))
+			parts, err := llmtest.Collect(t.Context(), m, testRequest)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,18 +142,18 @@ func TestEveryShapeGivesTheSameParts(t *testing.T) {
 }
 
 // F11: the same, with a write for every few bytes.
-func TestPartsDoNotDependOnHowBytesArrive(t *testing.T) {
+func TestResponsePartsDoNotDependOnHowBytesArrive(t *testing.T) {
 	for _, size := range []int{1, 3, 7} {
 		for _, name := range []string{"the normal shape", "calls: the normal shape, in parallel", "last blank line missing, CRLF, heartbeats"} {
 			c := shapes[name]
-			_, m := play(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			_, m := newEndpoint(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 				for rest := c.wire; rest != ""; {
 					n := min(size, len(rest))
-					sends(rest[:n])(w, r)
+					sendStream(rest[:n])(w, r)
 					rest = rest[n:]
 				}
 			})
-			parts, err := llmtest.Collect(t.Context(), m, question)
+			parts, err := llmtest.Collect(t.Context(), m, testRequest)
 			if got := llmtest.FormatParts(parts); err != nil || got != c.want {
 				t.Errorf("%s, %d bytes a write: %v, got\n%s", name, size, err, got)
 			}
@@ -161,25 +161,25 @@ func TestPartsDoNotDependOnHowBytesArrive(t *testing.T) {
 	}
 }
 
-func TestACompletionInOnePieceIsAnAnswer(t *testing.T) {
+func TestResponseThatIsNotStreamedIsAnAnswer(t *testing.T) {
 	body := `
 	{"id":"x","object":"chat.completion","model":"m-1","choices":[{"index":0,"message":{"role":"assistant","content":"Hello","reasoning_content":"hm",
 	"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}],
 	"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`
 	want := llmtest.Lines(`reasoning "hm"`, `text "Hello"`, `start 0 c f`, `args 0 {"a":1}`, `call 0 c f {"a":1}`, `usage 3 2 5`, `finish tool_calls m-1`)
 	for _, media := range []string{"application/json; charset=utf-8", "text/event-stream", "text/plain"} {
-		_, m := play(t, Config{}, status(200, body, "Content-Type", media))
-		parts, err := llmtest.Collect(t.Context(), m, question)
+		_, m := newEndpoint(t, Config{}, replyStatus(200, body, "Content-Type", media))
+		parts, err := llmtest.Collect(t.Context(), m, testRequest)
 		if got := llmtest.FormatParts(parts); err != nil || got != want {
 			t.Errorf("%s: %v, got\n%s", media, err, got)
 		}
 	}
 }
 
-func TestAStreamIsRecognisedWhateverItsContentType(t *testing.T) {
+func TestResponseStreamIsRecognizedByItsFirstBytes(t *testing.T) {
 	for _, media := range []string{"application/json", "text/plain", "application/octet-stream"} {
-		_, m := play(t, Config{}, status(200, hello, "Content-Type", media))
-		if parts, err := llmtest.Collect(t.Context(), m, question); err != nil || len(parts) != 4 {
+		_, m := newEndpoint(t, Config{}, replyStatus(200, helloStream, "Content-Type", media))
+		if parts, err := llmtest.Collect(t.Context(), m, testRequest); err != nil || len(parts) != 4 {
 			t.Errorf("%s: %v, %v", media, parts, err)
 		}
 	}

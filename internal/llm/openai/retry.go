@@ -23,13 +23,13 @@ func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
 	if d, ok := parseRetryAfter(after, now); ok {
 		return d, d <= maxRetryAfter
 	}
-	return backoff(try), true
+	return backoffDelay(try), true
 }
 
-// backoff returns a random time up to 200 ms, doubled with every try up to 5 s. It is
+// backoffDelay returns a random time up to 200 ms, doubled with every try up to 5 s. It is
 // random from 0 on ("full jitter") so that callers that failed together do not come
 // back together.
-func backoff(try int) time.Duration {
+func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s
 		ceiling = min(backoffBase<<try, backoffMax)
@@ -60,8 +60,8 @@ func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
-// wait waits for d, or returns ctx's error once it ends.
-func wait(ctx context.Context, d time.Duration) error {
+// sleepContext waits for d, or returns ctx's error once it ends.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// scanner reads one JSON value from its first byte to its last and checks all of it. The
+// jsonScanner reads one JSON value from its first byte to its last and checks all of it. The
 // first syntax error ends it: from then on there is nothing left to read.
 //
 // It is written by hand because it runs for each token that a model sends. A usual chunk of
@@ -17,12 +17,12 @@ import (
 // jsontext.Decoder, 3.3 with encoding/json and 10 to 25 with the SDK's types (its ssestream
 // takes 16 times as long). For 1,000 tokens that arrive at once, jsontext.Decoder would add
 // 0.4 ms of CPU time.
-type scanner struct {
+type jsonScanner struct {
 	data    []byte
 	pos     int
 	depth   int
-	err     error  // of the syntax
-	wrong   error  // the first member of an unexpected type
+	syntaxErr     error  // of the syntax
+	typeErr   error  // the first member of an unexpected type
 	escaped bool   // the string read last has escapes
 	scratch []byte // for unquote
 }
@@ -33,40 +33,40 @@ const maxDepth = 10000
 // errCut is the syntax error of data that end too early.
 var errCut = errors.New("unexpected end of JSON")
 
-// fail ends the reading.
-func (s *scanner) fail() bool {
-	if s.err == nil {
-		s.err = errCut
+// failSyntax ends the reading.
+func (s *jsonScanner) failSyntax() bool {
+	if s.syntaxErr == nil {
+		s.syntaxErr = errCut
 		if s.pos < len(s.data) {
-			s.err = fmt.Errorf("invalid JSON at byte %d", s.pos)
+			s.syntaxErr = fmt.Errorf("invalid JSON at byte %d", s.pos)
 		}
 		s.data, s.pos = nil, 0
 	}
 	return false
 }
 
-// mismatch skips a value of a type that its member should not have. null is not a mismatch: it
+// skipMismatch skips a value of a type that its member should not have. null is not a mismatch: it
 // stands for a member that was not sent.
-func (s *scanner) mismatch(member string) {
-	if s.kind() != 'n' && s.wrong == nil {
-		s.wrong = fmt.Errorf("%s is of an unexpected type", member)
+func (s *jsonScanner) skipMismatch(member string) {
+	if s.peekKind() != 'n' && s.typeErr == nil {
+		s.typeErr = fmt.Errorf("%s is of an unexpected type", member)
 	}
-	s.skip()
+	s.skipValue()
 }
 
-// kind returns the first byte of what comes next, which tells its type. At the end it is 0.
-func (s *scanner) kind() (c byte) {
+// peekKind returns the first byte of what comes next, which tells its type. At the end it is 0.
+func (s *jsonScanner) peekKind() (c byte) {
 	if s.pos < len(s.data) {
 		c = s.data[s.pos]
 	}
 	if c <= ' ' {
-		c = s.space()
+		c = s.skipSpace()
 	}
 	return // without c it is inlined, which is worth a twentieth
 }
 
-// space passes over white space and returns the first byte of what comes next.
-func (s *scanner) space() byte {
+// skipSpace passes over white space and returns the first byte of what comes next.
+func (s *jsonScanner) skipSpace() byte {
 	for ; s.pos < len(s.data); s.pos++ {
 		if c := s.data[s.pos]; strings.IndexByte(" \t\r\n", c) < 0 {
 			return c
@@ -75,189 +75,189 @@ func (s *scanner) space() byte {
 	return 0
 }
 
-// begin enters an object or array, if bracket comes next, and reports whether something is
+// enter enters an object or array, if bracket comes next, and reports whether something is
 // in it.
 //
 //	for more := s.begin('{', "usage"); more; more = s.next('}') {
 //		switch string(s.name()) {
-func (s *scanner) begin(bracket byte, member string) bool {
-	if s.kind() != bracket {
-		s.mismatch(member)
+func (s *jsonScanner) enter(bracket byte, member string) bool {
+	if s.peekKind() != bracket {
+		s.skipMismatch(member)
 		return false
 	}
 	if s.depth++; s.depth > maxDepth {
-		return s.fail()
+		return s.failSyntax()
 	}
 	s.pos++
-	if s.kind() == bracket+2 { // the closing one
-		return s.leave()
+	if s.peekKind() == bracket+2 { // the closing one
+		return s.leaveValue()
 	}
 	return true
 }
 
-// next reports whether another member or element follows in what bracket closes.
-func (s *scanner) next(bracket byte) bool {
-	switch s.kind() {
+// hasNext reports whether another member or element follows in what bracket closes.
+func (s *jsonScanner) hasNext(bracket byte) bool {
+	switch s.peekKind() {
 	case ',':
 		s.pos++
 		return true
 	case bracket:
-		return s.leave()
+		return s.leaveValue()
 	}
-	return s.fail()
+	return s.failSyntax()
 }
 
-func (s *scanner) leave() bool {
+func (s *jsonScanner) leaveValue() bool {
 	s.pos++
 	s.depth--
 	return false
 }
 
-// name reads the name of a member, without its quotes.
-func (s *scanner) name() []byte {
-	raw := s.quoted()
-	if s.kind() != ':' {
-		s.fail()
+// readName reads the name of a member, without its quotes.
+func (s *jsonScanner) readName() []byte {
+	raw := s.scanString()
+	if s.peekKind() != ':' {
+		s.failSyntax()
 		return nil
 	}
 	s.pos++
 	if s.escaped {
-		return []byte(s.unquote(raw))
+		return []byte(s.unquoteString(raw))
 	}
 	return raw[1 : len(raw)-1]
 }
 
-// str reads a string and returns it in its quotes. Of null it makes an empty one.
-func (s *scanner) str(member string) []byte {
-	if s.kind() != '"' {
-		s.mismatch(member)
+// readQuoted reads a string and returns it in its quotes. Of null it makes an empty one.
+func (s *jsonScanner) readQuoted(member string) []byte {
+	if s.peekKind() != '"' {
+		s.skipMismatch(member)
 		return noText
 	}
-	return s.quoted()
+	return s.scanString()
 }
 
-// text is str without quotes and escapes.
-func (s *scanner) text(member string) string { return s.unquote(s.str(member)) }
+// readString is str without quotes and escapes.
+func (s *jsonScanner) readString(member string) string { return s.unquoteString(s.readQuoted(member)) }
 
-// anyText reads a string, and makes "" of all else.
-func (s *scanner) anyText() string {
-	if s.kind() != '"' {
-		s.skip()
+// readStringOrSkip reads a string, and makes "" of all else.
+func (s *jsonScanner) readStringOrSkip() string {
+	if s.peekKind() != '"' {
+		s.skipValue()
 		return ""
 	}
-	return s.unquote(s.quoted())
+	return s.unquoteString(s.scanString())
 }
 
-// unquote returns the text of a JSON string. What is not Unicode becomes U+FFFD, which is all
+// unquoteString returns the text of a JSON string. What is not Unicode becomes U+FFFD, which is all
 // that AppendUnquote has an error for.
-func (s *scanner) unquote(raw []byte) string {
+func (s *jsonScanner) unquoteString(raw []byte) string {
 	s.scratch, _ = jsontext.AppendUnquote(s.scratch[:0], raw)
 	return string(s.scratch)
 }
 
-// integer reads an integer. Of null it makes 0 and false.
-func (s *scanner) integer(member string) (int64, bool) {
-	if c := s.kind(); c != '-' && (c < '0' || c > '9') {
-		s.mismatch(member)
+// readInteger reads an integer. Of null it makes 0 and false.
+func (s *jsonScanner) readInteger(member string) (int64, bool) {
+	if c := s.peekKind(); c != '-' && (c < '0' || c > '9') {
+		s.skipMismatch(member)
 		return 0, false
 	}
-	n, err := strconv.ParseInt(string(s.raw()), 10, 64)
-	if err != nil && s.wrong == nil && s.err == nil {
-		s.wrong = fmt.Errorf("%s is not an integer", member)
+	n, err := strconv.ParseInt(string(s.readRaw()), 10, 64)
+	if err != nil && s.typeErr == nil && s.syntaxErr == nil {
+		s.typeErr = fmt.Errorf("%s is not an integer", member)
 	}
 	return n, err == nil
 }
 
-// raw reads any value and returns it as it is, within the data.
-func (s *scanner) raw() []byte {
-	s.kind()
+// readRaw reads any value and returns it as it is, within the data.
+func (s *jsonScanner) readRaw() []byte {
+	s.peekKind()
 	data, start := s.data, s.pos
-	s.skip()
-	if s.err != nil {
+	s.skipValue()
+	if s.syntaxErr != nil {
 		return nil
 	}
 	return data[start:s.pos]
 }
 
-// skip reads any value.
-func (s *scanner) skip() {
-	switch c := s.kind(); c {
+// skipValue reads any value.
+func (s *jsonScanner) skipValue() {
+	switch c := s.peekKind(); c {
 	case '{':
-		for more := s.begin('{', ""); more; more = s.next('}') {
-			s.name()
-			s.skip()
+		for more := s.enter('{', ""); more; more = s.hasNext('}') {
+			s.readName()
+			s.skipValue()
 		}
 	case '[':
-		for more := s.begin('[', ""); more; more = s.next(']') {
-			s.skip()
+		for more := s.enter('[', ""); more; more = s.hasNext(']') {
+			s.skipValue()
 		}
 	case '"':
-		s.quoted()
+		s.scanString()
 	case 't':
-		s.literal("true")
+		s.skipLiteral("true")
 	case 'f':
-		s.literal("false")
+		s.skipLiteral("false")
 	case 'n':
-		s.literal("null")
+		s.skipLiteral("null")
 	default:
-		s.number()
+		s.skipNumber()
 	}
 }
 
-// literal reads word.
-func (s *scanner) literal(word string) {
+// skipLiteral reads word.
+func (s *jsonScanner) skipLiteral(word string) {
 	n := min(len(word), len(s.data)-s.pos)
 	if string(s.data[s.pos:s.pos+n]) != word[:n] {
-		s.fail()
+		s.failSyntax()
 		return
 	}
 	if s.pos += n; n < len(word) {
-		s.fail()
+		s.failSyntax()
 	}
 }
 
-// number reads a number.
-func (s *scanner) number() {
-	if s.at('-') {
+// skipNumber reads a number.
+func (s *jsonScanner) skipNumber() {
+	if s.nextIs('-') {
 		s.pos++
 	}
-	if s.at('0') {
+	if s.nextIs('0') {
 		s.pos++
 	} else {
-		s.digits()
+		s.skipDigits()
 	}
-	if s.at('.') {
+	if s.nextIs('.') {
 		s.pos++
-		s.digits()
+		s.skipDigits()
 	}
-	if s.at('e') || s.at('E') {
+	if s.nextIs('e') || s.nextIs('E') {
 		s.pos++
-		if s.at('+') || s.at('-') {
+		if s.nextIs('+') || s.nextIs('-') {
 			s.pos++
 		}
-		s.digits()
+		s.skipDigits()
 	}
 }
 
-func (s *scanner) at(c byte) bool { return s.pos < len(s.data) && s.data[s.pos] == c }
+func (s *jsonScanner) nextIs(c byte) bool { return s.pos < len(s.data) && s.data[s.pos] == c }
 
-// digits reads at least one digit.
-func (s *scanner) digits() {
+// skipDigits reads at least one digit.
+func (s *jsonScanner) skipDigits() {
 	start := s.pos
 	for s.pos < len(s.data) && s.data[s.pos] >= '0' && s.data[s.pos] <= '9' {
 		s.pos++
 	}
 	if s.pos == start {
-		s.fail()
+		s.failSyntax()
 	}
 }
 
 var noText = []byte(`""`)
 
-// quoted reads a string and returns it in its quotes, within the data.
-func (s *scanner) quoted() []byte {
-	if s.kind() != '"' {
-		s.fail()
+// scanString reads a string and returns it in its quotes, within the data.
+func (s *jsonScanner) scanString() []byte {
+	if s.peekKind() != '"' {
+		s.failSyntax()
 		return noText
 	}
 	data, start := s.data, s.pos
@@ -267,12 +267,12 @@ func (s *scanner) quoted() []byte {
 			i++
 		}
 		s.pos = i
-		if s.at('"') {
+		if s.nextIs('"') {
 			s.pos++
 			return data[start:s.pos]
 		}
-		if !s.at('\\') || !s.escape() {
-			s.fail()
+		if !s.nextIs('\\') || !s.skipEscape() {
+			s.failSyntax()
 			return noText
 		}
 		s.escaped, i = true, s.pos
@@ -288,12 +288,12 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// escape passes over an escape but for its last byte. It reports whether it is one, or the
+// skipEscape passes over an escape but for its last byte. It reports whether it is one, or the
 // beginning of one that is cut.
-func (s *scanner) escape() bool {
+func (s *jsonScanner) skipEscape() bool {
 	s.pos++
 	digits := 0
-	if s.at('u') {
+	if s.nextIs('u') {
 		digits = 4
 	} else if s.pos < len(s.data) && strings.IndexByte(`"\/bfnrt`, s.data[s.pos]) < 0 {
 		return false

@@ -14,10 +14,10 @@ import (
 // adapted in the request, and only there: the stored one stays whole, and it is what
 // arguments are checked against. What is taken out is told in a description instead.
 
-// parameters is a tool's input schema as endpoints take it. One that they take as it is
+// adaptParameters is a tool's input schema as endpoints take it. One that they take as it is
 // comes back byte by byte.
-func parameters(schema json.RawMessage) json.RawMessage {
-	root, ok := decodeKeywords(schema)
+func adaptParameters(schema json.RawMessage) json.RawMessage {
+	root, ok := decodeObject(schema)
 	if !ok {
 		return noParameters // a boolean, or none at all
 	}
@@ -28,74 +28,74 @@ func parameters(schema json.RawMessage) json.RawMessage {
 			i++
 		}
 	}
-	root = root.flatten()
-	if string(root.get("type")) != `"object"` {
-		root = root.set("type", json.RawMessage(`"object"`))
+	root = root.mergeAlternatives()
+	if string(root.member("type")) != `"object"` {
+		root = root.withMember("type", json.RawMessage(`"object"`))
 	}
-	root = root.adapted()
-	if root.get("properties") == nil {
-		root = root.set("properties", json.RawMessage(`{}`))
+	root = root.adaptKeywords()
+	if root.member("properties") == nil {
+		root = root.withMember("properties", json.RawMessage(`{}`))
 	}
-	return root.encode()
+	return root.encodeJSON()
 }
 
-// topLevel are the keywords that OpenAI refuses at the top of a tool's schema, "schema
+// topLevelKeywords are the keywords that OpenAI refuses at the top of a tool's schema, "schema
 // must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top
 // level", with how their meaning reads in a sentence.
-var topLevel = []struct{ name, means string }{
+var topLevelKeywords = []struct{ name, means string }{
 	{"allOf", "must fit all of"}, {"anyOf", "must fit at least one of"}, {"oneOf", "must fit exactly one of"},
 	{"not", "must not fit"}, {"enum", "must be one of"}, {"const", "must be"},
 }
 
-// maxTold bounds what a description tells of one keyword, in bytes.
-const maxTold = 4 << 10
+// maxDescribedBytes bounds what a description tells of one keyword, in bytes.
+const maxDescribedBytes = 4 << 10
 
-// flatten moves what stands in alternatives at the top of a schema into the schema
+// mergeAlternatives moves what stands in alternatives at the top of a schema into the schema
 // itself: their properties, and what all of them require.
-func (root keywords) flatten() keywords {
-	if ref := root.get("$ref"); ref != nil {
-		if target, ok := root.local(ref); ok {
-			root = root.without("$ref").absorb([]keywords{target}, true)
+func (root orderedObject) mergeAlternatives() orderedObject {
+	if ref := root.member("$ref"); ref != nil {
+		if target, ok := root.resolveRef(ref); ok {
+			root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
 		}
 	}
-	for _, k := range topLevel {
-		raw := root.get(k.name)
+	for _, k := range topLevelKeywords {
+		raw := root.member(k.name)
 		if raw == nil {
 			continue
 		}
-		root = root.without(k.name)
+		root = root.withoutMember(k.name)
 		var list []json.RawMessage
-		var parts []keywords
+		var parts []orderedObject
 		if json.Unmarshal(raw, &list) == nil && k.name != "enum" && k.name != "const" {
 			for _, one := range list {
-				part, ok := decodeKeywords(one)
-				if target, found := root.local(part.get("$ref")); found {
+				part, ok := decodeObject(one)
+				if target, found := root.resolveRef(part.member("$ref")); found {
 					part = target
 				}
 				if ok {
 					parts = append(parts, part)
 				}
 			}
-			root = root.absorb(parts, k.name == "allOf")
+			root = root.mergeProperties(parts, k.name == "allOf")
 		}
 		told := string(raw)
-		if len(told) > maxTold {
+		if len(told) > maxDescribedBytes {
 			told = "several alternatives" // the properties are there
 		}
-		root = root.describe("The arguments " + k.means + ": " + told)
+		root = root.addDescription("The arguments " + k.means + ": " + told)
 	}
 	return root
 }
 
-// local is what a reference within the schema leads to.
-func (root keywords) local(ref json.RawMessage) (keywords, bool) {
+// resolveRef is what a reference within the schema leads to.
+func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
 		return nil, false
 	}
 	at := root
 	for _, name := range strings.Split(pointer[2:], "/") {
-		next, ok := decodeKeywords(at.get(strings.NewReplacer("~1", "/", "~0", "~").Replace(name)))
+		next, ok := decodeObject(at.member(strings.NewReplacer("~1", "/", "~0", "~").Replace(name)))
 		if !ok {
 			return nil, false
 		}
@@ -104,26 +104,26 @@ func (root keywords) local(ref json.RawMessage) (keywords, bool) {
 	return at, true
 }
 
-// absorb adds the properties of parts to those of root, and to what is required what
+// mergeProperties adds the properties of parts to those of root, and to what is required what
 // every part requires, or any if all of them apply.
-func (root keywords) absorb(parts []keywords, all bool) keywords {
-	properties, _ := decodeKeywords(root.get("properties"))
+func (root orderedObject) mergeProperties(parts []orderedObject, all bool) orderedObject {
+	properties, _ := decodeObject(root.member("properties"))
 	var required []string
-	_ = json.Unmarshal(root.get("required"), &required)
+	_ = json.Unmarshal(root.member("required"), &required)
 	asked := map[string]int{}
 	var names []string
 	for _, part := range parts {
-		own, _ := decodeKeywords(part.get("properties"))
+		own, _ := decodeObject(part.member("properties"))
 		for _, p := range own {
-			if had := properties.get(p.name); had == nil {
-				properties = properties.set(p.name, p.value)
+			if had := properties.member(p.name); had == nil {
+				properties = properties.withMember(p.name, p.value)
 			} else if !bytes.Equal(had, p.value) {
-				either := keywords{{"anyOf", list(had, p.value)}}
-				properties = properties.set(p.name, either.encode())
+				either := orderedObject{{"anyOf", encodeArray(had, p.value)}}
+				properties = properties.withMember(p.name, either.encodeJSON())
 			}
 		}
 		var needs []string
-		_ = json.Unmarshal(part.get("required"), &needs)
+		_ = json.Unmarshal(part.member("required"), &needs)
 		for _, name := range needs {
 			if asked[name]++; asked[name] == 1 {
 				names = append(names, name)
@@ -136,77 +136,77 @@ func (root keywords) absorb(parts []keywords, all bool) keywords {
 		}
 	}
 	if len(properties) > 0 {
-		root = root.set("properties", properties.encode())
+		root = root.withMember("properties", properties.encodeJSON())
 	}
 	if len(required) > 0 {
 		quoted := make([]json.RawMessage, len(required))
 		for i, name := range required {
 			quoted[i] = appendQuoted(nil, name)
 		}
-		root = root.set("required", list(quoted...))
+		root = root.withMember("required", encodeArray(quoted...))
 	}
 	return root
 }
 
-// describe adds a sentence to the schema's description.
-func (m keywords) describe(sentence string) keywords {
+// addDescription adds a sentence to the schema's description.
+func (m orderedObject) addDescription(sentence string) orderedObject {
 	var description string
-	_ = json.Unmarshal(m.get("description"), &description)
+	_ = json.Unmarshal(m.member("description"), &description)
 	if description != "" {
 		description += "\n"
 	}
-	return m.set("description", appendQuoted(nil, description+sentence))
+	return m.withMember("description", appendQuoted(nil, description+sentence))
 }
 
 // Where the schemas are in a keyword's value. Those of additionalProperties and the like
 // may stay booleans, which every endpoint knows there.
 var (
-	holdSchema  = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
-	holdList    = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
-	holdSchemas = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+	schemaKeywords  = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
+	schemaListKeywords    = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
+	schemaMapKeywords = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
 // knownFormats are those that endpoints know; others refuse the request at some
 // (Gemini's), and say nothing at the rest.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
-// adapted is a schema, with all within it, as endpoints take it.
-func (m keywords) adapted() keywords {
+// adaptKeywords is a schema, with all within it, as endpoints take it.
+func (m orderedObject) adaptKeywords() orderedObject {
 	out := slices.Clone(m)
 	for i, k := range out {
 		switch {
-		case k.name == "items" && k.kind() == '[':
-			out[i] = keyword{"prefixItems", eachOf(k.value)} // draft-07's way of writing it
-		case slices.Contains(holdSchema, k.name) && k.kind() == '{', k.name == "items", k.name == "not":
+		case k.name == "items" && k.jsonKind() == '[':
+			out[i] = orderedMember{"prefixItems", adaptList(k.value)} // draft-07's way of writing it
+		case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', k.name == "items", k.name == "not":
 			out[i].value = adaptSchema(k.value)
-		case slices.Contains(holdList, k.name) && k.kind() == '[':
-			out[i].value = eachOf(k.value)
-		case slices.Contains(holdSchemas, k.name):
-			within, _ := decodeKeywords(k.value)
+		case slices.Contains(schemaListKeywords, k.name) && k.jsonKind() == '[':
+			out[i].value = adaptList(k.value)
+		case slices.Contains(schemaMapKeywords, k.name):
+			within, _ := decodeObject(k.value)
 			for j := range within {
 				within[j].value = adaptSchema(within[j].value)
 			}
 			if within != nil {
-				out[i].value = within.encode()
+				out[i].value = within.encodeJSON()
 			}
 		}
 	}
-	if f := out.get("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
-		out = out.without("format").describe("Format: " + strings.Trim(string(f), `"`))
+	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
+		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
 	}
 	// "array schema missing items"
-	if string(out.get("type")) == `"array"` && out.get("items") == nil {
-		out = out.set("items", json.RawMessage(`{}`))
+	if string(out.member("type")) == `"array"` && out.member("items") == nil {
+		out = out.withMember("items", json.RawMessage(`{}`))
 	}
 	return out
 }
 
 // adaptSchema is adapted for the JSON of a schema, which may be a boolean.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
-	m, ok := decodeKeywords(schema)
+	m, ok := decodeObject(schema)
 	switch {
 	case ok:
-		return m.adapted().encode()
+		return m.adaptKeywords().encodeJSON()
 	case string(schema) == "true":
 		return json.RawMessage(`{}`)
 	case string(schema) == "false":
@@ -215,8 +215,8 @@ func adaptSchema(schema json.RawMessage) json.RawMessage {
 	return schema
 }
 
-// eachOf adapts a list of schemas.
-func eachOf(raw json.RawMessage) json.RawMessage {
+// adaptList adapts a list of schemas.
+func adaptList(raw json.RawMessage) json.RawMessage {
 	var all []json.RawMessage
 	if json.Unmarshal(raw, &all) != nil {
 		return raw
@@ -224,33 +224,33 @@ func eachOf(raw json.RawMessage) json.RawMessage {
 	for i := range all {
 		all[i] = adaptSchema(all[i])
 	}
-	return list(all...)
+	return encodeArray(all...)
 }
 
-// keywords is a JSON object in the order in which it was written, which is the order in
+// orderedObject is a JSON object in the order in which it was written, which is the order in
 // which a model reads it.
-type keywords []keyword
+type orderedObject []orderedMember
 
-type keyword struct {
+type orderedMember struct {
 	name  string
 	value json.RawMessage
 }
 
-func (k keyword) kind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
+func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
 
-// decodeKeywords reads the object raw; false where it is none.
-func decodeKeywords(raw json.RawMessage) (keywords, bool) {
-	dec := jsontext.NewDecoder(bytes.NewReader(raw), asWritten...)
+// decodeObject reads the object raw; false where it is none.
+func decodeObject(raw json.RawMessage) (orderedObject, bool) {
+	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
 		return nil, false
 	}
-	out := keywords{}
+	out := orderedObject{}
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadToken()
 		if err != nil {
 			return nil, false
 		}
-		k := keyword{name: name.String()}
+		k := orderedMember{name: name.String()}
 		value, err := dec.ReadValue()
 		if err != nil {
 			return nil, false
@@ -261,8 +261,8 @@ func decodeKeywords(raw json.RawMessage) (keywords, bool) {
 	return out, true
 }
 
-// encode writes the object without blanks of its own.
-func (m keywords) encode() json.RawMessage {
+// encodeJSON writes the object without blanks of its own.
+func (m orderedObject) encodeJSON() json.RawMessage {
 	out := []byte{'{'}
 	for i, k := range m {
 		if i > 0 {
@@ -273,34 +273,34 @@ func (m keywords) encode() json.RawMessage {
 	return append(out, '}')
 }
 
-func (m keywords) index(name string) int {
-	return slices.IndexFunc(m, func(k keyword) bool { return k.name == name })
+func (m orderedObject) indexOf(name string) int {
+	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
 }
 
-// get is the member of that name; nil where there is none.
-func (m keywords) get(name string) json.RawMessage {
-	if i := m.index(name); i >= 0 {
+// member is the member of that name; nil where there is none.
+func (m orderedObject) member(name string) json.RawMessage {
+	if i := m.indexOf(name); i >= 0 {
 		return m[i].value
 	}
 	return nil
 }
 
-// set is m with that member, at the end where it is new.
-func (m keywords) set(name string, value json.RawMessage) keywords {
+// withMember is m with that member, at the end where it is new.
+func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
-	if i := m.index(name); i >= 0 {
+	if i := m.indexOf(name); i >= 0 {
 		out[i].value = value
 		return out
 	}
-	return append(out, keyword{name, value})
+	return append(out, orderedMember{name, value})
 }
 
-func (m keywords) without(name string) keywords {
-	return slices.DeleteFunc(slices.Clone(m), func(k keyword) bool { return k.name == name })
+func (m orderedObject) withoutMember(name string) orderedObject {
+	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }
 
-// list is a JSON array of all.
-func list(all ...json.RawMessage) json.RawMessage {
+// encodeArray is a JSON array of all.
+func encodeArray(all ...json.RawMessage) json.RawMessage {
 	size := len("[]")
 	for _, one := range all {
 		size += len(one) + 1

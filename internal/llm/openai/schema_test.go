@@ -43,10 +43,10 @@ var adaptations = map[string]struct{ schema, want, fits string }{
 	"what is no schema stays":        {`{"type":"object","properties":{"a":3},"required":"x","anyOf":7}`, `{"type":"object","properties":{"a":3},"required":"x","description":"The arguments must fit at least one of: 7"}`, ``},
 }
 
-func TestSchemasAreAdaptedForEndpoints(t *testing.T) {
+func TestAdaptParametersGivesWhatEndpointsAccept(t *testing.T) {
 	for name, c := range adaptations {
 		before := strings.Clone(c.schema)
-		got := parameters(json.RawMessage(c.schema))
+		got := adaptParameters(json.RawMessage(c.schema))
 		want := c.want
 		if want == "same" {
 			want = c.schema
@@ -57,7 +57,7 @@ func TestSchemasAreAdaptedForEndpoints(t *testing.T) {
 		if c.schema != before {
 			t.Errorf("%s: the stored schema was written to", name)
 		}
-		if again := parameters(got); string(again) != string(got) {
+		if again := adaptParameters(got); string(again) != string(got) {
 			t.Errorf("%s: adapted twice it is %s", name, again)
 		}
 	}
@@ -65,7 +65,7 @@ func TestSchemasAreAdaptedForEndpoints(t *testing.T) {
 
 // A model that does as it is told must not be refused for it: whatever fits the stored
 // schema fits what the endpoint was given.
-func TestAdaptedSchemasTakeWhatTheStoredOnesDo(t *testing.T) {
+func TestAdaptParametersAcceptsTheSameArguments(t *testing.T) {
 	for name, c := range adaptations {
 		if c.fits == "" {
 			continue
@@ -74,7 +74,7 @@ func TestAdaptedSchemasTakeWhatTheStoredOnesDo(t *testing.T) {
 		if err := json.Unmarshal([]byte(c.fits), &value); err != nil {
 			t.Fatal(err)
 		}
-		for _, raw := range []json.RawMessage{json.RawMessage(c.schema), parameters(json.RawMessage(c.schema))} {
+		for _, raw := range []json.RawMessage{json.RawMessage(c.schema), adaptParameters(json.RawMessage(c.schema))} {
 			var s jsonschema.Schema
 			if err := json.Unmarshal(raw, &s); err != nil {
 				t.Fatal(name, err)
@@ -92,28 +92,28 @@ func TestAdaptedSchemasTakeWhatTheStoredOnesDo(t *testing.T) {
 }
 
 // A version of a tool is marshalled once, beside whatever other tools it is offered.
-func TestAToolIsMarshalledOnce(t *testing.T) {
-	var c toolTexts
-	tools := manyTools(2)
-	first, err := c.of(tools[0])
+func TestToolTextCacheRendersAToolOnce(t *testing.T) {
+	var c toolTextCache
+	tools := newTools(2)
+	first, err := c.renderTool(tools[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	listedAgain := tools[0]
 	listedAgain.Schema = json.RawMessage(strings.Clone(string(tools[0].Schema)))
-	if again, _ := c.of(listedAgain); &again[0] != &first[0] {
+	if again, _ := c.renderTool(listedAgain); &again[0] != &first[0] {
 		t.Error("the same tool was marshalled again")
 	}
 	newer := tools[0]
 	newer.Description = "Does something else."
-	if other, _ := c.of(newer); string(other) == string(first) {
+	if other, _ := c.renderTool(newer); string(other) == string(first) {
 		t.Error("another version is rendered as the old one")
 	}
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			for _, tool := range tools {
-				if _, err := c.of(tool); err != nil {
+				if _, err := c.renderTool(tool); err != nil {
 					t.Error(err)
 				}
 			}
@@ -123,15 +123,15 @@ func TestAToolIsMarshalledOnce(t *testing.T) {
 }
 
 // A server that invents tools for ever fills no memory.
-func TestRenderedToolsAreBounded(t *testing.T) {
-	var c toolTexts
-	big := llm.Tool{Name: "x", Description: strings.Repeat("d", maxToolTexts/8)}
+func TestToolTextCacheIsBounded(t *testing.T) {
+	var c toolTextCache
+	big := llm.Tool{Name: "x", Description: strings.Repeat("d", maxToolTextBytes/8)}
 	for i := range 20 {
 		big.Name = strings.Repeat("x", i+1)
-		if _, err := c.of(big); err != nil {
+		if _, err := c.renderTool(big); err != nil {
 			t.Fatal(err)
 		}
-		if c.size > maxToolTexts {
+		if c.size > maxToolTextBytes {
 			t.Fatalf("%d bytes are kept", c.size)
 		}
 	}

@@ -21,15 +21,15 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// telemetry is the spans and metrics of model calls, after OpenTelemetry's semantic
+// instruments is the spans and metrics of model calls, after OpenTelemetry's semantic
 // conventions for generative AI clients. Of prompts and answers it records nothing.
-type telemetry struct {
+type instruments struct {
 	tracer   trace.Tracer
 	common   []attribute.KeyValue // of every span and measurement
 	duration metric.Float64Histogram
-	first    metric.Float64Histogram
+	firstChunk    metric.Float64Histogram
 	tokens   metric.Int64Histogram
-	sets     attributeSets
+	cache     attributeCache
 }
 
 // Bucket bounds that the conventions ask for.
@@ -41,30 +41,30 @@ var (
 
 // newTelemetry makes the instruments. Without a tracer or meter those of the API that do
 // nothing stand in, so that no call has to ask whether there are any.
-func newTelemetry(cfg Config, base string) *telemetry {
+func newTelemetry(cfg Config, base string) *instruments {
 	var meter metric.Meter = metricnoop.Meter{}
 	if cfg.Meter != nil {
 		meter = cfg.Meter
 	}
-	t := &telemetry{tracer: tracenoop.Tracer{}}
+	t := &instruments{tracer: tracenoop.Tracer{}}
 	if cfg.Tracer != nil {
 		t.tracer = cfg.Tracer
 	}
-	t.common = append(endpoint(base), semconv.GenAIOperationNameChat,
+	t.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
 		semconv.GenAIProviderNameKey.String(cmp.Or(cfg.System, "openai")))
 	// A meter refuses only what is wrong in these lines, and hands out an instrument
 	// that does nothing then.
 	t.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
-	t.first, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
+	t.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
 		metric.WithDescription("Time from the request to the first part of the answer."), metric.WithExplicitBucketBoundaries(firstBuckets...))
 	t.tokens, _ = meter.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"),
 		metric.WithDescription("Number of input and output tokens used."), metric.WithExplicitBucketBoundaries(tokenBuckets...))
 	return t
 }
 
-// endpoint returns server.address and server.port of a base URL.
-func endpoint(base string) []attribute.KeyValue {
+// serverAttributes returns server.address and server.port of a base URL.
+func serverAttributes(base string) []attribute.KeyValue {
 	u, err := url.Parse(base)
 	if err != nil || u.Hostname() == "" {
 		return nil
@@ -79,25 +79,25 @@ func endpoint(base string) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.ServerAddress(u.Hostname()), semconv.ServerPort(port)}
 }
 
-// observation is one model call under way.
+// callRecorder is one model call under way.
 // It is for the goroutine that runs the stream.
-type observation struct {
-	telemetry *telemetry
+type callRecorder struct {
+	telemetry *instruments
 	span      trace.Span
 	model     string
 	start     time.Time
-	begun     bool
+	gotPart     bool
 	finish    llm.Finish
 	usage     llm.Usage
 }
 
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
-// begin starts the span of one call; the requests of the call belong under the context
+// startCall starts the span of one call; the requests of the call belong under the context
 // that it returns.
-func (t *telemetry) begin(ctx context.Context, model string) (context.Context, *observation) {
+func (t *instruments) startCall(ctx context.Context, model string) (context.Context, *callRecorder) {
 	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
-	o := &observation{telemetry: t, span: span, model: model, start: time.Now()}
+	o := &callRecorder{telemetry: t, span: span, model: model, start: time.Now()}
 	if span.IsRecording() {
 		span.SetAttributes(t.common...)
 		span.SetAttributes(attribute.String("model", model), semconv.GenAIRequestModel(model))
@@ -105,12 +105,12 @@ func (t *telemetry) begin(ctx context.Context, model string) (context.Context, *
 	return ctx, o
 }
 
-// part notes what a part says about the call.
-func (o *observation) part(ctx context.Context, p llm.Part) {
-	if !o.begun {
-		o.begun = true
-		if o.telemetry.first.Enabled(ctx) {
-			o.telemetry.first.Record(ctx, time.Since(o.start).Seconds(), o.attributes())
+// recordPart notes what a part says about the call.
+func (o *callRecorder) recordPart(ctx context.Context, p llm.Part) {
+	if !o.gotPart {
+		o.gotPart = true
+		if o.telemetry.firstChunk.Enabled(ctx) {
+			o.telemetry.firstChunk.Record(ctx, time.Since(o.start).Seconds(), o.measurementAttributes())
 		}
 	}
 	switch p := p.(type) {
@@ -121,11 +121,11 @@ func (o *observation) part(ctx context.Context, p llm.Part) {
 	}
 }
 
-// end ends the span and records the call. A consumer that stopped is no error.
-func (o *observation) end(ctx context.Context, err error) {
+// recordEnd ends the span and records the call. A consumer that stopped is no error.
+func (o *callRecorder) recordEnd(ctx context.Context, err error) {
 	var extra []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
-		kind, public := describe(err)
+		kind, public := errorType(err)
 		extra = append(extra, semconv.ErrorTypeKey.String(kind))
 		if o.span.IsRecording() {
 			// The cause quotes the endpoint and stays in the log.
@@ -137,21 +137,21 @@ func (o *observation) end(ctx context.Context, err error) {
 	// Attributes are made only for a span or an instrument that takes them: switched off,
 	// telemetry costs a few calls of empty functions.
 	if o.span.IsRecording() {
-		o.span.SetAttributes(o.outcome()...)
+		o.span.SetAttributes(o.responseAttributes()...)
 	}
 	o.span.End()
 	t := o.telemetry
 	if t.duration.Enabled(ctx) {
-		t.duration.Record(ctx, time.Since(o.start).Seconds(), o.attributes(extra...))
+		t.duration.Record(ctx, time.Since(o.start).Seconds(), o.measurementAttributes(extra...))
 	}
 	if o.usage != (llm.Usage{}) && t.tokens.Enabled(ctx) {
-		t.tokens.Record(ctx, o.usage.Input, o.attributes(semconv.GenAITokenTypeInput))
-		t.tokens.Record(ctx, o.usage.Output, o.attributes(semconv.GenAITokenTypeOutput))
+		t.tokens.Record(ctx, o.usage.Input, o.measurementAttributes(semconv.GenAITokenTypeInput))
+		t.tokens.Record(ctx, o.usage.Output, o.measurementAttributes(semconv.GenAITokenTypeOutput))
 	}
 }
 
-// outcome returns what the answer said about itself.
-func (o *observation) outcome() []attribute.KeyValue {
+// responseAttributes returns what the answer said about itself.
+func (o *callRecorder) responseAttributes() []attribute.KeyValue {
 	var kv []attribute.KeyValue
 	if o.finish.Reason != "" {
 		kv = append(kv, semconv.GenAIResponseFinishReasons(o.finish.Reason))
@@ -165,20 +165,20 @@ func (o *observation) outcome() []attribute.KeyValue {
 	return kv
 }
 
-// attributes returns the attributes of a measurement. Models are named only once one
+// measurementAttributes returns the attributes of a measurement. Models are named only once one
 // has answered: callers may ask for any, and each name would be a series of its own.
-func (o *observation) attributes(extra ...attribute.KeyValue) metric.MeasurementOption {
-	key := measured{answered: o.finish.Model}
-	if o.begun {
+func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric.MeasurementOption {
+	key := attributeKey{answered: o.finish.Model}
+	if o.gotPart {
 		key.asked = o.model
 	}
 	if len(extra) > 0 { // at most one
 		key.extra = extra[0]
 	}
-	return o.telemetry.sets.of(key, func() attribute.Set {
+	return o.telemetry.cache.get(key, func() attribute.Set {
 		kv := make([]attribute.KeyValue, 0, len(o.telemetry.common)+len(extra)+2)
 		kv = append(kv, o.telemetry.common...)
-		if o.begun {
+		if o.gotPart {
 			kv = append(kv, semconv.GenAIRequestModel(key.asked))
 		}
 		if key.answered != "" {
@@ -188,23 +188,23 @@ func (o *observation) attributes(extra ...attribute.KeyValue) metric.Measurement
 	})
 }
 
-// measured is what tells the measurements of one endpoint apart.
-type measured struct {
+// attributeKey is what tells the measurements of one endpoint apart.
+type attributeKey struct {
 	asked, answered string
 	extra           attribute.KeyValue
 }
 
-// attributeSets keeps the attributes of measurements. There are few, and each takes four
+// attributeCache keeps the attributes of measurements. There are few, and each takes four
 // sets to an answer: to sort them anew was a twentieth of its garbage.
-type attributeSets struct {
+type attributeCache struct {
 	mu   sync.RWMutex // protects sets
-	sets map[measured]metric.MeasurementOption
+	sets map[attributeKey]metric.MeasurementOption
 }
 
-// maxSets bounds them; names of models come from outside.
-const maxSets = 256
+// maxAttributeSets bounds them; names of models come from outside.
+const maxAttributeSets = 256
 
-func (a *attributeSets) of(key measured, set func() attribute.Set) metric.MeasurementOption {
+func (a *attributeCache) get(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
 	a.mu.RLock()
 	kept := a.sets[key]
 	a.mu.RUnlock()
@@ -214,16 +214,16 @@ func (a *attributeSets) of(key measured, set func() attribute.Set) metric.Measur
 	made := metric.WithAttributeSet(set())
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.sets == nil || len(a.sets) >= maxSets {
-		a.sets = make(map[measured]metric.MeasurementOption)
+	if a.sets == nil || len(a.sets) >= maxAttributeSets {
+		a.sets = make(map[attributeKey]metric.MeasurementOption)
 	}
 	a.sets[key] = made
 	return made
 }
 
-// describe returns error.type, which has few values, and a text without anything that
+// errorType returns error.type, which has few values, and a text without anything that
 // the endpoint said.
-func describe(err error) (kind, public string) {
+func errorType(err error) (kind, public string) {
 	var e *llm.Error
 	switch {
 	case errors.As(err, &e) && e.Status != 0:

@@ -28,7 +28,7 @@ type recorder struct {
 	metrics *metric.MeterProvider
 }
 
-func record(cfg Config) (*recorder, Config) {
+func newRecorder(cfg Config) (*recorder, Config) {
 	r := &recorder{spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans)).Tracer("test")
 	r.metrics = metric.NewMeterProvider(metric.WithReader(r.reader))
@@ -36,7 +36,7 @@ func record(cfg Config) (*recorder, Config) {
 	return r, cfg
 }
 
-func encoded(kv []attribute.KeyValue) string {
+func formatAttributes(kv []attribute.KeyValue) string {
 	set := attribute.NewSet(kv...)
 	return set.Encoded(attribute.DefaultEncoder())
 }
@@ -68,11 +68,11 @@ func (r *recorder) points(t *testing.T) []string {
 }
 
 // S2.10
-func TestACallIsOneSpanUnderTheCallers(t *testing.T) {
-	r, cfg := record(Config{System: "xai", MaxRetries: 1})
-	s, m := play(t, cfg, status(503, "", "Retry-After", "0"), sends(hello))
+func TestSpanIsAChildOfTheCallers(t *testing.T) {
+	r, cfg := newRecorder(Config{System: "xai", MaxRetries: 1})
+	s, m := newEndpoint(t, cfg, replyStatus(503, "", "Retry-After", "0"), sendStream(helloStream))
 	ctx, parent := r.tracer.Start(t.Context(), "tool_calling_loop")
-	if _, err := llmtest.Collect(ctx, m, question); err != nil {
+	if _, err := llmtest.Collect(ctx, m, testRequest); err != nil {
 		t.Fatal(err)
 	}
 	ended := r.spans.Ended()
@@ -87,7 +87,7 @@ func TestACallIsOneSpanUnderTheCallers(t *testing.T) {
 	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
 	want := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,gen_ai.response.finish_reasons=[\"stop\"]," +
 		"gen_ai.response.model=m-1,gen_ai.usage.input_tokens=3,gen_ai.usage.output_tokens=2,model=m," + where
-	if got := encoded(span.Attributes()); got != want {
+	if got := formatAttributes(span.Attributes()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	common := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,"
@@ -102,7 +102,7 @@ func TestACallIsOneSpanUnderTheCallers(t *testing.T) {
 	}
 }
 
-func TestAFailedCallMarksItsSpanWithoutTheEndpointsWords(t *testing.T) {
+func TestSpanOfAFailureHasNothingThatTheEndpointSaid(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, c := range map[string]struct {
@@ -113,23 +113,23 @@ func TestAFailedCallMarksItsSpanWithoutTheEndpointsWords(t *testing.T) {
 		public string
 	}{
 		"status":    {t.Context(), 401, "CANARY", "401", publicCredentials},
-		"truncated": {t.Context(), 200, events(says("a")), "upstream_truncated", publicTruncated},
+		"truncated": {t.Context(), 200, eventStream(textChunk("a")), "upstream_truncated", publicTruncated},
 		"nonsense":  {t.Context(), 200, "<CANARY>", "model_error", publicNonsense},
 		"cancelled": {cancelled, 200, "", "cancelled", "The call was cancelled."},
 	} {
-		r, cfg := record(Config{})
-		_, m := play(t, cfg, status(c.code, c.body))
-		if _, err := llmtest.Collect(c.ctx, m, question); err == nil {
+		r, cfg := newRecorder(Config{})
+		_, m := newEndpoint(t, cfg, replyStatus(c.code, c.body))
+		if _, err := llmtest.Collect(c.ctx, m, testRequest); err == nil {
 			t.Fatalf("%s: no error", name)
 		}
 		span := r.spans.Ended()[0]
 		if span.Status().Code != codes.Error || span.Status().Description != c.public || len(span.Events()) != 1 {
 			t.Errorf("%s: %v, %v", name, span.Status(), span.Events())
 		}
-		if !strings.Contains(encoded(span.Attributes()), "error.type="+c.want+",") {
-			t.Errorf("%s: %s", name, encoded(span.Attributes()))
+		if !strings.Contains(formatAttributes(span.Attributes()), "error.type="+c.want+",") {
+			t.Errorf("%s: %s", name, formatAttributes(span.Attributes()))
 		}
-		all := fmt.Sprint(encoded(span.Attributes()), span.Status(), span.Events(), r.points(t))
+		all := fmt.Sprint(formatAttributes(span.Attributes()), span.Status(), span.Events(), r.points(t))
 		if strings.Contains(all, "CANARY") {
 			t.Errorf("%s: the endpoint's words are in %s", name, all)
 		}
@@ -140,19 +140,19 @@ func TestAFailedCallMarksItsSpanWithoutTheEndpointsWords(t *testing.T) {
 }
 
 // A caller may ask for any model: the name of one that never answered is no series.
-func TestAModelThatNeverAnsweredIsNotInTheMetrics(t *testing.T) {
-	r, cfg := record(Config{})
-	_, m := play(t, cfg, status(404, ""))
+func TestMetricsOmitModelsThatNeverAnswered(t *testing.T) {
+	r, cfg := newRecorder(Config{})
+	_, m := newEndpoint(t, cfg, replyStatus(404, ""))
 	_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: "random-123"})
 	if points := fmt.Sprint(r.points(t)); strings.Contains(points, "random-123") {
 		t.Error(points)
 	}
 }
 
-func TestAConsumerThatLeavesIsNoError(t *testing.T) {
-	r, cfg := record(Config{})
-	_, m := play(t, cfg, sends(hello))
-	for range m.Stream(t.Context(), question) {
+func TestMetricsCountNoErrorWhenTheConsumerStops(t *testing.T) {
+	r, cfg := newRecorder(Config{})
+	_, m := newEndpoint(t, cfg, sendStream(helloStream))
+	for range m.Stream(t.Context(), testRequest) {
 		break
 	}
 	if span := r.spans.Ended()[0]; span.Status().Code != codes.Unset {

@@ -20,70 +20,70 @@ const afterFinish = 2 * time.Second
 // is read to its end leaves its connection to the next request.
 const afterDone = 100 * time.Millisecond
 
-// watch cancels a request that gives no bytes for too long. One timer serves the
+// idleTimer cancels a request that gives no bytes for too long. One timer serves the
 // whole request and runs only while somebody waits for bytes, so that a slow consumer
 // is not taken for a slow endpoint. It is for the goroutine that reads.
-type watch struct {
+type idleTimer struct {
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
-	first  time.Duration
-	idle   time.Duration
-	begun  bool // the first byte of the body has come
+	firstLimit  time.Duration
+	idleLimit   time.Duration
+	gotFirstByte  bool // the first byte of the body has come
 }
 
-// newWatch starts a watch that allows first until the first byte.
-func newWatch(cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
-	w := &watch{cancel: cancel, first: first, idle: idle}
+// newIdleTimer starts a watch that allows first until the first byte.
+func newIdleTimer(cancel context.CancelCauseFunc, first, idle time.Duration) *idleTimer {
+	w := &idleTimer{cancel: cancel, firstLimit: first, idleLimit: idle}
 	w.timer = time.AfterFunc(first, func() { cancel(errFirstByte) })
 	return w
 }
 
-// stop ends the watch. The request's context stays as it is.
-func (w *watch) stop() { w.timer.Stop() }
+// stopTimer ends the watch. The request's context stays as it is.
+func (w *idleTimer) stopTimer() { w.timer.Stop() }
 
-// shorten makes the idle time d from now on, unless it is shorter already.
-func (w *watch) shorten(d time.Duration) { w.idle = min(w.idle, d) }
+// shortenIdle makes the idle time d from now on, unless it is shorter already.
+func (w *idleTimer) shortenIdle(d time.Duration) { w.idleLimit = min(w.idleLimit, d) }
 
-// allowed is the time that ran out, for an error's text.
-func (w *watch) allowed() time.Duration {
-	if w.begun {
-		return w.idle
+// currentLimit is the time that ran out, for an error's text.
+func (w *idleTimer) currentLimit() time.Duration {
+	if w.gotFirstByte {
+		return w.idleLimit
 	}
-	return w.first
+	return w.firstLimit
 }
 
-// watchedBody is a reply's body under a watch.
-type watchedBody struct {
+// timedBody is a reply's body under a watch.
+type timedBody struct {
 	io.ReadCloser
-	watch *watch
-	left  int64 // bytes that may still come
+	timer *idleTimer
+	remaining  int64 // bytes that may still come
 }
 
 // Read runs the watch while it waits. The wait for the first byte runs through the whole
 // of the request, headers included; from then on each wait is one of its own.
-func (b *watchedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
+func (b *timedBody) Read(p []byte) (int, error) {
+	if b.remaining <= 0 {
 		return 0, fmt.Errorf("read the answer: %w", errStreamTooLarge)
 	}
-	w := b.watch
-	if w.begun {
-		w.timer.Reset(w.idle)
+	w := b.timer
+	if w.gotFirstByte {
+		w.timer.Reset(w.idleLimit)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	if n > 0 && !w.begun {
-		w.begin()
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.remaining)])
+	b.remaining -= int64(n)
+	if n > 0 && !w.gotFirstByte {
+		w.startIdle()
 	}
-	if w.begun {
+	if w.gotFirstByte {
 		w.timer.Stop()
 	}
 	return n, err
 }
 
-// begin turns the wait for the first byte into one for further bytes. The timer is
+// startIdle turns the wait for the first byte into one for further bytes. The timer is
 // made anew since its cause differs; this happens once per request.
-func (w *watch) begin() {
-	w.begun = true
+func (w *idleTimer) startIdle() {
+	w.gotFirstByte = true
 	w.timer.Stop()
-	w.timer = time.AfterFunc(w.idle, func() { w.cancel(errIdle) })
+	w.timer = time.AfterFunc(w.idleLimit, func() { w.cancel(errIdle) })
 }

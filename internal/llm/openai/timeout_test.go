@@ -39,8 +39,8 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// writes answers with each text after a pause of d, and then ends.
-func writes(d time.Duration, texts ...string) transport {
+// writeEvery answers with each text after a pause of d, and then ends.
+func writeEvery(d time.Duration, texts ...string) transport {
 	return func(_ *http.Request, body *io.PipeWriter) *http.Response {
 		go func() {
 			for _, text := range texts {
@@ -55,18 +55,18 @@ func writes(d time.Duration, texts ...string) transport {
 	}
 }
 
-// timed asks in a bubble and returns how long that took on its clock.
-func timed(t *testing.T, cfg Config, check func(parts []llm.Part, err error, took time.Duration)) {
+// askInBubble asks in a bubble and returns how long that took on its clock.
+func askInBubble(t *testing.T, cfg Config, check func(parts []llm.Part, err error, took time.Duration)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		parts, err := llmtest.Collect(t.Context(), New(cfg), question)
+		parts, err := llmtest.Collect(t.Context(), New(cfg), testRequest)
 		check(parts, err, time.Since(start))
 	})
 }
 
 // F2, F3
-func TestTheTimeoutsAreTheConfiguredOnes(t *testing.T) {
+func TestTimeoutsAreTheConfiguredOnes(t *testing.T) {
 	never := transport(func(*http.Request, *io.PipeWriter) *http.Response { return nil })
 	bytesThen := func(n int, d time.Duration) transport {
 		return func(_ *http.Request, body *io.PipeWriter) *http.Response {
@@ -96,8 +96,8 @@ func TestTheTimeoutsAreTheConfiguredOnes(t *testing.T) {
 		"negative is taken for 0": {Config{Transport: never.instead, FirstByteTimeout: -1}, 60 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			timed(t, c.cfg, func(_ []llm.Part, err error, took time.Duration) {
-				if e := wantError(t, err, llm.ModelTimeout); !e.Retryable {
+			askInBubble(t, c.cfg, func(_ []llm.Part, err error, took time.Duration) {
+				if e := requireError(t, err, llm.ModelTimeout); !e.Retryable {
 					t.Errorf("%+v", e)
 				}
 				if took != c.want {
@@ -109,7 +109,7 @@ func TestTheTimeoutsAreTheConfiguredOnes(t *testing.T) {
 }
 
 // F2
-func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
+func TestTimeoutOfTheFirstByteIsNotRetried(t *testing.T) {
 	for name, reply := range map[string]*http.Response{"no reply": nil, "headers only": {StatusCode: 200}} {
 		t.Run(name, func(t *testing.T) {
 			var requests atomic.Int32
@@ -117,8 +117,8 @@ func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
 				requests.Add(1)
 				return reply
 			})
-			timed(t, Config{Transport: silent.instead, MaxRetries: 2}, func(_ []llm.Part, err error, _ time.Duration) {
-				if e := wantError(t, err, llm.ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
+			askInBubble(t, Config{Transport: silent.instead, MaxRetries: 2}, func(_ []llm.Part, err error, _ time.Duration) {
+				if e := requireError(t, err, llm.ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
 					t.Errorf("%+v", e)
 				}
 				if n := requests.Load(); n != 1 {
@@ -130,15 +130,15 @@ func TestNoFirstByteIsATimeoutAndNotRetried(t *testing.T) {
 }
 
 // F3
-func TestAStallInMidStreamIsATimeoutAndNotRetried(t *testing.T) {
+func TestTimeoutInMidStreamIsNotRetried(t *testing.T) {
 	var requests atomic.Int32
 	stalls := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
 		requests.Add(1)
-		go func() { _, _ = io.WriteString(body, events(says("a"))) }()
+		go func() { _, _ = io.WriteString(body, eventStream(textChunk("a"))) }()
 		return &http.Response{StatusCode: 200}
 	})
-	timed(t, Config{Transport: stalls.instead, MaxRetries: 2}, func(parts []llm.Part, err error, _ time.Duration) {
-		if e := wantError(t, err, llm.ModelTimeout); e.Public != publicIdle {
+	askInBubble(t, Config{Transport: stalls.instead, MaxRetries: 2}, func(parts []llm.Part, err error, _ time.Duration) {
+		if e := requireError(t, err, llm.ModelTimeout); e.Public != publicIdle {
 			t.Errorf("%+v", e)
 		}
 		if n := requests.Load(); len(parts) != 1 || n != 1 {
@@ -148,11 +148,11 @@ func TestAStallInMidStreamIsATimeoutAndNotRetried(t *testing.T) {
 }
 
 // A slow consumer is not a slow endpoint: the idle time runs only while bytes are awaited.
-func TestASlowConsumerIsNoTimeout(t *testing.T) {
+func TestTimeoutDoesNotCountASlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New(Config{Transport: writes(time.Second, events(says("a")), events(says("b")), events(stop)).instead})
+		m := New(Config{Transport: writeEvery(time.Second, eventStream(textChunk("a")), eventStream(textChunk("b")), eventStream(stopChunk)).instead})
 		n := 0
-		for _, err := range m.Stream(t.Context(), question) {
+		for _, err := range m.Stream(t.Context(), testRequest) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,12 +166,12 @@ func TestASlowConsumerIsNoTimeout(t *testing.T) {
 }
 
 // An endpoint that keeps the connection open must not hold a complete answer back.
-func TestASilenceAfterFinishReasonEndsSoon(t *testing.T) {
+func TestTimeoutAfterFinishReasonIsShort(t *testing.T) {
 	open := func(_ *http.Request, body *io.PipeWriter) *http.Response {
-		go func() { _, _ = io.WriteString(body, events(says("a"), stop)) }()
+		go func() { _, _ = io.WriteString(body, eventStream(textChunk("a"), stopChunk)) }()
 		return &http.Response{StatusCode: 200}
 	}
-	timed(t, Config{Transport: transport(open).instead}, func(parts []llm.Part, err error, took time.Duration) {
+	askInBubble(t, Config{Transport: transport(open).instead}, func(parts []llm.Part, err error, took time.Duration) {
 		if err != nil || len(parts) != 2 || took != afterFinish {
 			t.Errorf("%v, %v after %s", parts, err, took)
 		}
@@ -179,8 +179,8 @@ func TestASilenceAfterFinishReasonEndsSoon(t *testing.T) {
 }
 
 // Usage comes after finish_reason, and late at some endpoints.
-func TestUsageIsWaitedFor(t *testing.T) {
-	timed(t, Config{Transport: writes(time.Second, events(says("a"), stop), events(usage)).instead}, func(parts []llm.Part, err error, _ time.Duration) {
+func TestTimeoutAfterFinishReasonWaitsForUsage(t *testing.T) {
+	askInBubble(t, Config{Transport: writeEvery(time.Second, eventStream(textChunk("a"), stopChunk), eventStream(usageChunk)).instead}, func(parts []llm.Part, err error, _ time.Duration) {
 		if got, want := llmtest.FormatParts(parts), llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`); err != nil || got != want {
 			t.Errorf("%v, got\n%s", err, got)
 		}
@@ -188,23 +188,23 @@ func TestUsageIsWaitedFor(t *testing.T) {
 }
 
 // F7
-func TestRetryAfterIsWaitedFor(t *testing.T) {
+func TestRetryWaitsForRetryAfter(t *testing.T) {
 	tries := 0
 	limited := transport(func(r *http.Request, body *io.PipeWriter) *http.Response {
 		if tries++; tries > 2 {
-			return writes(0, hello)(r, body)
+			return writeEvery(0, helloStream)(r, body)
 		}
 		go body.Close()
 		return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"7"}}}
 	})
-	timed(t, Config{Transport: limited.instead, MaxRetries: 2}, func(_ []llm.Part, err error, took time.Duration) {
+	askInBubble(t, Config{Transport: limited.instead, MaxRetries: 2}, func(_ []llm.Part, err error, took time.Duration) {
 		if err != nil || took != 14*time.Second {
 			t.Errorf("%v after %s", err, took)
 		}
 	})
 }
 
-func TestCancellingEndsTheWaitForARetry(t *testing.T) {
+func TestRetryWaitEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limited := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
 			go body.Close()
@@ -213,14 +213,14 @@ func TestCancellingEndsTheWaitForARetry(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err := llmtest.Collect(ctx, New(Config{Transport: limited.instead, MaxRetries: 1}), question)
+		_, err := llmtest.Collect(ctx, New(Config{Transport: limited.instead, MaxRetries: 1}), testRequest)
 		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
 			t.Errorf("%v after %s", err, took)
 		}
 	})
 }
 
-func TestRetryDelays(t *testing.T) {
+func TestRetryDelayReadsRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for after, c := range map[string]struct {
 		delay time.Duration
@@ -243,12 +243,12 @@ func TestRetryDelays(t *testing.T) {
 	}
 }
 
-func TestBackoffIsFullJitterUpToFiveSeconds(t *testing.T) {
+func TestBackoffDelayIsFullJitterUpToFiveSeconds(t *testing.T) {
 	for try, ceiling := range []time.Duration{200, 400, 800, 1600, 3200, 5000, 5000, 5000} {
 		ceiling *= time.Millisecond
 		seen := map[time.Duration]bool{}
 		for range 200 {
-			d := backoff(try)
+			d := backoffDelay(try)
 			if d < 0 || d > ceiling {
 				t.Fatalf("try %d: %s, ceiling %s", try, d, ceiling)
 			}
@@ -258,7 +258,7 @@ func TestBackoffIsFullJitterUpToFiveSeconds(t *testing.T) {
 			t.Errorf("try %d: %d different delays of 200", try, len(seen))
 		}
 	}
-	if d := backoff(1 << 40); d > backoffMax {
+	if d := backoffDelay(1 << 40); d > backoffMax {
 		t.Error(d)
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxToolTexts bounds the bytes of rendered tools that are kept.
-const maxToolTexts = 32 << 20
+// maxToolTextBytes bounds the bytes of rendered tools that are kept.
+const maxToolTextBytes = 32 << 20
 
-// toolTexts keeps each tool as it is in a request. A version of a tool is adapted and
+// toolTextCache keeps each tool as it is in a request. A version of a tool is adapted and
 // marshalled once, however many requests offer it, and beside whatever other tools.
-type toolTexts struct {
+type toolTextCache struct {
 	mu    sync.Mutex // protects what follows
 	texts map[toolVersion]json.RawMessage
 	size  int
@@ -27,9 +27,9 @@ type toolTexts struct {
 // toolVersion is all of a tool that reaches a model.
 type toolVersion struct{ name, description, schema string }
 
-// of is the tool's element of the tools array, which the caller must not change. It
+// renderTool is the tool's element of the tools array, which the caller must not change. It
 // fails on a schema that is not JSON, which would break out of its place in the request.
-func (c *toolTexts) of(t llm.Tool) (json.RawMessage, error) {
+func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 	c.mu.Lock()
 	text, ok := c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}]
 	c.mu.Unlock()
@@ -39,10 +39,10 @@ func (c *toolTexts) of(t llm.Tool) (json.RawMessage, error) {
 	schema := noParameters
 	if len(t.Schema) > 0 {
 		compact := jsontext.Value(t.Schema).Clone()
-		if err := compact.Compact(asWritten...); err != nil {
+		if err := compact.Compact(laxJSON...); err != nil {
 			return nil, fmt.Errorf("encode the tool %.64q: its schema is not JSON", t.Name)
 		}
-		schema = parameters(json.RawMessage(compact))
+		schema = adaptParameters(json.RawMessage(compact))
 	}
 	b := appendQuoted([]byte(`{"type":"function","function":{"name":`), t.Name)
 	if t.Description != "" {
@@ -54,7 +54,7 @@ func (c *toolTexts) of(t llm.Tool) (json.RawMessage, error) {
 	// A server may invent tools for ever. Nearly all of those that are kept are still
 	// offered then, and soon there again.
 	size := len(text) + len(t.Schema) + len(t.Description)
-	if c.texts == nil || c.size+size > maxToolTexts {
+	if c.texts == nil || c.size+size > maxToolTextBytes {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
 	}
 	c.size += size
@@ -68,11 +68,11 @@ func (c *toolTexts) of(t llm.Tool) (json.RawMessage, error) {
 type toolCache struct {
 	blocks [8]atomic.Pointer[toolBlock]
 	next   atomic.Uint32 // which is replaced next
-	texts  toolTexts
+	schemas  toolTextCache
 }
 
-// find returns the block of tools, nil if it is not kept.
-func (c *toolCache) find(tools []llm.Tool) *toolBlock {
+// findBlock returns the block of tools, nil if it is not kept.
+func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	for i := range c.blocks {
 		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
 			return b
@@ -91,20 +91,20 @@ type toolBlock struct {
 // noParameters is the schema of a tool that has none; a missing one is refused.
 var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// render returns tools as a JSON array, which the caller must not change. It fails
+// renderTools returns tools as a JSON array, which the caller must not change. It fails
 // on a schema that is not JSON, which would break out of its place in the request.
-func (c *toolCache) render(tools []llm.Tool) ([]byte, error) {
-	if kept := c.find(tools); kept != nil {
+func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
+	if kept := c.findBlock(tools); kept != nil {
 		return kept.json, nil
 	}
 	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
 		var err error
-		if texts[i], err = c.texts.of(t); err != nil {
+		if texts[i], err = c.schemas.renderTool(t); err != nil {
 			return nil, err
 		}
 	}
-	block := &toolBlock{tools: slices.Clone(tools), json: list(texts...)}
+	block := &toolBlock{tools: slices.Clone(tools), json: encodeArray(texts...)}
 	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }
