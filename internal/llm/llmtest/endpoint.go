@@ -1,5 +1,5 @@
-// Package llmtest is a scripted OpenAI-compatible endpoint over real HTTP, for the
-// tests of whatever talks to a model.
+// Package llmtest is a scripted OpenAI-compatible endpoint over real HTTP, for the tests of
+// whatever uses a model, with helpers to compare the parts of an answer.
 //
 //	model := llmtest.New(t, llmtest.Turns(
 //		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
@@ -7,8 +7,8 @@
 //	))
 //	openai.New(openai.Config{BaseURL: model.URL})
 //
-// A script is a function of the request and not of what came before, so that any
-// number of runs can follow it at the same time.
+// A script is a function of one request and not of those before it, so that any number of
+// runs can follow it at the same time.
 package llmtest
 
 import (
@@ -25,12 +25,12 @@ import (
 type Endpoint struct {
 	URL string // up to and including /v1
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // protects the fields below
 	requests []Request
 	forgets  bool
 }
 
-// Request is what the endpoint was asked.
+// Request holds a request that the endpoint received.
 type Request struct {
 	Model      string          `json:"model"`
 	Messages   []Message       `json:"messages"`
@@ -70,7 +70,7 @@ func (m *Message) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(w.Content, &m.Content) // null is ""
 }
 
-// ToolCall is a call that an earlier answer made.
+// ToolCall holds a call of an earlier answer.
 type ToolCall struct {
 	ID       string `json:"id"`
 	Function struct {
@@ -79,7 +79,7 @@ type ToolCall struct {
 	} `json:"function"`
 }
 
-// Tool is a tool that the endpoint was offered.
+// Tool holds a tool that a request offered.
 type Tool struct {
 	Function struct {
 		Name        string          `json:"name"`
@@ -88,8 +88,8 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// Answer writes the response to one request. It may take any time; it should leave
-// when r's context is done.
+// Answer writes the response to one request. It may take any time; it should return when
+// r's context is done.
 type Answer func(w http.ResponseWriter, r *http.Request)
 
 // Script chooses the answer to a request.
@@ -97,7 +97,15 @@ type Script func(Request) Answer
 
 // New starts an endpoint that follows script, until the test ends.
 func New(t testing.TB, script Script) *Endpoint {
-	e := &Endpoint{}
+	e, stop := Start(script)
+	t.Cleanup(stop)
+	return e
+}
+
+// Start starts an endpoint that follows script until stop is called, for what is not a test,
+// such as an Example.
+func Start(script Script) (e *Endpoint, stop func()) {
+	e = &Endpoint{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req Request
 		body, err := io.ReadAll(r.Body)
@@ -116,19 +124,18 @@ func New(t testing.TB, script Script) *Endpoint {
 		e.mu.Unlock()
 		script(req)(w, r)
 	}))
-	t.Cleanup(server.Close)
 	e.URL = server.URL + "/v1"
-	return e
+	return e, server.Close
 }
 
-// Requests is what was asked so far, in the order of arrival.
+// Requests returns the requests so far, in the order of arrival.
 func (e *Endpoint) Requests() []Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]Request(nil), e.requests...)
 }
 
-// Forget keeps no requests from now on, for a test that makes very many.
+// Forget makes the endpoint keep no requests from now on, for a test that makes very many.
 func (e *Endpoint) Forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -160,7 +167,7 @@ func Says(deltas ...string) Answer {
 	}
 }
 
-// Call is a tool call to answer with. The zero ID becomes call_1, call_2 …
+// Call describes a tool call to answer with. The empty ID becomes call_1, call_2 …
 type Call struct{ ID, Name, Args string }
 
 // Calls answers with tool calls, each as its beginning and its arguments.

@@ -13,27 +13,27 @@ const (
 	maxAnswer = 16 << 20 // bytes of text, reasoning and arguments together
 )
 
-// errStopped says that the consumer has left its loop: nothing more may be yielded.
+// errStopped means that the consumer has left its loop: nothing more may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
-// emitter hands one part to the consumer and reports whether it wants more.
+// emitter passes one part to the consumer and reports whether it wants more.
 type emitter func(llm.Part) bool
 
 // assembler turns the chunks of one answer into parts. Text, reasoning and pieces of
 // calls go out as they come; complete calls, usage and finish wait for end, because
 // endpoints send usage after finish_reason, and some of them more of a call, too.
 type assembler struct {
-	yield   emitter
-	calls  callSet
-	usage  *llm.Usage // the last that came: some endpoints send it with every chunk, growing
-	model  string     // the model that answered, which need not be the one asked for
-	reason string     // finish_reason, "" until it comes
-	bytes  int        // towards maxAnswer
+	yield    emitter
+	calls    callSet
+	usage    *llm.Usage // the last that came: some endpoints send it with every chunk, growing
+	model    string     // the model that answered, which need not be the one asked for
+	reason   string     // finish_reason, "" until it comes
+	bytes    int        // towards maxAnswer
 	partSent bool       // a part was handed out
-	chunk  chunk      // the latest
+	chunk    chunk      // the latest
 }
 
-// sendPart hands out one part.
+// sendPart passes one part to the consumer.
 func (a *assembler) sendPart(p llm.Part) error {
 	a.partSent = true
 	if !a.yield(p) {
@@ -42,7 +42,8 @@ func (a *assembler) sendPart(p llm.Part) error {
 	return nil
 }
 
-// decodeChunk decodes one chunk and takes it. isError says that its event's name was "error".
+// decodeChunk decodes one chunk and emits its parts. isError says that its event's name was
+// "error".
 func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
 	err := c.decodeJSON(data)
@@ -71,8 +72,8 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	return nil
 }
 
-// addChoice takes the first, and only, choice of a chunk. Its finish_reason is noted after
-// its text, as both may come in one chunk.
+// addChoice emits the first, and only, choice of a chunk. It reads finish_reason after the
+// text, since both may come in one chunk.
 func (a *assembler) addChoice(c *deltaChoice) error {
 	said := &c.delta
 	if !said.sent && !a.partSent {
@@ -91,8 +92,8 @@ func (a *assembler) addChoice(c *deltaChoice) error {
 	return nil
 }
 
-// addDelta takes a delta, or a message that stands for all of them. Reasoning goes out
-// before text: where one chunk holds both, the model thought first.
+// addDelta emits a delta, or a message that replaces all of them. Reasoning goes before
+// text: if one chunk has both, the model produced the reasoning first.
 func (a *assembler) addDelta(said *delta) error {
 	words := cmp.Or(said.content, said.refusal)
 	// Gateways that rename reasoning send it under both names, so one of them counts.
@@ -113,7 +114,7 @@ func (a *assembler) addDelta(said *delta) error {
 	return a.addCallPieces(said.calls)
 }
 
-// addCallPieces takes the pieces of calls in one chunk.
+// addCallPieces adds the pieces of calls in one chunk.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, p := range pieces {
 		if p.isEmpty() {
@@ -152,8 +153,8 @@ func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
 	return a.sendPart(llm.ToolCallArgs{Index: c.index, Delta: d.arguments})
 }
 
-// announceCall sends the start of c, and before it of those that came earlier: their names
-// are complete, as no endpoint goes back to a name once the next call has begun.
+// announceCall sends the start of c, and before it of all earlier calls: their names are
+// complete, since no endpoint continues a name after the next call has begun.
 func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
@@ -185,9 +186,9 @@ func (a *assembler) countBytes(n int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
-// finishAnswer sends what closes an answer. Without a finish_reason it is none: a stream that
-// merely stops looks just like a short answer (facts/reliability.md 0.7). cause says
-// how the stream ended.
+// finishAnswer sends the complete calls, usage and finish. Without a finish_reason it
+// returns an error: a stream that was cut looks like a short answer otherwise. cause says how
+// the stream ended.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {
 		e := newError(llm.UpstreamTruncated, publicTruncated, cause)

@@ -26,8 +26,8 @@ var (
 	done              = []byte("[DONE]")
 )
 
-// attempt makes one request and hands out what it yields. What may be tried again is a
-// *failure; ctx's own end is ctx's error; all else is an *Error.
+// attempt makes one request and emits the parts of its answer. It returns a *failure for an
+// error that may be retried, ctx's error if ctx ended, and otherwise an *llm.Error.
 func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 	// The request has a context of its own, so that the watch can cut the connection and
 	// leave the reason in its cause. Cancelling it is also what closes the connection of
@@ -56,8 +56,8 @@ func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 	return m.classifyError(ctx, context.Cause(reqCtx), w, a, err)
 }
 
-// classifyError decides what err means once the reasons for which we ourselves may have cut
-// the connection are known: they show in the cause and not in err.
+// classifyError decides what err means. If we cut the connection ourselves, the reason is in
+// cause and not in err.
 func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a *assembler, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -67,7 +67,7 @@ func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a 
 	if timedOut == nil && errors.As(err, &own) {
 		var f *retryableError
 		if errors.As(err, &f) && a.partSent {
-			return own // the consumer has heard the beginning: no second try
+			return own // the consumer has parts of the answer: no second attempt
 		}
 		return err
 	}
@@ -82,7 +82,7 @@ func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a 
 	return a.finishAnswer(err)
 }
 
-// connectError returns the failure of a request that got no reply.
+// connectError returns the error for a request that got no reply.
 func connectError(err error) error {
 	f := &retryableError{}
 	// An error of the HTTP client's. Its text begins with the address, which may hold a key.
@@ -96,8 +96,8 @@ func connectError(err error) error {
 	return f
 }
 
-// postRequest sends body. The reply's own body is bounded and under w. A reply can come along with
-// an error, where its status is 4xx or 5xx.
+// postRequest sends body. The body of the reply is bounded and timed by w. If the status is
+// 4xx or 5xx, it returns both a reply and an error.
 func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
 	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{},

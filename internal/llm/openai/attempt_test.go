@@ -30,10 +30,10 @@ func TestStreamRetriesARefusedConnection(t *testing.T) {
 	_, err = llmtest.Collect(t.Context(), m, testRequest)
 	e := requireError(t, err, llm.ModelError)
 	if !e.Retryable || e.Status != 0 || e.Public != publicUnreachable {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v, want a retryable error without status and %q", e, publicUnreachable)
 	}
 	if n := strings.Count(log.String(), "trying again"); n != 2 {
-		t.Errorf("%d retries in the log:\n%s", n, log.String())
+		t.Errorf("got %d retries in the log, want 2:\n%s", n, log.String())
 	}
 }
 
@@ -44,7 +44,7 @@ func TestStreamRetriesAConnectionLostBeforeTheReply(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(s.receivedRequests()); n != 2 {
-		t.Errorf("%d requests", n)
+		t.Errorf("got %d requests, want 2", n)
 	}
 }
 
@@ -56,10 +56,10 @@ func TestStreamCutByTheEndpointIsTruncated(t *testing.T) {
 		s, m := newEndpoint(t, Config{MaxRetries: 2}, sendAndAbort(wire))
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
 		if e := requireError(t, err, llm.UpstreamTruncated); !e.Retryable {
-			t.Errorf("%s: %+v", name, e)
+			t.Errorf("%s: got %+v, want a retryable error", name, e)
 		}
 		if n := len(s.receivedRequests()); n != 1 {
-			t.Errorf("%s: %d requests", name, n)
+			t.Errorf("%s: got %d requests, want 1", name, n)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 		requireError(t, err, llm.UpstreamTruncated)
 		for _, p := range parts {
 			if _, ok := p.(llm.Finish); ok {
-				t.Errorf("%s: an unfinished answer was finished", name)
+				t.Errorf("%s: got %+v, want no Finish in an answer that was cut", name, p)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestStreamEndsWithACutOrSilenceAfterFinishReason(t *testing.T) {
 		_, m := newEndpoint(t, Config{IdleTimeout: 50 * time.Millisecond}, step)
 		parts, err := llmtest.Collect(t.Context(), m, testRequest)
 		if got := llmtest.FormatParts(parts); err != nil || got != want {
-			t.Errorf("%s: %v, got\n%s", name, err, got)
+			t.Errorf("%s: got error %v and\n%swant\n%s", name, err, got, want)
 		}
 	}
 }
@@ -131,10 +131,10 @@ func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 			_, err := llmtest.Collect(t.Context(), m, testRequest)
 			e := requireError(t, err, llm.ModelError)
 			if e.Public != c.public {
-				t.Errorf("public %q, want %q", e.Public, c.public)
+				t.Errorf("got public text %q, want %q", e.Public, c.public)
 			}
 			if text := e.Error(); strings.Contains(text, "SECRET") || len(text) > 300 {
-				t.Errorf("an error of %d bytes: %.300s", len(text), text)
+				t.Errorf("got an error of %d bytes, want at most 300 without the body: %.300s", len(text), text)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestAnswerIsBounded(t *testing.T) {
 			_, m := newEndpoint(t, Config{}, c.step)
 			_, err := llmtest.Collect(t.Context(), m, testRequest)
 			if e := requireError(t, err, llm.ModelError); e.Public != c.public {
-				t.Errorf("public %q, want %q", e.Public, c.public)
+				t.Errorf("got public text %q, want %q", e.Public, c.public)
 			}
 		})
 	}
@@ -181,7 +181,7 @@ func TestResponseBytesAreBounded(t *testing.T) {
 		err := New(Config{}).readResponse(c.assembler(), w, res)
 		w.stopTimer()
 		if e := requireError(t, err, llm.ModelError); e.Public != publicTooLarge {
-			t.Errorf("%s: %+v", name, e)
+			t.Errorf("%s: got %+v, want %q", name, e, publicTooLarge)
 		}
 	}
 }
@@ -219,16 +219,16 @@ func TestRetriesShareOneLimit(t *testing.T) {
 			}
 			if c.status != 0 {
 				if e := requireError(t, err, llm.ModelError); e.Status != c.status {
-					t.Errorf("status %d, want %d", e.Status, c.status)
+					t.Errorf("got status %d, want %d", e.Status, c.status)
 				}
 			}
 			requests := s.receivedRequests()
 			if len(requests) != c.requests {
-				t.Errorf("%d requests, want %d", len(requests), c.requests)
+				t.Errorf("got %d requests, want %d", len(requests), c.requests)
 			}
 			for _, r := range requests[1:] {
 				if !bytes.Equal(r.body, requests[0].body) {
-					t.Error("a retry sent another body")
+					t.Errorf("got the body %s in a retry, want %s", r.body, requests[0].body)
 				}
 			}
 		})
@@ -241,7 +241,7 @@ func TestRetriesOfZeroMakeOneRequest(t *testing.T) {
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
 		requireError(t, err, llm.ModelError)
 		if n := len(s.receivedRequests()); n != 1 {
-			t.Errorf("%d requests", n)
+			t.Errorf("got %d requests, want 1", n)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestErrorLogHasOnlyTheCodesOfTheEndpoint(t *testing.T) {
 		`SECRET`:             "6 bytes",
 	} {
 		if got := loggableCodes([]byte(said)); got != want {
-			t.Errorf("%s: %s, want %s", said, got, want)
+			t.Errorf("loggableCodes(%s) = %s, want %s", said, got, want)
 		}
 	}
 }
@@ -274,16 +274,16 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
 		e := requireError(t, err, llm.ModelError)
 		if e.Status != code || e.Retryable || e.Public != publicCredentials {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v, want status %d and %q", e, code, publicCredentials)
 		}
 		for where, text := range map[string]string{"error": err.Error(), "details": fmt.Sprintf("%+v %#v", e, e.Err), "log": log.String()} {
 			if strings.Contains(text, "CANARY") {
-				t.Errorf("the key is in the %s: %s", where, text)
+				t.Errorf("got the key in the %s, want none: %s", where, text)
 			}
 		}
 		requests := s.receivedRequests()
 		if len(requests) != 1 || requests[0].header.Get("Authorization") != "Bearer "+key {
-			t.Errorf("%d requests, %v", len(requests), requests[0].header)
+			t.Errorf("got %d requests, the first with %v, want one with the key", len(requests), requests[0].header)
 		}
 	}
 }
@@ -313,11 +313,11 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 		_, m := newEndpoint(t, Config{APIKey: "k", MaxRetries: 2}, replyStatus(code, "", "Location", other.URL+"/v1/chat/completions"))
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
 		if e := requireError(t, err, llm.ModelError); e.Status != code {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v, want status %d", e, code)
 		}
 	}
 	if n := len(other.receivedRequests()); n != 0 {
-		t.Errorf("the other host got %d requests", n)
+		t.Errorf("got %d requests at the other host, want none", n)
 	}
 }
 
@@ -338,7 +338,7 @@ func TestStreamCancelledClosesTheConnection(t *testing.T) {
 		_, err := llmtest.Collect(ctx, m, testRequest)
 		var e *llm.Error
 		if !errors.Is(err, context.Canceled) || errors.As(err, &e) {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: got %v, want %v", name, err, context.Canceled)
 		}
 		<-left
 	}
@@ -364,7 +364,7 @@ func TestStreamReturnsTheErrorOfTheCallersDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := llmtest.Collect(ctx, m, testRequest); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestErrorBodyWithoutEndIsNotReadToItsEnd(t *testing.T) {
 	_, err := llmtest.Collect(t.Context(), m, testRequest)
 	requireError(t, err, llm.ModelError)
 	if n := <-wrote; n > 32<<20 { // what was not read lies in the sockets' buffers
-		t.Errorf("the endpoint could send %d bytes", n)
+		t.Errorf("the endpoint could send %d bytes, want at most %d", n, 32<<20)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestConnectionIsReusedAfterAnAnswer(t *testing.T) {
 	}
 	for _, r := range s.receivedRequests() {
 		if r.from != s.receivedRequests()[0].from {
-			t.Fatal("a second connection for answers one after the other")
+			t.Fatalf("got connections from %s and %s, want one", r.from, s.receivedRequests()[0].from)
 		}
 	}
 }
@@ -430,6 +430,6 @@ func TestConnectionIsReusedAfterAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := s.receivedRequests(); r[0].from != r[1].from {
-		t.Error("a second connection")
+		t.Errorf("got connections from %s and %s, want one", r[0].from, r[1].from)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// callPiece is what one delta says about one call. An index of 0 and none at all are different
-// things here.
+// callPiece holds what one delta contains of one call. An index of 0 differs from no index.
 type callPiece struct {
 	index     int64 // the endpoint's, where numbered
 	hasIndex  bool
@@ -27,17 +26,17 @@ func (p *callPiece) startsObject() bool {
 // isEmpty reports whether p says nothing: some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
-// partialCall is a call that is being written.
+// partialCall holds a call of which more pieces may arrive.
 type partialCall struct {
-	index      int   // ours: the place in order of appearance
-	upstreamIndex   int64 // the endpoint's index, where numbered
-	hasIndex   bool
-	upstreamID string
-	id         string // what our parts carry, set when the call is announced
-	name       string
-	arguments  []byte
-	scan       llm.ArgumentScanner // over arguments, to know when they are complete
-	announced  bool
+	index         int   // ours: the place in order of appearance
+	upstreamIndex int64 // the endpoint's index, where numbered
+	hasIndex      bool
+	upstreamID    string
+	id            string // what our parts carry, set when the call is announced
+	name          string
+	arguments     []byte
+	scan          llm.ArgumentScanner // over arguments, to know when they are complete
+	announced     bool
 }
 
 // addNameAndID adds a piece's id and name. Names come whole, in pieces, or whole once more
@@ -76,7 +75,7 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 	return p.index == c.upstreamIndex && !another
 }
 
-// callSet is the calls of one answer in order of appearance.
+// callSet holds the calls of one answer in order of appearance.
 type callSet struct {
 	list []*partialCall
 }

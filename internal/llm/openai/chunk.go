@@ -9,8 +9,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// chunk is what is used of a streamed chunk, or of a whole completion. To decode into the
-// same one again keeps its memory.
+// chunk holds the used members of a streamed chunk, or of a whole completion. Decoding into
+// the same one again reuses its memory.
 type chunk struct {
 	model   []byte // in quotes, within the data: it is mostly the one that is known
 	choices []deltaChoice
@@ -19,15 +19,15 @@ type chunk struct {
 	scan    jsonScanner
 }
 
-// deltaChoice is one of the answers that were asked for, which is one.
+// deltaChoice holds an element of choices. A request asks for one.
 type deltaChoice struct {
 	index   int64
 	delta   delta
-	message delta // of a completion that was not streamed
+	message delta  // of a completion that was not streamed
 	reason  string // finish_reason: "" and null, which some endpoints send until the end, are none
 }
 
-// delta is a delta or a message.
+// delta holds the used members of a delta or a message.
 type delta struct {
 	sent             bool // it is in the chunk
 	content          string

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// partCollector is an assembler and what it gave.
+// partCollector collects the parts that its assembler emits.
 type partCollector struct {
 	a     assembler
 	parts []llm.Part
@@ -25,30 +25,30 @@ func (c *partCollector) assembler() *assembler {
 	return &c.a
 }
 
-// nestedArrays is n arrays within each other.
+// nestedArrays returns n arrays within each other.
 func nestedArrays(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
 func TestChunkDecodesToItsParts(t *testing.T) {
 	for data, want := range map[string][]string{
 		tokenChunk: {`text " word"`},
-		deltaChunk(`{"content":"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}`):                                            {`text "\"\\/\b\f\n\r\té😀"`},
-		deltaChunk(`{"content":"a\ud83db"}`):                                                                      {`text "a�b"`},
-		deltaChunk("{\"content\":\"a\xffb\"}"):                                                                    {`text "a�b"`},
-		deltaChunk(`{"con\u0074ent":"a"}`):                                                                        {`text "a"`},
-		deltaChunk(`{"Content":"a"}`):                                                                             nil,
-		deltaChunk(`{"content":"a","content":"b"}`):                                                               {`text "b"`},
+		deltaChunk(`{"content":"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"}`):                                       {`text "\"\\/\b\f\n\r\té😀"`},
+		deltaChunk(`{"content":"a\ud83db"}`):                                                                 {`text "a�b"`},
+		deltaChunk("{\"content\":\"a\xffb\"}"):                                                               {`text "a�b"`},
+		deltaChunk(`{"con\u0074ent":"a"}`):                                                                   {`text "a"`},
+		deltaChunk(`{"Content":"a"}`):                                                                        nil,
+		deltaChunk(`{"content":"a","content":"b"}`):                                                          {`text "b"`},
 		`{"choices":[{"delta":{"content":"a"}}],"choices":[{"delta":{"content":"b"}}]}`:                      {`text "b"`},
 		`{"choices":[{"delta":{"content":"a"},"delta":{"reasoning":"b"}}]}`:                                  {`reasoning "b"`},
 		` { "x" : [ 1 , -0.5e+3 , true , { } , [ ] ] , "choices" : [ { "delta" : { "content" : "a" } } ] } `: {`text "a"`},
-		`{"x":` + nestedArrays(maxDepth-1) + `,"choices":[{"delta":{"content":"a"}}]}`:                               {`text "a"`},
+		`{"x":` + nestedArrays(maxDepth-1) + `,"choices":[{"delta":{"content":"a"}}]}`:                       {`text "a"`},
 		`{"model":null,"choices":[null,{"index":null,"delta":null,"message":{"content":"a"},"finish_reason":null}],"usage":null,"error":null}`: {`text "a"`},
-		deltaChunk(`{"content":5,"refusal":{},"reasoning":[],"tool_calls":null}`):                                                                   nil,
-		deltaChunk(`{"content":["a",{"type":"text","text":"b"},{"text":{}},{"type":"thinking","thinking":"c"}]}`):                                   {`reasoning "c"`, `text "b"`},
+		deltaChunk(`{"content":5,"refusal":{},"reasoning":[],"tool_calls":null}`):                                                              nil,
+		deltaChunk(`{"content":["a",{"type":"text","text":"b"},{"text":{}},{"type":"thinking","thinking":"c"}]}`):                              {`reasoning "c"`, `text "b"`},
 		`null`: nil,
 	} {
 		var c partCollector
 		if err := c.assembler().decodeChunk([]byte(data), false); err != nil {
-			t.Errorf("%.100s: %v", data, err)
+			t.Errorf("%.100s: got error %v, want none", data, err)
 		}
 		if got, want := llmtest.FormatParts(c.parts), strings.Join(append(want, ""), "\n"); got != want {
 			t.Errorf("%.100s: got\n%swant\n%s", data, got, want)

@@ -13,8 +13,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// What callers are told. Each is a whole sentence of ours: an endpoint's own words may
-// hold keys, prompts of others, or what it wants our caller to believe.
+// Texts for callers, all of them our own: an endpoint's message may contain keys, prompts of
+// others, or an attack on its reader.
 const (
 	publicUnreachable  = "The model endpoint could not be reached."
 	publicRefused      = "The model endpoint refused the request."
@@ -38,27 +38,26 @@ var (
 	errIdle      = errors.New("no further byte within the time allowed")
 )
 
-// newError returns an Error that no retry helps against.
+// newError returns an Error that is not retryable.
 func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError is an Error with what the retry loop has to know.
+// retryableError wraps an Error for the retry loop.
 type retryableError struct {
-	err   *llm.Error
-	retry bool // a retry may help and does no harm
+	err        *llm.Error
+	retry      bool // a retry may help and does no harm
 	retryAfter string
 }
 
 func (f *retryableError) Error() string { return f.err.Error() }
 func (f *retryableError) Unwrap() error { return f.err }
 
-// maxErrorText is how much of an endpoint's own words is looked at for what went wrong,
-// in bytes.
+// maxErrorText bounds how much of an error reply is searched for the cause, in bytes.
 const maxErrorText = 2 << 10
 
-// statusError is the failure that an HTTP status stands for, whether it came as the
-// reply's own or inside a stream. said is the endpoint's text.
+// statusError returns the error for an HTTP status, which the reply had itself or which
+// came inside a stream. said is the endpoint's text.
 func statusError(status int, said []byte) *retryableError {
 	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
 	e.Status = status
@@ -88,10 +87,10 @@ func statusError(status int, said []byte) *retryableError {
 	return f
 }
 
-// responseError is the failure of a reply whose status is not 2xx.
+// responseError returns the error for a reply whose status is not 2xx.
 func responseError(res *http.Response) *retryableError {
 	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
-	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // what is left decides about the connection only
+	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // reading the rest only lets the connection be reused
 	f := statusError(res.StatusCode, said)
 	if err != nil {
 		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
@@ -116,8 +115,8 @@ func timeoutError(cause error, after time.Duration) *llm.Error {
 	return e
 }
 
-// contextWords are, in lower case, how endpoints say that a conversation is longer than
-// the model's window. There is one code for it, OpenAI's, and most have only prose.
+// contextWords are, in lower case, the words of endpoints for a conversation that is longer
+// than the model's window. Only OpenAI has a code for it; most endpoints write prose.
 var contextWords = []string{
 	"context_length_exceeded",            // OpenAI, Azure, Groq, Fireworks
 	"exceed_context_size",                // llama.cpp: the error's type
@@ -136,10 +135,11 @@ var contextWords = []string{
 	"reduce the length of the messages",  // OpenAI, older
 }
 
-// limitWords make such words a matter of tokens per minute, which time cures.
+// limitWords mark such an error as a rate limit of tokens per minute, which is temporary.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
-// exceedsContext reports whether an endpoint's error says that the conversation is too long.
+// exceedsContext reports whether an endpoint's error says that the conversation is too long
+// for the model.
 func exceedsContext(said string) bool {
 	said = strings.ToLower(said)
 	return containsAny(said, contextWords) && !containsAny(said, limitWords)
@@ -154,12 +154,12 @@ func containsAny(text string, words []string) bool {
 	return false
 }
 
-// codeWord is what may be repeated of an endpoint's error: a code made of words. No key is
-// one, and nobody's text.
+// codeWord matches what may be logged of an endpoint's error: a code made of words. Keys and
+// prompts do not match.
 var codeWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// loggableCodes is what the log is told of what an endpoint said: its codes, and how long it
-// was. The rest may repeat the request, or the key that came with it.
+// loggableCodes returns what may be logged of an endpoint's error: its codes and its length.
+// The rest may repeat the request, or the key that came with it.
 func loggableCodes(said []byte) string {
 	var body struct {
 		Error      json.RawMessage

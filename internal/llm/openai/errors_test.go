@@ -30,10 +30,10 @@ func TestExceedsContextRecognizesEndpointsErrors(t *testing.T) {
 			s, m := newEndpoint(t, Config{MaxRetries: 2}, step)
 			_, err := llmtest.Collect(t.Context(), m, testRequest)
 			if e := requireError(t, err, llm.TooLarge); e.Public != publicContext || e.Retryable {
-				t.Errorf("%s, %s: %+v", name, where, e)
+				t.Errorf("%s, %s: got %+v, want %q and no retry", name, where, e, publicContext)
 			}
 			if n := len(s.receivedRequests()); n != 1 {
-				t.Errorf("%s, %s: asked %d times", name, where, n)
+				t.Errorf("%s, %s: got %d requests, want 1", name, where, n)
 			}
 		}
 	}

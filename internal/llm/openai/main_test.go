@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scriptedEndpoint is an OpenAI-compatible endpoint over real HTTP that does what it is told:
-// the n-th request, from 0 on, goes to the n-th step, further ones to the last.
+// scriptedEndpoint serves an OpenAI-compatible endpoint over HTTP from a script: the n-th
+// request, from 0 on, goes to the n-th step, further ones to the last.
 type scriptedEndpoint struct {
 	*httptest.Server
 	steps []http.HandlerFunc
@@ -112,7 +112,7 @@ func deltaChunk(d string) string {
 	return `{"model":"m-1","choices":[{"index":0,"delta":` + d + `,"finish_reason":null}]}`
 }
 
-// textChunk is a chunk with a piece of text.
+// textChunk returns a chunk with a piece of text.
 func textChunk(text string) string {
 	quoted, _ := json.Marshal(text)
 	return deltaChunk(`{"content":` + string(quoted) + `}`)

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// wirePart is one part of a user's message: a text, a picture or a sound.
+// wirePart holds one part of a user's message: text, an image or audio.
 type wirePart struct {
 	Type  string     `json:"type"`
 	Text  string     `json:"text,omitempty"`
@@ -46,7 +46,7 @@ func appendMessages(out []wireMessage, messages []llm.Message) []wireMessage {
 	return out
 }
 
-// newWireParts is a user's message with media, each behind its label.
+// newWireParts returns a user's message with media, each after its label.
 func newWireParts(m llm.Message) []wirePart {
 	parts := make([]wirePart, 0, 1+2*len(m.Media))
 	if m.Text != "" {
@@ -73,7 +73,7 @@ func newWireParts(m llm.Message) []wirePart {
 // A conversation goes out anew with every turn and is nearly all of a request. So it is
 // appended to one buffer; encoding/json would copy it twice more.
 
-// encodedSize is about how long w will be as JSON, in bytes.
+// encodedSize estimates how long w will be as JSON, in bytes.
 func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID)
 	if text, ok := w.Content.(string); ok {
@@ -132,7 +132,7 @@ func appendQuoted(b []byte, s string) []byte {
 // UTF-8 are no reason to change or to refuse what a server or a model wrote.
 var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
-// wireMessage is one message. Content is a text, a list of wirePart, or nil since an
+// wireMessage holds one message. Content is a text, a list of wirePart, or nil since an
 // assistant that only calls tools must say null: several endpoints refuse an empty text
 // there.
 type wireMessage struct {

@@ -1,3 +1,21 @@
+// Package openai is an llm.Model behind any endpoint that speaks Chat Completions.
+//
+//	model := openai.New(openai.Config{BaseURL: "http://127.0.0.1:11434/v1", MaxRetries: 2})
+//	defer model.Close()
+//	question := llm.Request{Model: "qwen3", Messages: []llm.Message{{Role: llm.User, Text: "Hi"}}}
+//	for part, err := range model.Stream(ctx, question) {
+//		if err != nil {
+//			return err
+//		}
+//		if text, ok := part.(llm.Text); ok {
+//			fmt.Print(text.Delta)
+//		}
+//	}
+//
+// openai-go sends the requests. The chunks are decoded here, because endpoints vary in what
+// they send, and the SDK decodes each token 30 times slower. A request is retried only while
+// no part of its answer was emitted. Errors never contain what the endpoint wrote, except
+// its error codes.
 package openai
 
 import (
@@ -50,14 +68,14 @@ const (
 // OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
 // any number of streams at once.
 type Model struct {
-	chat      sdk.ChatCompletionService
-	transport     *http.Transport // below chat
+	chat             sdk.ChatCompletionService
+	transport        *http.Transport // below chat
 	firstByteTimeout time.Duration
 	idleTimeout      time.Duration
-	retries   int
-	log       *slog.Logger
-	telemetry *instruments
-	tools     toolCache
+	retries          int
+	log              *slog.Logger
+	telemetry        *instruments
+	tools            toolCache
 }
 
 // New returns a model for cfg. It asks nothing of the endpoint; a BaseURL that is
@@ -83,21 +101,21 @@ func New(cfg Config) *Model {
 			// again depends on whether a part of its answer was handed out.
 			option.WithMaxRetries(0),
 		),
-		transport:     own,
+		transport:        own,
 		firstByteTimeout: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idleTimeout:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
-		retries:   max(cfg.MaxRetries, 0),
-		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		telemetry: newTelemetry(cfg, base),
+		retries:          max(cfg.MaxRetries, 0),
+		log:              cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		telemetry:        newTelemetry(cfg, base),
 	}
 }
 
-// refuseRedirect keeps a redirect as the reply that it is: following it would carry the key
-// and the prompt to another host.
+// refuseRedirect returns a redirect as the reply: following it would send the key and the
+// prompt to another host.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close closes the connections that wait for another request. Streams under way are
-// not touched, and the model stays usable.
+// Close closes idle connections. Running streams are not affected, and the model stays
+// usable.
 func (m *Model) Close() { m.transport.CloseIdleConnections() }
 
 // Stream asks the endpoint and yields the answer's parts as they arrive. If ctx ends,
@@ -118,7 +136,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	}
 }
 
-// streamWithRetries makes one answer out of as many tries as it may take.
+// streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
 	body, err := encodeRequest(r, &m.tools)
 	if err != nil {
@@ -138,8 +156,8 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 	}
 }
 
-// waitForRetry waits until it is time for another try. Its error is what the answer ends with: f
-// itself, if another try is of no use.
+// waitForRetry waits until it is time for another attempt. Its error ends the answer; if
+// another attempt is useless, it is that of f.
 func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retryableError) error {
 	delay, ok := retryDelay(try, f.retryAfter, time.Now())
 	if !f.retry || !ok || try >= m.retries {

@@ -23,11 +23,11 @@ func sentRequest(t *testing.T, r llm.Request) map[string]json.RawMessage {
 	}
 	got := s.receivedRequests()[0]
 	if got.path != "/v1/chat/completions" || got.header.Get("Content-Type") != "application/json" || got.header.Get("Authorization") != "Bearer k" {
-		t.Errorf("%s %v", got.path, got.header)
+		t.Errorf("got path %s and header %v, want the path of Chat Completions and the key", got.path, got.header)
 	}
 	var body map[string]json.RawMessage
 	if err := json.Unmarshal(got.body, &body); err != nil {
-		t.Fatalf("%v: %s", err, got.body)
+		t.Fatalf("got the body %s, want JSON: %v", got.body, err)
 	}
 	return body
 }
@@ -37,7 +37,7 @@ func TestRequestWithoutToolsHasNoToolMembers(t *testing.T) {
 	want := map[string]string{"model": `"m"`, "stream": `true`, "stream_options": `{"include_usage":true}`,
 		"messages": `[{"role":"system","content":"S"},{"role":"user","content":"<Hi & ` + "\u2028" + `>"}]`}
 	if len(body) != len(want) {
-		t.Errorf("members %v", body)
+		t.Errorf("got members %v, want %v", body, want)
 	}
 	for name, w := range want {
 		if got := string(body[name]); got != w {
@@ -46,12 +46,11 @@ func TestRequestWithoutToolsHasNoToolMembers(t *testing.T) {
 	}
 }
 
-// S2.3
 func TestRequestHasTheWholeSchema(t *testing.T) {
 	for choice, want := range map[llm.ToolChoice]string{"": `"auto"`, llm.Auto: `"auto"`, llm.None: `"none"`, llm.Required: `"required"`} {
 		body := sentRequest(t, llm.Request{Model: "m", Tools: []llm.Tool{weather, {Name: "now"}}, ToolChoice: choice, Messages: testRequest.Messages})
 		if got := string(body["tool_choice"]); got != want {
-			t.Errorf("tool_choice %s, want %s", got, want)
+			t.Errorf("got tool_choice %s, want %s", got, want)
 		}
 		description, _ := json.Marshal(weather.Description)
 		wantTools := `[{"type":"function","function":{"name":"get_weather","description":` + strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(description)) +
@@ -68,7 +67,7 @@ func TestRequestFailsOnASchemaThatIsNotJSON(t *testing.T) {
 	_, err := llmtest.Collect(t.Context(), m, llm.Request{Tools: []llm.Tool{{Name: "x", Schema: json.RawMessage(`{}}}],"model":"evil"`)}}})
 	requireError(t, err, llm.ModelError)
 	if len(s.receivedRequests()) != 0 {
-		t.Error("it was sent")
+		t.Error("got a request with an invalid schema, want none")
 	}
 }
 
@@ -131,7 +130,7 @@ func TestRequestHasNothingOfTheEnvironment(t *testing.T) {
 	}
 	for name, values := range s.receivedRequests()[0].header {
 		if strings.Contains(strings.Join(values, " "), "CANARY") || name == "Authorization" {
-			t.Errorf("%s: %q", name, values)
+			t.Errorf("got the header %s: %q, want nothing of the environment", name, values)
 		}
 	}
 }
@@ -150,11 +149,11 @@ func TestToolCacheKeepsAFewBlocks(t *testing.T) {
 		}
 	}
 	if again, _ := cache.renderTools(set(0)); &again[0] != &first[0] {
-		t.Error("the first of eight sets was rendered again")
+		t.Error("got the first of eight lists rendered again, want it from the cache")
 	}
 	_, _ = cache.renderTools(set(8))
 	if again, _ := cache.renderTools(set(0)); &again[0] == &first[0] {
-		t.Error("nine sets are kept")
+		t.Error("got the first of nine lists from the cache, want it rendered again")
 	}
 }
 
@@ -166,18 +165,18 @@ func TestToolCacheRendersOnlyChangedTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, _ := cache.renderTools(slices.Clone(tools)); &again[0] != &first[0] {
-		t.Error("the same tools were rendered again")
+		t.Error("got the same tools rendered again, want them from the cache")
 	}
 	for name, other := range map[string][]llm.Tool{
 		"name": {weather, {Name: "then"}}, "description": {weather, {Name: "now", Description: "x"}},
 		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object","properties":{"x":{}}}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
 	} {
 		if got, _ := cache.renderTools(other); string(got) == string(first) {
-			t.Errorf("another %s gave the old block", name)
+			t.Errorf("got the old block with another %s, want a new one", name)
 		}
 	}
 	if got, _ := cache.renderTools(tools); string(got) != string(first) {
-		t.Error("the first tools came back changed")
+		t.Errorf("got %s for the first tools, want %s", got, first)
 	}
 }
 
@@ -191,7 +190,7 @@ func TestRequestSendsTheUserinfoOfTheBaseURL(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.receivedRequests()[0].header.Get("Authorization"); got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("got Authorization %q, want %q", got, want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"answerd/internal/sse"
 )
 
-// readResponse hands out the parts of a reply with a good status.
+// readResponse emits the parts of a reply with status 2xx.
 func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])
@@ -48,7 +48,7 @@ func readFirstText(r io.Reader, b []byte) (int, error) {
 	}
 }
 
-// looksLikeEvents recognises a stream by its first bytes, whatever its content type is.
+// looksLikeEvents recognizes a stream by its first bytes, whatever its content type is.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
 	for _, field := range []string{":", "data:", "event:", "id:", "retry:"} {
@@ -59,7 +59,7 @@ func looksLikeEvents(head []byte) bool {
 	return false
 }
 
-// readCompletion takes a completion that came in one piece.
+// readCompletion reads a completion that is not streamed.
 func (m *Model) readCompletion(a *assembler, r io.Reader) error {
 	body, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
 	if err != nil {
@@ -74,7 +74,7 @@ func (m *Model) readCompletion(a *assembler, r io.Reader) error {
 	return a.finishAnswer(errNoMoreData)
 }
 
-// readStream takes a completion that comes in chunks.
+// readStream reads a completion that comes in chunks.
 func (m *Model) readStream(a *assembler, w *idleTimer, r io.Reader) error {
 	frames := sse.NewReader(r, maxEvent)
 	for {
@@ -112,8 +112,8 @@ func drainStream(frames *sse.Reader, w *idleTimer) {
 	}
 }
 
-// truncatedChunkError tells a last chunk that was cut short from one that never was a chunk: the
-// former stands at the stream's end.
+// truncatedChunkError distinguishes a chunk that was cut from one that is malformed: only the
+// former is the last of the stream.
 func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
@@ -128,8 +128,8 @@ func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
 	return readError(a, next)
 }
 
-// readError ends an answer whose reply gives err in place of more bytes. What is
-// neither a clean end nor a bound of ours is for settle to judge.
+// readError ends an answer when reading the reply returned err. classifyError handles errors
+// that are neither a clean end nor a limit of ours.
 func readError(a *assembler, err error) error {
 	switch {
 	case err == io.EOF:
@@ -140,7 +140,7 @@ func readError(a *assembler, err error) error {
 	return fmt.Errorf("read the answer: %w", err)
 }
 
-// streamError is the failure that an endpoint reports inside a stream.
+// streamError returns the error that an endpoint reports inside a stream.
 func streamError(object []byte) error {
 	if status := errorStatus(object); status != 0 {
 		return statusError(status, object)

@@ -7,7 +7,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// shapes are the forms in which endpoints send one and the same answer, and worse.
+// shapes are the variants in which endpoints send the same answer.
 var shapes = map[string]struct {
 	wire string
 	want string
@@ -155,7 +155,7 @@ func TestResponsePartsDoNotDependOnHowBytesArrive(t *testing.T) {
 			})
 			parts, err := llmtest.Collect(t.Context(), m, testRequest)
 			if got := llmtest.FormatParts(parts); err != nil || got != c.want {
-				t.Errorf("%s, %d bytes a write: %v, got\n%s", name, size, err, got)
+				t.Errorf("%s, %d bytes a write: got error %v and\n%swant\n%s", name, size, err, got, c.want)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func TestResponseThatIsNotStreamedIsAnAnswer(t *testing.T) {
 		_, m := newEndpoint(t, Config{}, replyStatus(200, body, "Content-Type", media))
 		parts, err := llmtest.Collect(t.Context(), m, testRequest)
 		if got := llmtest.FormatParts(parts); err != nil || got != want {
-			t.Errorf("%s: %v, got\n%s", media, err, got)
+			t.Errorf("%s: got error %v and\n%swant\n%s", media, err, got, want)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestResponseStreamIsRecognizedByItsFirstBytes(t *testing.T) {
 	for _, media := range []string{"application/json", "text/plain", "application/octet-stream"} {
 		_, m := newEndpoint(t, Config{}, replyStatus(200, helloStream, "Content-Type", media))
 		if parts, err := llmtest.Collect(t.Context(), m, testRequest); err != nil || len(parts) != 4 {
-			t.Errorf("%s: %v, %v", media, parts, err)
+			t.Errorf("%s: got %v and error %v, want 4 parts", media, parts, err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
 
 // backoffDelay returns a random time up to 200 ms, doubled with every try up to 5 s. It is
 // random from 0 on ("full jitter") so that callers that failed together do not come
-// back together.
+// return together.
 func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s

@@ -18,13 +18,13 @@ import (
 // takes 16 times as long). For 1,000 tokens that arrive at once, jsontext.Decoder would add
 // 0.4 ms of CPU time.
 type jsonScanner struct {
-	data    []byte
-	pos     int
-	depth   int
-	syntaxErr     error  // of the syntax
+	data      []byte
+	pos       int
+	depth     int
+	syntaxErr error  // of the syntax
 	typeErr   error  // the first member of an unexpected type
-	escaped bool   // the string read last has escapes
-	scratch []byte // for unquote
+	escaped   bool   // the string read last has escapes
+	scratch   []byte // for unquote
 }
 
 // maxDepth is how deep values may be nested, as in encoding/json.
@@ -33,7 +33,7 @@ const maxDepth = 10000
 // errCut is the syntax error of data that end too early.
 var errCut = errors.New("unexpected end of JSON")
 
-// failSyntax ends the reading.
+// failSyntax records a syntax error and ends the reading.
 func (s *jsonScanner) failSyntax() bool {
 	if s.syntaxErr == nil {
 		s.syntaxErr = errCut
@@ -136,7 +136,7 @@ func (s *jsonScanner) readQuoted(member string) []byte {
 	return s.scanString()
 }
 
-// readString is str without quotes and escapes.
+// readString reads a string without its quotes and escapes.
 func (s *jsonScanner) readString(member string) string { return s.unquoteString(s.readQuoted(member)) }
 
 // readStringOrSkip reads a string, and makes "" of all else.
@@ -279,7 +279,7 @@ func (s *jsonScanner) scanString() []byte {
 	}
 }
 
-// special are the bytes that do not stand for themselves in a string.
+// special holds the bytes that do not stand for themselves in a string.
 var special = func() (t [256]bool) {
 	for c := range ' ' {
 		t[c] = true

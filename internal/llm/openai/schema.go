@@ -12,10 +12,10 @@ import (
 // Endpoints that speak Chat Completions take less of JSON Schema than MCP servers
 // write, and refuse the whole request for one keyword of one tool. So a schema is
 // adapted in the request, and only there: the stored one stays whole, and it is what
-// arguments are checked against. What is taken out is told in a description instead.
+// arguments are checked against. A description says what was taken out.
 
-// adaptParameters is a tool's input schema as endpoints take it. One that they take as it is
-// comes back byte by byte.
+// adaptParameters returns a tool's input schema as endpoints accept it. One that they accept
+// already comes back unchanged.
 func adaptParameters(schema json.RawMessage) json.RawMessage {
 	root, ok := decodeObject(schema)
 	if !ok {
@@ -50,8 +50,8 @@ var topLevelKeywords = []struct{ name, means string }{
 // maxDescribedBytes bounds what a description tells of one keyword, in bytes.
 const maxDescribedBytes = 4 << 10
 
-// mergeAlternatives moves what stands in alternatives at the top of a schema into the schema
-// itself: their properties, and what all of them require.
+// mergeAlternatives moves the content of alternatives at the top of a schema into the schema
+// itself: their properties, and the names that all of them require.
 func (root orderedObject) mergeAlternatives() orderedObject {
 	if ref := root.member("$ref"); ref != nil {
 		if target, ok := root.resolveRef(ref); ok {
@@ -87,7 +87,7 @@ func (root orderedObject) mergeAlternatives() orderedObject {
 	return root
 }
 
-// resolveRef is what a reference within the schema leads to.
+// resolveRef returns the schema that a reference within the schema points to.
 func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
@@ -104,8 +104,8 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) 
 	return at, true
 }
 
-// mergeProperties adds the properties of parts to those of root, and to what is required what
-// every part requires, or any if all of them apply.
+// mergeProperties adds the properties of parts to those of root, and to the required names
+// those that every part requires, or that any part requires if all of them apply.
 func (root orderedObject) mergeProperties(parts []orderedObject, all bool) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	var required []string
@@ -161,16 +161,16 @@ func (m orderedObject) addDescription(sentence string) orderedObject {
 // Where the schemas are in a keyword's value. Those of additionalProperties and the like
 // may stay booleans, which every endpoint knows there.
 var (
-	schemaKeywords  = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
-	schemaListKeywords    = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
-	schemaMapKeywords = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
+	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
+	schemaMapKeywords  = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
 // knownFormats are those that endpoints know; others refuse the request at some
 // (Gemini's), and say nothing at the rest.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
-// adaptKeywords is a schema, with all within it, as endpoints take it.
+// adaptKeywords returns a schema, with all schemas within it, as endpoints accept it.
 func (m orderedObject) adaptKeywords() orderedObject {
 	out := slices.Clone(m)
 	for i, k := range out {
@@ -201,7 +201,7 @@ func (m orderedObject) adaptKeywords() orderedObject {
 	return out
 }
 
-// adaptSchema is adapted for the JSON of a schema, which may be a boolean.
+// adaptSchema does the same for the JSON of a schema, which may be a boolean.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
 	m, ok := decodeObject(schema)
 	switch {
@@ -227,8 +227,8 @@ func adaptList(raw json.RawMessage) json.RawMessage {
 	return encodeArray(all...)
 }
 
-// orderedObject is a JSON object in the order in which it was written, which is the order in
-// which a model reads it.
+// orderedObject holds a JSON object in the order in which it was written, which is the order
+// in which a model reads it.
 type orderedObject []orderedMember
 
 type orderedMember struct {
@@ -277,7 +277,7 @@ func (m orderedObject) indexOf(name string) int {
 	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
 }
 
-// member is the member of that name; nil where there is none.
+// member returns the member of that name; nil if there is none.
 func (m orderedObject) member(name string) json.RawMessage {
 	if i := m.indexOf(name); i >= 0 {
 		return m[i].value
@@ -285,7 +285,7 @@ func (m orderedObject) member(name string) json.RawMessage {
 	return nil
 }
 
-// withMember is m with that member, at the end where it is new.
+// withMember returns m with that member, at the end if it is new.
 func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
 	if i := m.indexOf(name); i >= 0 {
@@ -299,7 +299,7 @@ func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }
 
-// encodeArray is a JSON array of all.
+// encodeArray returns a JSON array of all.
 func encodeArray(all ...json.RawMessage) json.RawMessage {
 	size := len("[]")
 	for _, one := range all {

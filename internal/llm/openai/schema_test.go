@@ -11,7 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// S2.3: what no endpoint minds goes as it is; the rest is adapted, and what is lost is
+// What every endpoint accepts goes as it is; the rest is adapted, and what is lost is
 // told in words.
 var adaptations = map[string]struct{ schema, want, fits string }{
 	"nothing to adapt": {`{"type":"object","properties":{"a":{"type":["string","null"],"enum":["x",null]},"o":{"type":"object","additionalProperties":true}},"additionalProperties":false}`, "same", `{"a":null}`},
@@ -55,10 +55,10 @@ func TestAdaptParametersGivesWhatEndpointsAccept(t *testing.T) {
 			t.Errorf("%s\ngot  %s\nwant %s", name, got, want)
 		}
 		if c.schema != before {
-			t.Errorf("%s: the stored schema was written to", name)
+			t.Errorf("%s: got the stored schema changed to %s, want %s", name, c.schema, before)
 		}
 		if again := adaptParameters(got); string(again) != string(got) {
-			t.Errorf("%s: adapted twice it is %s", name, again)
+			t.Errorf("%s: got %s for the adapted schema, want it unchanged: %s", name, again, got)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestAdaptParametersAcceptsTheSameArguments(t *testing.T) {
 				t.Fatal(name, err)
 			}
 			if err := r.Validate(value); err != nil {
-				t.Errorf("%s: %s does not fit %s: %v", name, value, raw, err)
+				t.Errorf("%s: got %v for %s, want that it fits %s", name, err, value, raw)
 			}
 		}
 	}
@@ -102,12 +102,12 @@ func TestToolTextCacheRendersAToolOnce(t *testing.T) {
 	listedAgain := tools[0]
 	listedAgain.Schema = json.RawMessage(strings.Clone(string(tools[0].Schema)))
 	if again, _ := c.renderTool(listedAgain); &again[0] != &first[0] {
-		t.Error("the same tool was marshalled again")
+		t.Error("got the same tool rendered again, want it from the cache")
 	}
 	newer := tools[0]
 	newer.Description = "Does something else."
 	if other, _ := c.renderTool(newer); string(other) == string(first) {
-		t.Error("another version is rendered as the old one")
+		t.Errorf("got the old text %s for another version, want a new one", other)
 	}
 	var all sync.WaitGroup
 	for range 4 {
@@ -132,7 +132,7 @@ func TestToolTextCacheIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.size > maxToolTextBytes {
-			t.Fatalf("%d bytes are kept", c.size)
+			t.Fatalf("got %d bytes in the cache, want at most %d", c.size, maxToolTextBytes)
 		}
 	}
 }

@@ -21,15 +21,16 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// instruments is the spans and metrics of model calls, after OpenTelemetry's semantic
-// conventions for generative AI clients. Of prompts and answers it records nothing.
+// instruments records spans and metrics of model calls as OpenTelemetry's semantic
+// conventions for generative AI clients define them. It records nothing of prompts and
+// answers.
 type instruments struct {
-	tracer   trace.Tracer
-	common   []attribute.KeyValue // of every span and measurement
-	duration metric.Float64Histogram
-	firstChunk    metric.Float64Histogram
-	tokens   metric.Int64Histogram
-	cache     attributeCache
+	tracer     trace.Tracer
+	common     []attribute.KeyValue // of every span and measurement
+	duration   metric.Float64Histogram
+	firstChunk metric.Float64Histogram
+	tokens     metric.Int64Histogram
+	cache      attributeCache
 }
 
 // Bucket bounds that the conventions ask for.
@@ -79,14 +80,13 @@ func serverAttributes(base string) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.ServerAddress(u.Hostname()), semconv.ServerPort(port)}
 }
 
-// callRecorder is one model call under way.
-// It is for the goroutine that runs the stream.
+// callRecorder records one model call. Only the goroutine that runs the stream uses it.
 type callRecorder struct {
 	telemetry *instruments
 	span      trace.Span
 	model     string
 	start     time.Time
-	gotPart     bool
+	gotPart   bool
 	finish    llm.Finish
 	usage     llm.Usage
 }
@@ -188,7 +188,7 @@ func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric
 	})
 }
 
-// attributeKey is what tells the measurements of one endpoint apart.
+// attributeKey distinguishes the measurements of one endpoint.
 type attributeKey struct {
 	asked, answered string
 	extra           attribute.KeyValue

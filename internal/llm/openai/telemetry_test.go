@@ -67,7 +67,6 @@ func (r *recorder) points(t *testing.T) []string {
 	return got
 }
 
-// S2.10
 func TestSpanIsAChildOfTheCallers(t *testing.T) {
 	r, cfg := newRecorder(Config{System: "xai", MaxRetries: 1})
 	s, m := newEndpoint(t, cfg, replyStatus(503, "", "Retry-After", "0"), sendStream(helloStream))
@@ -77,11 +76,11 @@ func TestSpanIsAChildOfTheCallers(t *testing.T) {
 	}
 	ended := r.spans.Ended()
 	if len(ended) != 1 {
-		t.Fatalf("%d spans", len(ended))
+		t.Fatalf("got %d spans, want 1", len(ended))
 	}
 	span := ended[0]
 	if span.Name() != "llm_invoke" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
-		t.Errorf("%s %v %v %v", span.Name(), span.Parent(), span.SpanKind(), span.Status())
+		t.Errorf("got span %s under %v of kind %v with status %v, want llm_invoke, a client span under the caller's", span.Name(), span.Parent(), span.SpanKind(), span.Status())
 	}
 	u, _ := url.Parse(s.URL)
 	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
@@ -120,21 +119,21 @@ func TestSpanOfAFailureHasNothingThatTheEndpointSaid(t *testing.T) {
 		r, cfg := newRecorder(Config{})
 		_, m := newEndpoint(t, cfg, replyStatus(c.code, c.body))
 		if _, err := llmtest.Collect(c.ctx, m, testRequest); err == nil {
-			t.Fatalf("%s: no error", name)
+			t.Fatalf("%s: got no error, want one", name)
 		}
 		span := r.spans.Ended()[0]
 		if span.Status().Code != codes.Error || span.Status().Description != c.public || len(span.Events()) != 1 {
-			t.Errorf("%s: %v, %v", name, span.Status(), span.Events())
+			t.Errorf("%s: got status %v and events %v, want %q and one event", name, span.Status(), span.Events(), c.public)
 		}
 		if !strings.Contains(formatAttributes(span.Attributes()), "error.type="+c.want+",") {
-			t.Errorf("%s: %s", name, formatAttributes(span.Attributes()))
+			t.Errorf("%s: got attributes %s, want error.type=%s", name, formatAttributes(span.Attributes()), c.want)
 		}
 		all := fmt.Sprint(formatAttributes(span.Attributes()), span.Status(), span.Events(), r.points(t))
 		if strings.Contains(all, "CANARY") {
-			t.Errorf("%s: the endpoint's words are in %s", name, all)
+			t.Errorf("%s: got what the endpoint said in %s, want none of it", name, all)
 		}
 		if points := strings.Join(r.points(t), "\n"); !strings.Contains(points, "error.type="+c.want) {
-			t.Errorf("%s: %s", name, points)
+			t.Errorf("%s: got points %s, want error.type=%s", name, points, c.want)
 		}
 	}
 }
@@ -145,7 +144,7 @@ func TestMetricsOmitModelsThatNeverAnswered(t *testing.T) {
 	_, m := newEndpoint(t, cfg, replyStatus(404, ""))
 	_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: "random-123"})
 	if points := fmt.Sprint(r.points(t)); strings.Contains(points, "random-123") {
-		t.Error(points)
+		t.Errorf("got %s, want no point of a model that never answered", points)
 	}
 }
 
@@ -156,6 +155,6 @@ func TestMetricsCountNoErrorWhenTheConsumerStops(t *testing.T) {
 		break
 	}
 	if span := r.spans.Ended()[0]; span.Status().Code != codes.Unset {
-		t.Error(span.Status())
+		t.Errorf("got status %v, want it unset", span.Status())
 	}
 }

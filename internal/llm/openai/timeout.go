@@ -20,31 +20,31 @@ const afterFinish = 2 * time.Second
 // is read to its end leaves its connection to the next request.
 const afterDone = 100 * time.Millisecond
 
-// idleTimer cancels a request that gives no bytes for too long. One timer serves the
-// whole request and runs only while somebody waits for bytes, so that a slow consumer
-// is not taken for a slow endpoint. It is for the goroutine that reads.
+// idleTimer cancels a request that receives no bytes for too long. One timer serves the
+// whole request and runs only while a read waits for bytes, so that a slow consumer does not
+// look like a slow endpoint. Only the goroutine that reads uses it.
 type idleTimer struct {
-	timer  *time.Timer
-	cancel context.CancelCauseFunc
-	firstLimit  time.Duration
-	idleLimit   time.Duration
-	gotFirstByte  bool // the first byte of the body has come
+	timer        *time.Timer
+	cancel       context.CancelCauseFunc
+	firstLimit   time.Duration
+	idleLimit    time.Duration
+	gotFirstByte bool // the first byte of the body has come
 }
 
-// newIdleTimer starts a watch that allows first until the first byte.
+// newIdleTimer starts a timer that allows first until the first byte.
 func newIdleTimer(cancel context.CancelCauseFunc, first, idle time.Duration) *idleTimer {
 	w := &idleTimer{cancel: cancel, firstLimit: first, idleLimit: idle}
 	w.timer = time.AfterFunc(first, func() { cancel(errFirstByte) })
 	return w
 }
 
-// stopTimer ends the watch. The request's context stays as it is.
+// stopTimer stops the timer. The request's context stays as it is.
 func (w *idleTimer) stopTimer() { w.timer.Stop() }
 
 // shortenIdle makes the idle time d from now on, unless it is shorter already.
 func (w *idleTimer) shortenIdle(d time.Duration) { w.idleLimit = min(w.idleLimit, d) }
 
-// currentLimit is the time that ran out, for an error's text.
+// currentLimit returns the time that ran out, for an error's text.
 func (w *idleTimer) currentLimit() time.Duration {
 	if w.gotFirstByte {
 		return w.idleLimit
@@ -52,14 +52,14 @@ func (w *idleTimer) currentLimit() time.Duration {
 	return w.firstLimit
 }
 
-// timedBody is a reply's body under a watch.
+// timedBody runs an idleTimer while a reply's body is read, and bounds its size.
 type timedBody struct {
 	io.ReadCloser
-	timer *idleTimer
-	remaining  int64 // bytes that may still come
+	timer     *idleTimer
+	remaining int64 // bytes that may still come
 }
 
-// Read runs the watch while it waits. The wait for the first byte runs through the whole
+// Read runs the timer while it waits. The wait for the first byte runs through the whole
 // of the request, headers included; from then on each wait is one of its own.
 func (b *timedBody) Read(p []byte) (int, error) {
 	if b.remaining <= 0 {

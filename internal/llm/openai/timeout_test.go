@@ -21,7 +21,7 @@ import (
 // request's context ends its body.
 type transport func(r *http.Request, body *io.PipeWriter) *http.Response
 
-// instead is f in place of the transport that it would wrap.
+// instead returns f in place of the transport that it would wrap.
 func (f transport) instead(http.RoundTripper) http.RoundTripper { return f }
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -98,10 +98,10 @@ func TestTimeoutsAreTheConfiguredOnes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			askInBubble(t, c.cfg, func(_ []llm.Part, err error, took time.Duration) {
 				if e := requireError(t, err, llm.ModelTimeout); !e.Retryable {
-					t.Errorf("%+v", e)
+					t.Errorf("got %+v, want a retryable error", e)
 				}
 				if took != c.want {
-					t.Errorf("took %s, want %s", took, c.want)
+					t.Errorf("got a timeout after %s, want %s", took, c.want)
 				}
 			})
 		})
@@ -119,10 +119,10 @@ func TestTimeoutOfTheFirstByteIsNotRetried(t *testing.T) {
 			})
 			askInBubble(t, Config{Transport: silent.instead, MaxRetries: 2}, func(_ []llm.Part, err error, _ time.Duration) {
 				if e := requireError(t, err, llm.ModelTimeout); e.Public != publicNoFirstByte || !e.Retryable {
-					t.Errorf("%+v", e)
+					t.Errorf("got %+v, want a retryable error with %q", e, publicNoFirstByte)
 				}
 				if n := requests.Load(); n != 1 {
-					t.Errorf("%d requests", n)
+					t.Errorf("got %d requests, want 1", n)
 				}
 			})
 		})
@@ -139,10 +139,10 @@ func TestTimeoutInMidStreamIsNotRetried(t *testing.T) {
 	})
 	askInBubble(t, Config{Transport: stalls.instead, MaxRetries: 2}, func(parts []llm.Part, err error, _ time.Duration) {
 		if e := requireError(t, err, llm.ModelTimeout); e.Public != publicIdle {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v, want %q", e, publicIdle)
 		}
 		if n := requests.Load(); len(parts) != 1 || n != 1 {
-			t.Errorf("%d parts, %d requests", len(parts), n)
+			t.Errorf("got %d parts and %d requests, want one each", len(parts), n)
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestTimeoutDoesNotCountASlowConsumer(t *testing.T) {
 			n++
 		}
 		if n != 3 {
-			t.Errorf("%d parts", n)
+			t.Errorf("got %d parts, want 3", n)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestTimeoutAfterFinishReasonIsShort(t *testing.T) {
 	}
 	askInBubble(t, Config{Transport: transport(open).instead}, func(parts []llm.Part, err error, took time.Duration) {
 		if err != nil || len(parts) != 2 || took != afterFinish {
-			t.Errorf("%v, %v after %s", parts, err, took)
+			t.Errorf("got %v, %v after %s, want 2 parts after %s", parts, err, took, afterFinish)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestTimeoutAfterFinishReasonIsShort(t *testing.T) {
 func TestTimeoutAfterFinishReasonWaitsForUsage(t *testing.T) {
 	askInBubble(t, Config{Transport: writeEvery(time.Second, eventStream(textChunk("a"), stopChunk), eventStream(usageChunk)).instead}, func(parts []llm.Part, err error, _ time.Duration) {
 		if got, want := llmtest.FormatParts(parts), llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`); err != nil || got != want {
-			t.Errorf("%v, got\n%s", err, got)
+			t.Errorf("got error %v and\n%swant\n%s", err, got, want)
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestRetryWaitsForRetryAfter(t *testing.T) {
 	})
 	askInBubble(t, Config{Transport: limited.instead, MaxRetries: 2}, func(_ []llm.Part, err error, took time.Duration) {
 		if err != nil || took != 14*time.Second {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("got %v after %s, want an answer after 14s", err, took)
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestRetryWaitEndsWithTheContext(t *testing.T) {
 		start := time.Now()
 		_, err := llmtest.Collect(ctx, New(Config{Transport: limited.instead, MaxRetries: 1}), testRequest)
 		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("got %v after %s, want %v after 1s", err, took, context.DeadlineExceeded)
 		}
 	})
 }
@@ -233,12 +233,12 @@ func TestRetryDelayReadsRetryAfter(t *testing.T) {
 		"Sat, 21 Nov 2026 11:00:00 GMT": {time.Hour, false},
 	} {
 		if d, ok := retryDelay(0, after, now); d != c.delay || ok != c.ok {
-			t.Errorf("Retry-After %q: %s, %v", after, d, ok)
+			t.Errorf("retryDelay with Retry-After %q = %s, %v, want %s, %v", after, d, ok, c.delay, c.ok)
 		}
 	}
 	for _, garbage := range []string{"", "soon", "-1", "NaN", "1 s"} {
 		if d, ok := retryDelay(0, garbage, now); d > backoffBase || !ok {
-			t.Errorf("Retry-After %q: %s, %v", garbage, d, ok)
+			t.Errorf("retryDelay with Retry-After %q = %s, %v, want at most %s, true", garbage, d, ok, backoffBase)
 		}
 	}
 }
@@ -250,15 +250,15 @@ func TestBackoffDelayIsFullJitterUpToFiveSeconds(t *testing.T) {
 		for range 200 {
 			d := backoffDelay(try)
 			if d < 0 || d > ceiling {
-				t.Fatalf("try %d: %s, ceiling %s", try, d, ceiling)
+				t.Fatalf("backoffDelay(%d) = %s, want 0 to %s", try, d, ceiling)
 			}
 			seen[d] = true
 		}
 		if len(seen) < 100 {
-			t.Errorf("try %d: %d different delays of 200", try, len(seen))
+			t.Errorf("backoffDelay(%d): got %d different delays of 200, want at least 100", try, len(seen))
 		}
 	}
 	if d := backoffDelay(1 << 40); d > backoffMax {
-		t.Error(d)
+		t.Errorf("got %s for a very late try, want at most %s", d, backoffMax)
 	}
 }

@@ -17,18 +17,18 @@ import (
 const maxToolTextBytes = 32 << 20
 
 // toolTextCache keeps each tool as it is in a request. A version of a tool is adapted and
-// marshalled once, however many requests offer it, and beside whatever other tools.
+// marshalled once, however many requests offer it, and together with any other tools.
 type toolTextCache struct {
 	mu    sync.Mutex // protects what follows
 	texts map[toolVersion]json.RawMessage
 	size  int
 }
 
-// toolVersion is all of a tool that reaches a model.
+// toolVersion holds everything of a tool that reaches a model.
 type toolVersion struct{ name, description, schema string }
 
-// renderTool is the tool's element of the tools array, which the caller must not change. It
-// fails on a schema that is not JSON, which would break out of its place in the request.
+// renderTool returns the tool's element of the tools array, which the caller must not change.
+// It fails on a schema that is not JSON, which would corrupt the request.
 func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 	c.mu.Lock()
 	text, ok := c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}]
@@ -66,9 +66,9 @@ func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 // the same tools, and rendering 1,000 of them costs more than the rest of the request.
 // There are a few, since runs that search for their tools each offer their own besides.
 type toolCache struct {
-	blocks [8]atomic.Pointer[toolBlock]
-	next   atomic.Uint32 // which is replaced next
-	schemas  toolTextCache
+	blocks  [8]atomic.Pointer[toolBlock]
+	next    atomic.Uint32 // which is replaced next
+	schemas toolTextCache
 }
 
 // findBlock returns the block of tools, nil if it is not kept.
@@ -81,18 +81,18 @@ func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	return nil
 }
 
-// toolBlock is a rendered list and the tools that it was rendered from. Nothing in it
+// toolBlock holds a rendered list and the tools that it was rendered from. Nothing in it
 // is written once it is stored, so any number of requests may read it at once.
 type toolBlock struct {
 	tools []llm.Tool
 	json  []byte
 }
 
-// noParameters is the schema of a tool that has none; a missing one is refused.
+// noParameters is sent for a tool that has no schema: endpoints refuse a missing one.
 var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
 // renderTools returns tools as a JSON array, which the caller must not change. It fails
-// on a schema that is not JSON, which would break out of its place in the request.
+// on a schema that is not JSON, which would corrupt the request.
 func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
 	if kept := c.findBlock(tools); kept != nil {
 		return kept.json, nil
@@ -109,8 +109,8 @@ func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
 	return block.json, nil
 }
 
-// sameTool is quick for the tools of one list: equal strings and slices that share
-// their bytes are compared by address.
+// sameTool compares two tools. It is fast for the tools of one list: equal strings and slices
+// that share their bytes are compared by address.
 func sameTool(a, b llm.Tool) bool {
 	return a.Name == b.Name && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
 }

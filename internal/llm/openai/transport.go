@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// endpointTransport is below openai-go and below what Config.Transport wraps.
+// endpointTransport sends the requests, below openai-go and below what Config.Transport wraps.
 type endpointTransport struct{ *http.Transport }
 
 // RoundTrip sends the request's body as it was before openai-go and otelhttp wrapped it.
