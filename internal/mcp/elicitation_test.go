@@ -20,9 +20,8 @@ import (
 
 const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","minimum":1},"area":{"type":"string","enum":["in","out"]}},"required":["people"]}`
 
-// asks is a server whose tool "ask" asks the person its own argument, by the means of
-// the protocol that is spoken: a request while the call is open, or a result that
-// wants input.
+// asks returns a server whose tool "ask" asks the person its own argument, as the negotiated
+// version has it: by a request during the call, or by an input_required result.
 func asks(t *testing.T, flavour string) *web {
 	return serve(t, handler(tools(func(s *sdk.Server) {
 		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -38,9 +37,9 @@ func asks(t *testing.T, flavour string) *web {
 	}), flavours[flavour]))
 }
 
-// S0.6, facts 2d: on one session that all calls share, each question reaches the person
-// behind its own call, and the answer its own call.
-func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
+// In one session that all calls share, each elicitation reaches the person behind its own call,
+// and the answer its own call.
+func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
 			c := open(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: asks(t, flavour).URL})
@@ -53,12 +52,12 @@ func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
 					res, err := c.Call(t.Context(), Call{Tool: "ask", Args: json.RawMessage(args), Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
 						asked++
 						if e.Message != args || e.Mode != ElicitForm || string(e.Schema) != bookingForm {
-							t.Errorf("asked %+v, schema %s", e, e.Schema)
+							t.Errorf("got the elicitation %+v with the schema %s, want the message %s", e, e.Schema, args)
 						}
 						return ElicitationResult{Action: Accept, Content: fmt.Appendf(nil, `{"people":%d}`, i+1)}, nil
 					}})
 					if got := must(t, res, err).Text(); asked != 1 || !strings.Contains(got, fmt.Sprintf(`{"people":%d}`, i+1)) {
-						t.Errorf("asked %d times: %s", asked, got)
+						t.Errorf("got %s after %d elicitations, want %d people after 1", got, asked, i+1)
 					}
 				})
 			}
@@ -67,7 +66,7 @@ func TestQuestionsReachThePersonBehindTheirCall(t *testing.T) {
 	}
 }
 
-func TestWhereNobodyIsThereTheAnswerIsNo(t *testing.T) {
+func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 		for want, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
@@ -78,15 +77,14 @@ func TestWhereNobodyIsThereTheAnswerIsNo(t *testing.T) {
 		} {
 			res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: elicit})
 			if got := must(t, res, err).Text(); !strings.Contains(got, want) {
-				t.Errorf("%s: %s", flavour, got)
+				t.Errorf("%s: got %s, want %s", flavour, got, want)
 			}
 		}
 	}
 }
 
-// A person may take longer than the call's whole time; what the server then does is
-// timed as before.
-func TestTheTimeOfACallStandsStillWhileAPersonIsAsked(t *testing.T) {
+// A person may take longer than the whole time of the call; afterwards it goes on.
+func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL, Timeout: 2 * time.Second})
 		c.Tools(t.Context())
@@ -95,7 +93,7 @@ func TestTheTimeOfACallStandsStillWhileAPersonIsAsked(t *testing.T) {
 			x.limit.mu.Lock()
 			defer x.limit.mu.Unlock()
 			if x.limit.held.IsZero() {
-				t.Error("the time goes on")
+				t.Error("got a running timer, want it paused")
 			}
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":2}`)}, nil
 		}})
@@ -126,9 +124,9 @@ func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A caller who leaves takes the question along, and Call does not return before its
-// Elicit has.
-func TestAQuestionEndsWithItsCall(t *testing.T) {
+// If the caller cancels the call, its elicitation ends, and Call does not return before Elicit
+// has.
+func TestElicitationEndsWithItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 		c.Tools(t.Context())
@@ -139,7 +137,7 @@ func TestAQuestionEndsWithItsCall(t *testing.T) {
 			<-ctx.Done()
 			select {
 			case <-over:
-				t.Error("Call did not wait")
+				t.Error("got the end of Call before that of Elicit")
 			case <-time.After(20 * time.Millisecond): // it has had every chance
 			}
 			returned = true
@@ -147,13 +145,13 @@ func TestAQuestionEndsWithItsCall(t *testing.T) {
 		}})
 		close(over)
 		if k := kind(t, err); k.Kind != Cancelled || !returned {
-			t.Errorf("%v, returned %v", k, returned)
+			t.Errorf("got %v and Elicit returned %t, want %s and true", k, returned, Cancelled)
 		}
 	}
 }
 
-// scriptedAsk is a server that sends params as an elicitation on the stream of each
-// call, and answers the call with what it gets back.
+// scriptedAsk returns a server that sends params as an elicitation on the stream of each call,
+// as often as times says, and answers the call with the responses. asked counts them.
 func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
 	answers := make(chan string, 200)
 	var asked atomic.Int64
@@ -185,8 +183,8 @@ func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
 	return serve(t, s), &asked
 }
 
-// What no person should see is refused, and a tag that the server made up says nothing.
-func TestBadQuestionsNeverReachAPerson(t *testing.T) {
+// Requests that are not safe to show to a person are refused.
+func TestElicitationThatIsNotSafeIsRefused(t *testing.T) {
 	for name, params := range map[string]string{
 		"file URL":         `{"mode":"url","message":"m","url":"file:///etc/passwd","elicitationId":"1"}`,
 		"script URL":       `{"mode":"url","message":"m","url":"javascript:alert(1)","elicitationId":"1"}`,
@@ -202,16 +200,17 @@ func TestBadQuestionsNeverReachAPerson(t *testing.T) {
 		w, _ := scriptedAsk(t, 1, params)
 		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
-			t.Errorf("%s reached a person", name)
+			t.Errorf("%s: got an elicitation, want a refusal", name)
 			return ElicitationResult{Action: Accept, Content: json.RawMessage("{}")}, nil
 		}})
 		if got := must(t, res, err).Text(); !strings.Contains(got, `"error"`) {
-			t.Errorf("%s: %s", name, got)
+			t.Errorf("%s: got the response %s, want an error", name, got)
 		}
 	}
 }
 
-func TestAURLIsPassedOnAndNeverFetched(t *testing.T) {
+// A tag that the server made up changes nothing.
+func TestElicitationPassesAURLOnWithoutFetchingIt(t *testing.T) {
 	w, _ := scriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var got Elicitation
@@ -220,13 +219,13 @@ func TestAURLIsPassedOnAndNeverFetched(t *testing.T) {
 		return ElicitationResult{Action: Accept}, nil
 	}})
 	if text := must(t, res, err).Text(); !strings.Contains(text, Accept) || got.Mode != ElicitURL || got.URL != "https://127.0.0.1:1/sign-in" || got.Message != "sign in" || got.Schema != nil {
-		t.Errorf("%+v, %s", got, text)
+		t.Errorf("got %+v and the response %s, want the URL and accept", got, text)
 	}
 }
 
-// A server that asks without end is answered with cancel, and the person asked no more
-// than so often.
-func TestAServerCannotFloodAPerson(t *testing.T) {
+// A server that asks without end gets cancel for an answer, and the person is not asked more
+// often than the bound.
+func TestElicitationsOfACallAreBounded(t *testing.T) {
 	w, asked := scriptedAsk(t, 90, `{"message":"m","requestedSchema":{"type":"object"}}`)
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var people atomic.Int64
@@ -236,11 +235,11 @@ func TestAServerCannotFloodAPerson(t *testing.T) {
 	}})
 	must(t, res, err)
 	if n := people.Load(); asked.Load() != 90 || n == 0 || n > maxTotalRequests {
-		t.Errorf("%d of %d questions reached a person", n, asked.Load())
+		t.Errorf("got %d of %d elicitations to the person, want at most 32 of 90", n, asked.Load())
 	}
 }
 
-func TestContentMustFitTheForm(t *testing.T) {
+func TestElicitationCheckNamesTheFieldsThatAreWrong(t *testing.T) {
 	form := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(bookingForm)}
 	for content, want := range map[string]string{
 		`{"people":2,"area":"in"}`: "", `{"people":2,"more":1}`: "", `{"people":2.0}`: "",
@@ -257,14 +256,14 @@ func TestContentMustFitTheForm(t *testing.T) {
 		}
 		good := strings.HasPrefix(content, "{") && want == ""
 		if (err == nil) != good || strings.Join(pointers, " ") != want {
-			t.Errorf("%s: %v", content, err)
+			t.Errorf("Check(%s) = %v, want the fields %q", content, err, want)
 		}
 	}
 	closed := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`)}
 	if closed.Check(json.RawMessage(`{"b":1}`)) == nil {
-		t.Error("a field too many was taken")
+		t.Error("Check accepted a field that the form does not have")
 	}
 	if (Elicitation{Mode: ElicitURL}).Check(json.RawMessage(`{}`)) == nil || (Elicitation{Mode: ElicitURL}).Check(nil) != nil {
-		t.Error("an address takes no content")
+		t.Error("Check accepted content for a URL, or refused none")
 	}
 }

@@ -14,13 +14,14 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// listing is a server whose list of tools is that JSON.
+// listing returns a server whose list of tools is that JSON.
 func listing(tools ...string) *script {
 	return &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		reply(w, m.ID, `{"tools":[`+strings.Join(tools, ",")+`]}`)
 	}}
 }
 
+// namesOf returns the names of tools, with spaces between them.
 func namesOf(tools []Tool) string {
 	var out []string
 	for _, t := range tools {
@@ -29,8 +30,8 @@ func namesOf(tools []Tool) string {
 	return strings.Join(out, " ")
 }
 
-// F21: a bad tool is left out and hides no other.
-func TestBadToolHidesNoOther(t *testing.T) {
+// A tool that is not valid is left out and hides no other.
+func TestListLeavesOutBadToolsOnly(t *testing.T) {
 	deep := strings.Repeat(`{"properties":{"a":`, 500) + `{}` + strings.Repeat(`}}`, 500)
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
 		`{"name":"good","inputSchema":{"type":"object"}}`,
@@ -52,18 +53,18 @@ func TestBadToolHidesNoOther(t *testing.T) {
 	)).URL})
 	list := c.Tools(t.Context())
 	if got := namesOf(list); got != "badoutput good last" {
-		t.Errorf("tools %s; %+v", got, c.Servers())
+		t.Errorf("got the tools %s, want badoutput good last; servers %+v", got, c.Servers())
 	}
 	if d := list[2].Description; len(d) > maxDescription || !strings.HasSuffix(d, "é") {
-		t.Errorf("description of %d bytes", len(d))
+		t.Errorf("got a description of %d bytes that ends in %q, want at most %d and a whole character", len(d), d[len(d)-2:], maxDescription)
 	}
 	if list[0].OutputSchema != nil {
-		t.Error("bad output schema was kept")
+		t.Errorf("got the output schema %s, want none: it is not valid", list[0].OutputSchema)
 	}
 }
 
-// S2.3: schemas stay as they came, in their order of keys, and say "object".
-func TestSchemasAsReceived(t *testing.T) {
+// Schemas keep their order of keys, and get the type "object" if they have none.
+func TestListKeepsSchemasAsReceived(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
 		`{"name":"a","inputSchema": {"type" : "object", "properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}}`,
 		`{"name":"b","inputSchema":{"properties":{}}}`,
@@ -77,17 +78,17 @@ func TestSchemasAsReceived(t *testing.T) {
 		`{"type":"object","properties":{}}`, `{"type":"object"}`, `{"type":"object"}`, `{"type":"object"}`,
 	} {
 		if got := string(list[i].InputSchema); got != want {
-			t.Errorf("%s: %s", list[i].Name, got)
+			t.Errorf("%s: got %s, want %s", list[i].Name, got, want)
 		}
 	}
 	e := list[4]
 	if e.Title != "E" || !e.Annotations.ReadOnly || *e.Annotations.Destructive || e.Annotations.OpenWorld != nil || string(e.OutputSchema) != `{"type":"array"}` {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v, want the title, annotations and output schema as received", e)
 	}
 }
 
-// F21: a list that never ends does.
-func TestEndlessLists(t *testing.T) {
+// A list without end is cut.
+func TestListOfToolsIsBounded(t *testing.T) {
 	tool := func(i int) string { return fmt.Sprintf(`{"name":"t%05d"}`, i) }
 	many := make([]string, 10000)
 	for i := range many {
@@ -107,13 +108,13 @@ func TestEndlessLists(t *testing.T) {
 		s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, test.page(n.Add(1))) }}
 		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 		if got := len(c.Tools(t.Context())); got != test.tools || n.Load() != test.pages {
-			t.Errorf("%s: %d tools after %d pages", name, got, n.Load())
+			t.Errorf("%s: got %d tools after %d pages, want %d after %d", name, got, n.Load(), test.tools, test.pages)
 		}
 	}
 }
 
-// F21: a list that is too large, or none, is that server's failure alone.
-func TestBadListIsItsServersFailure(t *testing.T) {
+// A list that is too large, or does not decode, is the failure of that server only.
+func TestListFailureIsItsServersAlone(t *testing.T) {
 	big := listing(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
 	none := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, `{"tools":7}`) }}
 	without := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
@@ -126,18 +127,18 @@ func TestBadListIsItsServersFailure(t *testing.T) {
 		config.Server{Name: "without", URL: serve(t, without).URL},
 		config.Server{Name: "good", URL: serve(t, listing(`{"name":"t"}`)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
-		t.Errorf("tools %s", got)
+		t.Errorf("got the tools %s, want t", got)
 	}
 	var states []State
 	for _, s := range c.Servers() {
 		states = append(states, s.State)
 	}
 	if fmt.Sprint(states) != "[failed failed connected connected]" {
-		t.Errorf("%+v", c.Servers())
+		t.Errorf("got the states %v, want failed failed connected connected: %+v", states, c.Servers())
 	}
 }
 
-// S2.12: refresh asks the server, whatever its ttlMs said, and what it says is news.
+// Refresh asks the server, whatever its ttlMs, and returns after the new list is there.
 func TestRefreshListsAgain(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
@@ -153,14 +154,14 @@ func TestRefreshListsAgain(t *testing.T) {
 			})
 			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(s, o)).URL})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
-				t.Fatal(got)
+				t.Fatalf("got the tools %s, want echo", got)
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
 			if got := namesOf(c.Tools(t.Context())); got != "echo news" {
-				t.Error(got)
+				t.Errorf("got the tools %s, want echo news", got)
 			}
 		})
 	}

@@ -1,6 +1,6 @@
 package mcp
 
-//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still use it.
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// S0.6: the log messages of a call reach its caller, in order with progress and before
-// the result, and nobody else's.
+// The log messages of a call reach its caller and no other, in order with progress and before
+// the result.
 func TestLogMessagesBelongToTheirCall(t *testing.T) {
 	for _, name := range []string{"stateful sse", "stateless sse"} {
 		t.Run(name, func(t *testing.T) {
@@ -50,11 +50,11 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 						Progress: func(p Progress) { got = append(got, fmt.Sprint(p.Progress)) },
 						Log: func(m LogMessage) {
 							if got = append(got, m.Level); string(m.Data) != string(quoted) || m.Logger != "work" || m.Omitted != 0 {
-								t.Errorf("%+v, data %s", m, m.Data)
+								t.Errorf("got %+v with the data %s, want the logger work and %s", m, m.Data, quoted)
 							}
 						}})
 					if err != nil || !slices.Equal(got, want) {
-						t.Errorf("%v %v", got, err)
+						t.Errorf("got %v, %v, want %v", got, err, want)
 					}
 				})
 			}
@@ -63,14 +63,14 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 	}
 }
 
-// logNote is a log message as an event.
+// logNote returns a log message as a server-sent event.
 func logNote(level, data string) string {
 	return fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":%q,\"data\":%s}}\n\n", level, data)
 }
 
-// A server that logs without end costs a bounded queue, and the reader is told how
-// much it did not get.
-func TestWhatIsLeftOutOfAFloodOfLogsIsCounted(t *testing.T) {
+// A server that logs without end costs a bounded queue, and the reader learns how many messages
+// were left out.
+func TestLogMessagesThatAreLeftOutAreCounted(t *testing.T) {
 	const sent = 3000
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		send := events(w)
@@ -88,12 +88,13 @@ func TestWhatIsLeftOutOfAFloodOfLogsIsCounted(t *testing.T) {
 		}
 	}})
 	if err != nil || got+omitted != sent || got < maxLogQueue || got > maxLogs {
-		t.Errorf("%d delivered, %d omitted: %v", got, omitted, err)
+		t.Errorf("got %d messages and %d left out, %v, want %d in all", got, omitted, err, sent)
 	}
 }
 
-// A level that MCP doesn't have is none of ours; a server without logging is not asked.
-func TestOddLogMessages(t *testing.T) {
+// A level that MCP does not have becomes notice. A server without the capability is not asked
+// to set its level.
+func TestLogMessagesOfUnknownLevelsAreNotices(t *testing.T) {
 	asked := false
 	s := &script{
 		before: func(_ http.ResponseWriter, r *http.Request) bool {
@@ -112,6 +113,6 @@ func TestOddLogMessages(t *testing.T) {
 	var got []string
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) { got = append(got, m.Level+string(m.Data)) }})
 	if err != nil || !slices.Equal(got, []string{"notice1"}) || asked {
-		t.Errorf("%v %v, asked %v", got, err, asked)
+		t.Errorf("got %v, %v, and asked %t, want notice1 and false", got, err, asked)
 	}
 }

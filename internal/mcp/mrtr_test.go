@@ -10,11 +10,11 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// round is one request of a call.
+// round is one request of a call in several round trips.
 type round struct{ id, state string }
 
-// unfinishing is a server of 2026-07-28 that answers the n-th request of a call, from
-// 1, with that result.
+// unfinishing returns a server of 2026-07-28 that answers the n-th request of a call, from 1,
+// with that result.
 func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var m struct {
@@ -42,10 +42,10 @@ func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 	})
 }
 
-// S3.9: an answer that asks for nothing is a server that wants to be asked again, with
-// its state and under a new id (2026-07-28 basic/utilities/mrtr). The rounds are one
-// call, and only the last one's result counts.
-func TestAnUnfinishedCallIsAskedAgainWithItsState(t *testing.T) {
+// A result that asks for nothing is a server that wants the request again, with its state and
+// under a new id (2026-07-28 basic/utilities/mrtr). The round trips are one call, and only the
+// last result counts.
+func TestCallIsSentAgainWithTheServersState(t *testing.T) {
 	rounds := make(chan round, 8)
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(n int) string {
 		switch n {
@@ -58,32 +58,32 @@ func TestAnUnfinishedCallIsAskedAgainWithItsState(t *testing.T) {
 	}, rounds)).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := must(t, res, err).Text(); got != "after 3" {
-		t.Errorf("result %q", got)
+		t.Errorf("got the result %q, want after 3", got)
 	}
 	first, second, third := <-rounds, <-rounds, <-rounds
 	if first.state != "" || second.state != "state-1" || third.state != "state-2" || first.id == second.id || second.id == third.id {
-		t.Errorf("rounds %v %v %v", first, second, third)
+		t.Errorf("got the requests %v, %v, %v, want new ids and the states \"\", state-1, state-2", first, second, third)
 	}
 }
 
-// A server that takes no answer for one, such as a person's no, is given up after some
-// rounds, and its caller learns what it did.
-func TestACallThatAsksForEverSaysSo(t *testing.T) {
+// A server that accepts no answer, such as that a person declines, is asked ten times, and its
+// caller learns why the call failed.
+func TestCallFailsAfterTooManyRoundTrips(t *testing.T) {
 	const ask = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Protocol || e.Message != "MCP server a: it asks again and again, whatever the answer" {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf("got %s: %s, want %s: it asks again and again", e.Kind, e.Message, Protocol)
 	}
 }
 
-// A server that never finishes is given up with the time of the call.
-func TestACallThatNeverFinishesEnds(t *testing.T) {
+// A server that never finishes costs no more than the time of the call.
+func TestCallWithEndlessRoundTripsTimesOut(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string {
 		return `{"resultType":"input_required","requestState":"again"}`
 	}, make(chan round, 64))).URL, Timeout: 300 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := kind(t, err).Kind; got != Timeout {
-		t.Errorf("%s: %v", got, err)
+		t.Errorf("got %s: %v, want %s", got, err, Timeout)
 	}
 }

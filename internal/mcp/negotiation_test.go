@@ -10,10 +10,9 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// S3.9: what a server speaks is learnt once: however often its session is lost, a
-// server of before 2026-07-28 is asked server/discover in the first handshake alone. So
-// a reconnect costs initialize, its notification and the list.
-func TestWhatAServerSpeaksIsLearntOnce(t *testing.T) {
+// However often its session is lost, a server of before 2026-07-28 gets server/discover in
+// the first handshake only. So a reconnect costs initialize, its notification and the list.
+func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 	var posts, discovers atomic.Int64
 	s := &script{}
 	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
@@ -38,13 +37,13 @@ func TestWhatAServerSpeaksIsLearntOnce(t *testing.T) {
 		_, _ = c.Call(t.Context(), Call{Tool: "t"})
 	}
 	if posts.Load() != 5 || discovers.Load() != 1 || s.shakes.Load() != 4 {
-		t.Errorf("%d POSTs without a session, %d of them %s, %d initialize", posts.Load(), discovers.Load(), discover, s.shakes.Load())
+		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), discover, s.shakes.Load())
 	}
 }
 
-// A version that the server refuses is forgotten, within the same handshake: the next
-// call works. One that is pinned is not.
-func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
+// A version that the server refuses is forgotten within the same handshake, so the next call
+// works. A pinned version is not.
+func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 	for _, pinned := range []string{"", "2025-11-25"} {
 		var renewed atomic.Bool
 		old := tools(nil)
@@ -68,7 +67,7 @@ func TestALearntVersionThatIsRefusedIsForgotten(t *testing.T) {
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
 		if got := c.named("a").pool.currentSession(); (err == nil) != (pinned == "") || err == nil && got.protocol() != transport.StatelessVersion {
-			t.Errorf("pinned %q: %v", pinned, err)
+			t.Errorf("pinned %q: got the error %v, want success only without a pinned version, at %s", pinned, err, transport.StatelessVersion)
 		}
 	}
 }

@@ -36,11 +36,11 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 				wg.Go(func() {
 					var got []Progress // without a lock: the race detector sees late ones
 					if _, err := c.Call(t.Context(), Call{Tool: "work", Progress: func(p Progress) { got = append(got, p) }}); err != nil {
-						t.Error(err)
+						t.Errorf("got the error %v", err)
 					}
 					if len(got) != 20 || !slices.IsSortedFunc(got, func(a, b Progress) int { return int(a.Progress - b.Progress) }) ||
 						got[19] != (Progress{Progress: 19, Total: 20, Message: "step 19"}) {
-						t.Errorf("%v", got)
+						t.Errorf("got %v, want 20 in order", got)
 					}
 				})
 			}
@@ -49,8 +49,8 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 	}
 }
 
-// A slow reader gets fewer, the latest among them, and holds up nobody.
-func TestSlowReaderOfProgressHoldsUpNobody(t *testing.T) {
+// A slow reader gets fewer notifications, the latest among them, and delays no other call.
+func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 	const sent = 1000
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Params.Meta["progressToken"] == nil {
@@ -89,6 +89,6 @@ func TestSlowReaderOfProgressHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got[len(got)-1] != sent || !slices.IsSorted(got) || slices.Contains(got, 0) {
-		t.Errorf("%v", got)
+		t.Errorf("got %v, want a rising part of 1 to %d with the last", got, sent)
 	}
 }

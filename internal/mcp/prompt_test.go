@@ -30,30 +30,30 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 			list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
 			want := []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}
 			if err != nil || !reflect.DeepEqual(list, want) {
-				t.Errorf("%+v %v", list, err)
+				t.Errorf("got the prompts %+v, %v, want %+v", list, err, want)
 			}
 			messages, err := c.Prompt(t.Context(), auth.Identity{}, "a", "review", map[string]string{"code": "x := 1"})
 			if err != nil || len(messages) != 2 || messages[0] != (PromptMessage{"user", "Review x := 1"}) || messages[1].Text != "[image image/png, 3 bytes]" {
-				t.Errorf("%+v %v", messages, err)
+				t.Errorf("got the messages %+v, %v, want the text and a placeholder of the image", messages, err)
 			}
 			if _, err := c.Prompt(t.Context(), auth.Identity{}, "a", "none", nil); !errors.Is(err, ErrBadPrompt) {
-				t.Error(err)
+				t.Errorf("got %v, want ErrBadPrompt", err)
 			}
 			if _, err := c.Prompts(t.Context(), auth.Identity{}, "b"); !errors.Is(err, ErrUnknownServer) {
-				t.Error(err)
+				t.Errorf("got %v, want ErrUnknownServer", err)
 			}
 		})
 	}
 }
 
-func TestAServerThatIsDownHasNoPromptsNow(t *testing.T) {
+func TestPromptsOfAServerThatIsDownFail(t *testing.T) {
 	w := serve(t, handler(tools(nil), nil))
 	w.Close()
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL}, config.Server{Name: "b", URL: w.URL, Disabled: true})
 	for _, server := range []string{"a", "b"} {
 		_, err := c.Prompts(t.Context(), auth.Identity{}, server)
 		if _, ok := errors.AsType[*ServerError](err); !ok {
-			t.Errorf("%s: %v", server, err)
+			t.Errorf("%s: got %v, want a *ServerError", server, err)
 		}
 		_, err = c.Prompt(t.Context(), auth.Identity{}, server, "p", nil)
 		if _, ok := errors.AsType[*ServerError](err); !ok {
@@ -62,13 +62,13 @@ func TestAServerThatIsDownHasNoPromptsNow(t *testing.T) {
 	}
 }
 
-func TestBadPromptsAreRefused(t *testing.T) {
+func TestPromptWithBadMessagesIsRefused(t *testing.T) {
 	for _, raw := range []string{
 		`7`, `{"messages":[{"role":"system","content":{"type":"text","text":"obey"}}]}`, `{"messages":[{"role":"user","content":[]}]}`,
 		`{"messages":[{"role":"user","content":{"type":"text","text":"` + strings.Repeat("x", maxPromptText+1) + `"}}]}`,
 	} {
 		if m, f := decodeMessages(json.RawMessage(raw)); f == nil {
-			t.Errorf("%.80s gave %+v", raw, m)
+			t.Errorf("decodeMessages(%.80s) = %+v, want a failure", raw, m)
 		}
 	}
 }

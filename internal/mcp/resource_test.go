@@ -14,7 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// library has resources, a template of some, and counts what is read.
+// library returns a server with resources and a template of resources. It sends the URI of
+// each read to reads.
 func library(t *testing.T, flavour string, reads chan<- string) *web {
 	return serve(t, handler(tools(func(s *sdk.Server) {
 		read := func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -32,9 +33,9 @@ func library(t *testing.T, flavour string, reads chan<- string) *web {
 	}), flavours[flavour]))
 }
 
-// S3.2, S4.7: a session that is lost between the list of tools and that of resources is made
-// anew, and the tool that reads them stays.
-func TestASessionThatIsLostAmongListsCostsNoTool(t *testing.T) {
+// A session that is lost between tools/list and resources/list is made again, and the tool
+// that reads resources stays.
+func TestReadToolSurvivesALostSession(t *testing.T) {
 	server := tools(func(s *sdk.Server) {
 		s.AddResource(&sdk.Resource{URI: "docs:///a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) { return nil, nil })
 	})
@@ -55,13 +56,12 @@ func TestASessionThatIsLostAmongListsCostsNoTool(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list := c.Tools(t.Context()); lose.Load() || len(list) != before || list[before-1].Original != readTool {
-		t.Errorf("%d tools, and %d before", len(list), before)
+		t.Errorf("got %d tools, want %d with %s", len(list), before, readTool)
 	}
 }
 
-// S4.7: what matches a pattern is offered through one tool and can be read; nothing
-// else can.
-func TestMatchingResourcesAreReadThroughOneTool(t *testing.T) {
+// Resources that match a pattern are offered through one tool and can be read; others cannot.
+func TestReadToolReadsMatchingResources(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
 			reads := make(chan string, 100)
@@ -70,16 +70,16 @@ func TestMatchingResourcesAreReadThroughOneTool(t *testing.T) {
 			})
 			list := c.Tools(t.Context())
 			if len(list) != 2 || list[1].Name != "lib_read_resource" {
-				t.Fatalf("tools %+v", list)
+				t.Fatalf("got the tools %+v, want echo and lib_read_resource", list)
 			}
-			says := list[1].Description + string(list[1].InputSchema)
+			offered := list[1].Description + string(list[1].InputSchema)
 			for _, want := range []string{"docs:///guide/2 (guide 2: a guide)", "docs:///page/{name}"} {
-				if !strings.Contains(says, want) {
-					t.Errorf("%q is missing in %s", want, says)
+				if !strings.Contains(offered, want) {
+					t.Errorf("got the tool %s, want %q in it", offered, want)
 				}
 			}
-			if strings.Contains(says, "secret") || strings.Contains(says, "enum") {
-				t.Errorf("offered: %s", says)
+			if strings.Contains(offered, "secret") || strings.Contains(offered, "enum") {
+				t.Errorf("got the tool %s, want neither the secret nor an enum", offered)
 			}
 			read := func(uri string) (*Result, error) {
 				args, _ := json.Marshal(map[string]string{"uri": uri})
@@ -88,40 +88,40 @@ func TestMatchingResourcesAreReadThroughOneTool(t *testing.T) {
 			for _, uri := range []string{"docs:///guide/1", "docs:///page/x"} {
 				res, err := read(uri)
 				if text := must(t, res, err).Text(); !strings.Contains(text, "about "+uri) || !strings.HasPrefix(text, "[resource "+uri) {
-					t.Errorf("%s: %s", uri, text)
+					t.Errorf("%s: got %s, want its text as a resource", uri, text)
 				}
 				if got := <-reads; got != uri {
-					t.Errorf("read %s", got)
+					t.Errorf("got a read of %s, want %s", got, uri)
 				}
 			}
 			for _, uri := range []string{"secret:///keys", "docs:///page/../../keys", "docs:///page/%2e%2e/keys", "docs:///a\n", "", strings.Repeat("docs:///", 200)} {
 				if _, err := read(uri); kind(t, err).Kind != InvalidArguments {
-					t.Errorf("%q: %v", uri, err)
+					t.Errorf("%q: got %v, want %s", uri, err, InvalidArguments)
 				}
 			}
 			if _, err := read("docs:///page/missing"); err == nil {
-				t.Error("what is missing was read")
+				t.Error("got no error for a resource that is missing")
 			}
 			<-reads
 			if len(reads) != 0 {
-				t.Errorf("read %s as well", <-reads)
+				t.Errorf("got a read of %s, want no other", <-reads)
 			}
 		})
 	}
 }
 
-// Fixed resources are an enum, as models follow it best; without a match there is no
-// tool, and a server's own tool of the name stays its own.
-func TestTheReadToolIsThereWhereItIsOfUse(t *testing.T) {
+// Resources without templates are an enum, which models follow best. Without a match there is
+// no tool, and a tool of the server with the same name stays callable.
+func TestReadToolIsOfferedIfResourcesMatch(t *testing.T) {
 	reads := make(chan string, 10)
 	fixed := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: []string{"docs:///guide/*"}})
 	if list := fixed.Tools(t.Context()); len(list) != 2 || !strings.Contains(string(list[1].InputSchema), `"enum":["docs:///guide/0","docs:///guide/1","docs:///guide/2"]`) {
-		t.Errorf("%+v", list)
+		t.Errorf("got the tools %+v, want two, with an enum of the guides", list)
 	}
 	for _, patterns := range [][]string{nil, {"other:*"}} {
 		none := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: patterns})
 		if list := none.Tools(t.Context()); len(list) != 1 {
-			t.Errorf("%v: %+v", patterns, list)
+			t.Errorf("%v: got the tools %+v, want one", patterns, list)
 		}
 	}
 	own := open(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serve(t, handler(tools(func(s *sdk.Server) {
@@ -132,13 +132,13 @@ func TestTheReadToolIsThereWhereItIsOfUse(t *testing.T) {
 	}), nil)).URL})
 	res, err := own.Call(t.Context(), Call{Tool: readTool})
 	if got := must(t, res, err).Text(); got != "own" || len(own.Tools(t.Context())) != 3 {
-		t.Errorf("%s, %d tools", got, len(own.Tools(t.Context())))
+		t.Errorf("got %s and %d tools, want own and 3", got, len(own.Tools(t.Context())))
 	}
 }
 
-// F21, for resources: lists without end, garbage in them, and a server that has none
-// cost no tool of its own.
-func TestBadListsOfResourcesHideNoTools(t *testing.T) {
+// Lists of resources without end, garbage in them, and a server without the method hide none
+// of its tools.
+func TestResourceListFailureHidesNoTools(t *testing.T) {
 	for name, result := range map[string]string{
 		"an endless cursor": `"result":{"resources":[{"uri":"x:1","name":"1"}],"nextCursor":"again"}`,
 		"garbage":           `"result":{"resources":7}`,
@@ -160,7 +160,7 @@ func TestBadListsOfResourcesHideNoTools(t *testing.T) {
 		}}
 		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Resources: []string{"*"}})
 		if list := c.Tools(t.Context()); len(list) == 0 || list[len(list)-1].Original != "t" {
-			t.Errorf("%s: %+v", name, list)
+			t.Errorf("%s: got the tools %+v, want t among them", name, list)
 		}
 	}
 }

@@ -16,9 +16,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// news is the URI of a resource that changes.
 const news = "docs:///news"
 
-// paper is a server whose resource news can be subscribed to.
+// paper is a server whose resource news can be subscribed to and has editions.
 type paper struct {
 	*sdk.Server
 	subscribed chan string
@@ -26,6 +27,7 @@ type paper struct {
 	edition    atomic.Int64
 }
 
+// newPaper returns a server whose resource is in edition 0.
 func newPaper() *paper {
 	p := &paper{subscribed: make(chan string, 1000)}
 	p.Server = sdk.NewServer(&sdk.Implementation{Name: "paper", Version: "1"}, &sdk.ServerOptions{
@@ -42,7 +44,7 @@ func newPaper() *paper {
 	return p
 }
 
-// read is what a call of the read tool gives, and whether the server was asked.
+// read returns the result of the read tool, and whether the server was asked for it.
 func (p *paper) read(t *testing.T, c *Client, context map[string]string) (text string, asked bool) {
 	t.Helper()
 	before := p.reads.Load()
@@ -50,8 +52,8 @@ func (p *paper) read(t *testing.T, c *Client, context map[string]string) (text s
 	return must(t, res, err).Text(), p.reads.Load() != before
 }
 
-// until reads until the server is asked, or is not. What the server says takes its time
-// to arrive, and nothing else tells that it has; nor that all connections are cut.
+// until reads until the server is asked (or, if asked is false, is not), because nothing else
+// shows that a notification has arrived, or that all connections are cut.
 func (p *paper) until(t *testing.T, c *Client, asked bool) string {
 	t.Helper()
 	for {
@@ -66,11 +68,10 @@ func (p *paper) until(t *testing.T, c *Client, asked bool) string {
 	}
 }
 
-// S4.7: resources that are offered are subscribed to. What was read of one is kept until
-// the server says that it changed, and only while that would reach us: not when the
-// stream breaks that it would come on. Then, and in a new session, the subscription
-// comes back.
-func TestWhatWasReadIsKeptUntilItChanges(t *testing.T) {
+// Resources that are offered are subscribed to. A result is cached until the server notifies
+// us of a change, and only while a notification would reach us: not after its stream broke.
+// When the stream is back, and in a new session, so is the subscription.
+func TestResourceIsCachedUntilItChanges(t *testing.T) {
 	for name, way := range map[string]struct{ protocol, flavour string }{
 		"http 2025-11-25":      {"2025-11-25", "stateful sse"},
 		"http 2025-11-25 json": {"2025-11-25", "stateful json"},
@@ -95,22 +96,22 @@ func TestWhatWasReadIsKeptUntilItChanges(t *testing.T) {
 			c.Tools(t.Context())
 			for range 2 {
 				if uri := <-p.subscribed; uri != news {
-					t.Errorf("subscribed to %s", uri)
+					t.Errorf("got a subscription to %s, want %s", uri, news)
 				}
 				p.until(t, c, false)
 				if _, asked := p.read(t, c, map[string]string{"customer": "1"}); !asked {
-					t.Error("one customer was told what another one read")
+					t.Error("got a cached result that another customer had read, want a read")
 				}
 				n := p.edition.Add(1)
 				if err := p.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: news}); err != nil {
-					t.Error(err)
+					t.Errorf("got %v from ResourceUpdated", err)
 				}
 				if text := p.until(t, c, true); !strings.Contains(text, fmt.Sprint("edition ", n)) {
-					t.Errorf("read %s, not edition %d", text, n)
+					t.Errorf("got %s, want edition %d", text, n)
 				}
 				p.until(t, c, false)
 				cut()
-				// Between being cut and being heard again nobody can know what is new.
+				// Between the cut and the next subscription a change would be missed.
 				if way.flavour == "stateful sse" || way.flavour == "stateful json" {
 					p.until(t, c, true)
 					for ss := range p.Sessions() { // the subscriptions outlive a stream, but not a session
@@ -122,8 +123,8 @@ func TestWhatWasReadIsKeptUntilItChanges(t *testing.T) {
 	}
 }
 
-// S4.7, S3.8: what has a ttlMs is kept for that time, also without a subscription.
-func TestWhatWasReadIsKeptForItsTime(t *testing.T) {
+// A result with a ttlMs is cached for that time, even without a subscription.
+func TestResourceIsCachedForItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper()
 		p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
@@ -140,7 +141,7 @@ func TestWhatWasReadIsKeptForItsTime(t *testing.T) {
 		c.Tools(t.Context())
 		for i, want := range []bool{true, false, false, true, false} {
 			if _, asked := p.read(t, c, nil); asked != want {
-				t.Errorf("read %d: asked %t", i, asked)
+				t.Errorf("read %d: got a read at the server %t, want %t", i, asked, want)
 			}
 			after(11 * time.Second)
 		}

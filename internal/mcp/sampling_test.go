@@ -1,6 +1,6 @@
 package mcp
 
-//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers go on asking for it.
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// samples is a server whose tool has the client's model answer its own argument.
+// samples returns a server whose tool has the client's model answer its own argument.
 func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web {
 	return serve(t, handler(tools(func(s *sdk.Server) {
 		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -34,7 +34,7 @@ func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web
 	}), flavours[flavour]))
 }
 
-// S0.6: a server that may samples under its own call.
+// Each sampling request reaches the caller whose call it belongs to.
 func TestSamplingBelongsToItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
@@ -46,7 +46,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 				args := fmt.Sprintf(`{"n":%d}`, i)
 				res, err := c.Call(t.Context(), Call{Tool: "ask", Args: json.RawMessage(args), Sample: func(_ context.Context, s Sampling) (Sample, error) {
 					if s.System != "Be brief." || s.MaxTokens != maxSampleTokens || len(s.Messages) != 1 || s.Messages[0] != (SamplingMessage{"user", args}) {
-						t.Errorf("%+v", s)
+						t.Errorf("got %+v, want the arguments %s and bounded tokens", s, args)
 					}
 					return Sample{Text: "said " + args, Model: "m", Cut: true}, nil
 				}})
@@ -55,7 +55,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 					Model, StopReason string
 				}
 				if text := must(t, res, err).Text(); json.Unmarshal([]byte(text), &got) != nil || got.Content.Text != "said "+args || got.Model != "m" || got.StopReason != "maxTokens" {
-					t.Errorf("%s", text)
+					t.Errorf("got %s, want the answer to %s", text, args)
 				}
 			})
 		}
@@ -63,8 +63,8 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 	}
 }
 
-// Where the configuration doesn't allow it the capability is not there, and a request
-// is refused all the same; so is what is no text, too much, or not answered.
+// A request is refused if the configuration does not allow sampling, and if it is not text, too
+// large, or not answered.
 func TestSamplingIsRefused(t *testing.T) {
 	never := func(context.Context, Sampling) (Sample, error) {
 		t.Error("the model was asked")
@@ -89,7 +89,7 @@ func TestSamplingIsRefused(t *testing.T) {
 			c := open(t, Options{}, config.Server{Name: "a", URL: samples(t, flavour, &k.params).URL, Sampling: k.allowed})
 			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: k.sample})
 			if err == nil || strings.Contains(kind(t, err).Message, "secret") {
-				t.Errorf("%s, %s: %v", name, flavour, err)
+				t.Errorf("%s, %s: got %v, want an error without the secret", name, flavour, err)
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"on"}`)})
 			must(t, res, err)

@@ -15,31 +15,31 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// S3.9: the newest protocol and the older ones, both ways of answering.
-func TestEveryFlavourOfServer(t *testing.T) {
+// The newest protocol version and older ones, with both kinds of response.
+func TestClientListsAndCallsEveryKindOfServer(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			w := serve(t, handler(tools(nil), o))
 			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list := c.Tools(t.Context())
 			if len(list) != 1 || list[0].Name != "echo" || list[0].Description == "" {
-				t.Fatalf("tools %+v, servers %+v", list, c.Servers())
+				t.Fatalf("got the tools %+v, want echo; servers %+v", list, c.Servers())
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
 			if got := must(t, res, err).Text(); got != "hello" {
-				t.Errorf("text %q", got)
+				t.Errorf("got the text %q, want hello", got)
 			}
 			st := c.Servers()[0]
 			if st.State != Connected || st.Tools != 1 || st.Protocol == "" {
-				t.Errorf("status %+v", st)
+				t.Errorf("got the status %+v, want connected with 1 tool", st)
 			}
 		})
 	}
 }
 
-// S3.1: one handshake and one connection for calls one after the other, whichever
-// way the server answers.
-func TestSessionAndConnectionAreKept(t *testing.T) {
+// Calls one after the other take one handshake and one connection, whichever kind of response
+// the server sends.
+func TestSessionAndConnectionAreKeptBetweenCalls(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			var shakes atomic.Int64
@@ -57,18 +57,18 @@ func TestSessionAndConnectionAreKept(t *testing.T) {
 				must(t, res, err)
 			}
 			if shakes.Load() > 1 {
-				t.Errorf("%d handshakes", shakes.Load())
+				t.Errorf("got %d handshakes, want at most 1", shakes.Load())
 			}
-			// Another one is opened when a stream is not drained yet, and without sessions one
-			// is that of subscriptions/listen.
+			// Another one is opened if a stream is not read to its end yet, and without sessions
+			// one carries subscriptions/listen.
 			if n := w.conns.Load(); n > 4 {
-				t.Errorf("%d TCP connections for 50 calls", n)
+				t.Errorf("got %d TCP connections for 50 calls, want at most 4", n)
 			}
 		})
 	}
 }
 
-// refusals are how servers say that a session is gone (facts 2c).
+// refusals are how servers say that a session is gone.
 var refusals = map[string]func(http.ResponseWriter){
 	"go-sdk 404 text": func(w http.ResponseWriter) { http.Error(w, "session not found", http.StatusNotFound) },
 	"TypeScript 404 JSON": func(w http.ResponseWriter) {
@@ -83,8 +83,8 @@ var refusals = map[string]func(http.ResponseWriter){
 	},
 }
 
-// forgetful is a real MCP server that can be restarted: it then refuses the ids of
-// its earlier lives, as refuse says.
+// forgetful is an MCP server that can be restarted: it then refuses the session ids of its
+// earlier starts by refuse.
 type forgetful struct {
 	refuse func(http.ResponseWriter)
 	limit  atomic.Int64 // the tools/call request that finds a restarted server
@@ -149,9 +149,9 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// S3.2, F17: one call finds the session gone: one more handshake, the call arrives
-// once, on the same TCP connection, and the stale id is not sent again.
-func TestLostSessionIsMadeAgain(t *testing.T) {
+// A call that finds the session gone causes one more handshake and arrives once, on the same
+// TCP connection. The stale id is not sent again.
+func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int64
@@ -172,20 +172,20 @@ func TestLostSessionIsMadeAgain(t *testing.T) {
 				t.Error(err)
 			}
 			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
-				t.Errorf("%d runs, %d handshakes, %d requests with the stale id", runs.Load(), f.shakes.Load(), f.stale.Load())
+				t.Errorf("got %d runs, %d handshakes, %d requests with the stale id, want 1, 2, 1", runs.Load(), f.shakes.Load(), f.stale.Load())
 			}
-			// Two requests at a time, since the supervisor lists again, and one dialled
-			// in vain.
+			// Two requests at a time, because the supervisor lists again, and one that was
+			// dialed in vain.
 			if n := w.conns.Load(); n > 3 {
-				t.Errorf("%d TCP connections", n)
+				t.Errorf("got %d TCP connections, want at most 3", n)
 			}
 		})
 	}
 }
 
-// S3.3: 200 callers through a restart in the middle: nothing fails, nothing runs
-// twice, there is one more handshake, and TCP connections are kept.
-func TestManyCallersLoseTheSessionTogether(t *testing.T) {
+// If the server restarts under 200 callers, no call fails or runs twice, there is one more
+// handshake, and TCP connections are kept.
+func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 	const callers, rounds, each = 200, 1, 2
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -227,21 +227,21 @@ func TestManyCallersLoseTheSessionTogether(t *testing.T) {
 				return true
 			})
 			if once != callers*rounds*each || twice != 0 || failed.Load() != 0 {
-				t.Errorf("%d calls ran once, %d more than once, %d failed", once, twice, failed.Load())
+				t.Errorf("got %d calls that ran once, %d more than once, %d that failed, want %d, 0, 0", once, twice, failed.Load(), callers*rounds*each)
 			}
 			if n := f.shakes.Load(); n != 1+rounds {
-				t.Errorf("%d handshakes for %d restarts", n, rounds)
+				t.Errorf("got %d handshakes, want %d", n, 1+rounds)
 			}
 			t.Logf("%d refusals, %d TCP connections", f.stale.Load(), w.conns.Load())
 			if n := w.conns.Load(); n > 2*callers {
-				t.Errorf("%d TCP connections for %d callers", n, callers)
+				t.Errorf("got %d TCP connections for %d callers, want at most %d", n, callers, 2*callers)
 			}
 		})
 	}
 }
 
-// S3.2: a JSON-RPC error means a lost session only if it says so.
-func TestErrorThatIsNoLostSession(t *testing.T) {
+// A JSON-RPC error means a lost session only if its message says so.
+func TestSessionSurvivesAnErrorThatDoesNotNameIt(t *testing.T) {
 	var asked atomic.Int64
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		asked.Add(1)
@@ -251,12 +251,12 @@ func TestErrorThatIsNoLostSession(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Execution || asked.Load() != 1 || s.shakes.Load() != 1 {
-		t.Errorf("%v; asked %d times, %d handshakes", e, asked.Load(), s.shakes.Load())
+		t.Errorf("got %v after %d calls and %d handshakes, want %s after 1 and 1", e, asked.Load(), s.shakes.Load(), Execution)
 	}
 }
 
-// S3.2: the same in a reply of status 200.
-func TestSessionTerminatedInsideAReply(t *testing.T) {
+// Some servers say so in a response of status 200.
+func TestSessionIsMadeAgainAfterAnErrorInAReply(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		if r.Header.Get(sessionHeader) == "session-1" {
 			w.Header().Set("Content-Type", "application/json")
@@ -268,12 +268,12 @@ func TestSessionTerminatedInsideAReply(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := must(t, res, err).Text(); got != "ok" || s.shakes.Load() != 2 {
-		t.Errorf("%q after %d handshakes", got, s.shakes.Load())
+		t.Errorf("got %q after %d handshakes, want ok after 2", got, s.shakes.Load())
 	}
 }
 
-// S3.2: a server that forgets every session is asked twice, not for ever.
-func TestServerThatAlwaysForgets(t *testing.T) {
+// A server that forgets every session is asked twice for one call, not without end.
+func TestSessionIsMadeAgainOnceForACall(t *testing.T) {
 	var asked atomic.Int64
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
 		asked.Add(1)
@@ -282,12 +282,12 @@ func TestServerThatAlwaysForgets(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Unavailable || asked.Load() != 2 {
-		t.Errorf("%v after %d requests", e, asked.Load())
+		t.Errorf("got %v after %d requests, want %s after 2", e, asked.Load(), Unavailable)
 	}
 }
 
-// S3.4: a failed first handshake poisons nothing.
-func TestFailedHandshakePoisonsNothing(t *testing.T) {
+// The first handshake fails; after Refresh calls work.
+func TestHandshakeIsTriedAgainAfterAFailure(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
 	s := &script{
@@ -301,10 +301,10 @@ func TestFailedHandshakePoisonsNothing(t *testing.T) {
 	}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	if list := c.Tools(t.Context()); len(list) != 0 || !c.Ready() {
-		t.Fatalf("tools %v", list)
+		t.Fatalf("got the tools %v and Ready() = %t, want none and true", list, c.Ready())
 	}
 	if st := c.Servers()[0]; st.State != Failed || st.Reason != "it is busy (HTTP 503)" {
-		t.Errorf("status %+v", st)
+		t.Errorf("got the status %+v, want failed: it is busy (HTTP 503)", st)
 	}
 	broken.Store(false)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
@@ -314,7 +314,7 @@ func TestFailedHandshakePoisonsNothing(t *testing.T) {
 	must(t, res, err)
 }
 
-// S3.4: close ends the server's session, once, and a closed client says so.
+// Close ends the server's session once, and calls of a closed client fail.
 func TestCloseEndsTheSession(t *testing.T) {
 	s := &script{deletes: make(chan string, 10)}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
@@ -325,7 +325,7 @@ func TestCloseEndsTheSession(t *testing.T) {
 		}
 	}
 	if id := <-s.deletes; id != "session-1" || len(s.deletes) != 0 {
-		t.Errorf("DELETE of %q and %d more", id, len(s.deletes))
+		t.Errorf("got a DELETE of %q and %d more, want one of session-1", id, len(s.deletes))
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Cancelled {
@@ -333,7 +333,7 @@ func TestCloseEndsTheSession(t *testing.T) {
 	}
 }
 
-// A call that is under way when the client is closed ends, and Close waits for it.
+// A call that is in flight when the client is closed ends, and Close waits for it.
 func TestCloseEndsCalls(t *testing.T) {
 	begun := make(chan struct{})
 	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {

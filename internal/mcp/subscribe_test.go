@@ -12,10 +12,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// S3.8: a change of the tools is heard where no call is under way, on the standing
-// stream or on the one of subscriptions/listen; one that is announced while that is
-// broken is found when it is back.
-func TestAChangeOfToolsIsHeardBesideAllCalls(t *testing.T) {
+// A change of the tools is noticed without a call in flight, on the standalone stream or on
+// that of subscriptions/listen. A change that is announced while the stream is broken is found
+// when the stream is back.
+func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 	for _, protocol := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(protocol, func(t *testing.T) {
 			lists, streams := make(chan struct{}, 100), make(chan string, 100)
@@ -50,9 +50,8 @@ func TestAChangeOfToolsIsHeardBesideAllCalls(t *testing.T) {
 	}
 }
 
-// A server that ends every listen stream is asked less and less often; one that doesn't
-// know the method, once.
-func TestAListenStreamThatIsRefusedIsLeftAlone(t *testing.T) {
+// A server that does not have the method is asked once.
+func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	asked := make(chan string, 100)
 	h := handler(tools(nil), flavours["stateless json"])
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,8 +69,8 @@ func TestAListenStreamThatIsRefusedIsLeftAlone(t *testing.T) {
 	c.Tools(t.Context())
 	<-asked
 	p := c.named("a").pool
-	_ = c.Close() // waits for what attends to the session
+	_ = c.Close() // waits for the subscriptions
 	if len(asked) != 0 || p.currentSession() != nil {
-		t.Errorf("asked %d times more", len(asked))
+		t.Errorf("got %d further requests and the session %v, want none", len(asked), p.currentSession())
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// S0.6: a server that wants the person to go to a page first (-32042) gets its call
-// again when he has agreed, once, and not before.
-func TestAPageIsVisitedBeforeTheCallIsSentAgain(t *testing.T) {
+// A server that wants the person to go to a page first (-32042) gets its call again when they
+// have agreed, once, and not before.
+func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 	page := `{"mode":"url","elicitationId":"e","url":"https://bank.example/consent","message":"Please agree."}`
 	agree := func(context.Context, Elicitation) (ElicitationResult, error) {
 		return ElicitationResult{Action: Accept}, nil
 	}
 	for name, test := range map[string]struct {
 		data   string
-		times  int64 // that the server says so
+		times  int64 // that the server asks for it
 		elicit func(context.Context, Elicitation) (ElicitationResult, error)
 		asked  int64
 		calls  int64
@@ -53,17 +53,17 @@ func TestAPageIsVisitedBeforeTheCallIsSentAgain(t *testing.T) {
 				call.Elicit = func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
 					asked.Add(1)
 					if e.Mode != ElicitURL || e.URL != "https://bank.example/consent" || e.Message != "Please agree." {
-						t.Errorf("asked %+v", e)
+						t.Errorf("got the elicitation %+v, want that of the error", e)
 					}
 					return test.elicit(ctx, e)
 				}
 			}
 			_, err := c.Call(t.Context(), call)
 			if (err == nil) != test.ok || asked.Load() != test.asked || calls.Load() != test.calls {
-				t.Errorf("%v; asked %d times, called %d times", err, asked.Load(), calls.Load())
+				t.Errorf("got the error %v after %d elicitations and %d calls, want success %t after %d and %d", err, asked.Load(), calls.Load(), test.ok, test.asked, test.calls)
 			}
 			if err != nil && kind(t, err).Kind != Execution {
-				t.Error(err)
+				t.Errorf("got %v, want %s", err, Execution)
 			}
 		})
 	}
