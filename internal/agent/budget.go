@@ -8,7 +8,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // Budget bounds one run; a zero field is no bound. What is used is looked at before
@@ -172,7 +172,7 @@ func (b *budget) takeResult(text, where string) string {
 	if float64(len(text)) <= left {
 		return text
 	}
-	cut, _ := mcp.CutText(text, int(left), where)
+	cut, _ := content.TruncateText(text, int(left), where)
 	return cut
 }
 

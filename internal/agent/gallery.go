@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // Bounds of what a model is shown besides text.
@@ -26,11 +26,11 @@ func (g *gallery) nextTurn() { g.turn = 0 }
 
 // take lets the model be shown m, or says why not. A model that takes nothing such is
 // told nothing: the placeholder in the text is all that there is to say.
-func (g *gallery) take(m *mcp.Media) (_ *mcp.Media, refusal string) {
+func (g *gallery) take(m *content.Media) (_ *content.Media, refusal string) {
 	if m == nil || !g.profile.Images && !g.profile.Audio {
 		return nil, ""
 	}
-	checked, err := m.Check()
+	checked, err := m.Normalize()
 	switch {
 	case err != nil:
 		return nil, err.Error()
@@ -50,9 +50,9 @@ func (g *gallery) take(m *mcp.Media) (_ *mcp.Media, refusal string) {
 
 // exhibit is a result as the model gets it: the text, and what is shown besides. The
 // text says where everything was.
-func (g *gallery) exhibit(c *call, res *mcp.Result) (text string, media []llm.Media) {
+func (g *gallery) exhibit(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
-	for _, p := range res.Pieces() {
+	for _, p := range res.Parts() {
 		taken, refusal := g.take(p.Media)
 		switch {
 		case taken != nil:

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // What a run shows its model comes again in every later request, so all of it is bounded.
 func TestWhatARunShowsIsBounded(t *testing.T) {
 	g := gallery{profile: llm.Profile{Images: true}, budget: &budget{}}
-	big := &mcp.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 3<<20-8)...))}
+	big := &content.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 3<<20-8)...))}
 	for i := range 5 {
 		g.nextTurn()
 		taken, refusal := g.take(big)
@@ -19,14 +19,14 @@ func TestWhatARunShowsIsBounded(t *testing.T) {
 			t.Errorf("picture %d of %d characters: %t, %q", i+1, len(big.Data), taken != nil, refusal)
 		}
 	}
-	small := &mcp.Media{MIME: "image/png", Data: "iVBORw0KGgo="}
+	small := &content.Media{MIME: "image/png", Data: "iVBORw0KGgo="}
 	if taken, refusal := g.take(small); taken != nil || refusal == "" {
 		t.Error("not a byte more fits, and it is shown")
 	}
 }
 
 func TestAModelIsShownWhatItTakes(t *testing.T) {
-	picture, sound := &mcp.Media{MIME: "image/gif", Data: "R0lGODlh"}, &mcp.Media{MIME: "audio/mpeg", Data: "SUQzBA=="}
+	picture, sound := &content.Media{MIME: "image/gif", Data: "R0lGODlh"}, &content.Media{MIME: "audio/mpeg", Data: "SUQzBA=="}
 	for _, p := range []llm.Profile{{}, {Images: true}, {Audio: true}, {Images: true, Audio: true}} {
 		g := gallery{profile: p, budget: &budget{}}
 		seen, note := g.take(picture)

@@ -8,6 +8,7 @@ import (
 
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // exchange is what stays together of a history, and counts as one message of it: a
@@ -76,7 +77,7 @@ func answer(results []*llm.Message, id, text string, media []Media) {
 			continue
 		}
 		if m.Text == "" {
-			m.Text, _ = mcp.CutText(text, maxForModel, "")
+			m.Text, _ = content.TruncateText(text, maxForModel, "")
 			if strings.TrimSpace(text) == "" {
 				m.Text = "[The result is empty.]"
 			}

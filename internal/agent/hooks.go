@@ -8,6 +8,7 @@ import (
 
 	"answerd/internal/agent/webhook"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // abortError is a run that a hook ended. The reason is one line, fit for the caller.
@@ -62,7 +63,7 @@ func (a *Agent) announce(ctx context.Context, in *invocation) error {
 // are what a hook answered itself; refusals, which are our own decision and not the
 // tool's failure; and calls that were given up. A result whose review is cut short by
 // that is given up too: the hook might have taken something out.
-func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err error) (*mcp.Result, error) {
+func (a *Agent) review(ctx context.Context, in *invocation, res *content.Result, err error) (*content.Result, error) {
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	switch {
 	case a.Hooks == nil, in.answered != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
@@ -72,7 +73,7 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 	}
 	q := in.question(webhook.ToolResult)
 	if isFailure {
-		told, _ := mcp.CutText(failed.Message, maxForModel, "")
+		told, _ := content.TruncateText(failed.Message, maxForModel, "")
 		q.Hook, q.Failure = webhook.ToolError, &webhook.Failure{Kind: string(failed.Kind), Message: told}
 	} else {
 		q.Result = &webhook.Result{Content: contentOf(res), Structured: res.Structured}
@@ -99,7 +100,7 @@ func (a *Agent) review(ctx context.Context, in *invocation, res *mcp.Result, err
 }
 
 // unseen is how a call ends that was given up before the hook had seen how it ended.
-func (in *invocation) unseen(ctx context.Context, err error) (*mcp.Result, error) {
+func (in *invocation) unseen(ctx context.Context, err error) (*content.Result, error) {
 	if err == nil {
 		err = in.givenUp(ctx)
 	}
@@ -116,17 +117,17 @@ func (in *invocation) question(about webhook.Event) webhook.Call {
 
 // resultOf is a hook's text as a tool's result: for the model, the events and the
 // metadata alike, so that what a hook takes out is nowhere.
-func resultOf(text string) *mcp.Result {
+func resultOf(text string) *content.Result {
 	if text == "" {
-		return &mcp.Result{}
+		return &content.Result{}
 	}
 	block, _ := json.Marshal(map[string]string{"type": "text", "text": text}) // strings always marshal
-	return &mcp.Result{Content: []jsonText{block}}
+	return &content.Result{Content: []jsonText{block}}
 }
 
 // contentOf is the content of a result as a list, which readers expect even where
 // there is structured content alone.
-func contentOf(res *mcp.Result) []jsonText {
+func contentOf(res *content.Result) []jsonText {
 	if res.Content == nil {
 		return []jsonText{}
 	}

@@ -14,6 +14,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // invocation is a call with what it takes to make it. Calls of a run and calls
@@ -32,12 +33,12 @@ type invocation struct {
 	place   int           // of the call in its turn, from 0
 	past    *pastCall     // what became of it before the run came here; nil if nothing
 	// own makes the call where the tool is one of ours and no server's.
-	own func(context.Context, *invocation) (*mcp.Result, error)
+	own func(context.Context, *invocation) (*content.Result, error)
 
-	reported *mcp.Result   // the tool's own report of its failure
-	answered *mcp.Result   // by a hook in place of the tool; nil where none did
-	abort    *abortError   // of a hook that ends the run
-	took     time.Duration // of the call itself, without what came before and after
+	reported *content.Result // the tool's own report of its failure
+	answered *content.Result // by a hook in place of the tool; nil where none did
+	abort    *abortError     // of a hook that ends the run
+	took     time.Duration   // of the call itself, without what came before and after
 
 	rule     string   // of auth.Rules by which it may be made; "" where there are none
 	decision decision // whether it might be made
@@ -48,9 +49,9 @@ type invocation struct {
 type ending struct {
 	worked *event.ToolResult
 	failed *event.ToolError
-	result *mcp.Result // whole, of a call that worked
-	where  string      // where the whole can be read; "" where it cannot
-	abort  *abortError // the run ends with the call, if this is set
+	result *content.Result // whole, of a call that worked
+	where  string          // where the whole can be read; "" where it cannot
+	abort  *abortError     // the run ends with the call, if this is set
 }
 
 func (e ending) ended() bool { return e.worked != nil || e.failed != nil }
@@ -101,7 +102,7 @@ func (a *Agent) observe(ctx context.Context, span trace.Span, in *invocation, er
 // send takes the call through every step between the wish for it and its effect, or
 // says at which one it ended. Every failure of the call is an *mcp.CallError. A hook's
 // answer ends the way too: nothing is called, so nothing is to be permitted.
-func (a *Agent) send(ctx context.Context, in *invocation) (*mcp.Result, error) {
+func (a *Agent) send(ctx context.Context, in *invocation) (*content.Result, error) {
 	if in.past != nil && in.past.sent && !a.Tools.Repeatable(in.Tool) {
 		return nil, in.lostCall()
 	}
@@ -169,7 +170,7 @@ func (a *Agent) charge(ctx context.Context, in *invocation) error {
 }
 
 // exchange sends the call to its server and waits for the result.
-func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, error) {
+func (a *Agent) exchange(ctx context.Context, in *invocation) (*content.Result, error) {
 	started := time.Now()
 	if in.own != nil {
 		defer func() { in.took = time.Since(started) }()
@@ -208,7 +209,7 @@ func (a *Agent) exchange(ctx context.Context, in *invocation) (*mcp.Result, erro
 	}
 	if res.IsError {
 		in.reported = res
-		return nil, in.fail(res.Failure(), res.Text())
+		return nil, in.fail(mcp.ResultErrorKind(res), res.Text())
 	}
 	return res, nil
 }

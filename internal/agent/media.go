@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strings"
 
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 var errMedia = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image or WAV or MP3 sound in base64, or the https: URL of an image")
@@ -25,7 +25,7 @@ func NewMedia(address string) (Media, error) {
 	if !ok || data == "" {
 		return Media{}, errMedia
 	}
-	m, err := (&mcp.Media{MIME: kind, Data: data}).Check()
+	m, err := (&content.Media{MIME: kind, Data: data}).Normalize()
 	if err != nil {
 		return Media{}, errMedia
 	}

@@ -6,7 +6,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // remember makes the loop ready to go through the past of its run.
@@ -99,13 +99,13 @@ func (l *loop) recallEnding(ctx context.Context, c *pastCall) ending {
 	}
 	worked := c.end.(event.ToolResult)
 	end.worked = &worked
-	end.result = &mcp.Result{Content: worked.Content, Structured: worked.Structured}
+	end.result = &content.Result{Content: worked.Content, Structured: worked.Structured}
 	if worked.Truncated == nil {
 		return end
 	}
 	end.where = worked.Truncated.URL
 	if whole, err := l.agent.Result(ctx, l.run.ID, c.CallID); err == nil {
-		end.result = &mcp.Result{Content: whole.Content, Structured: whole.Structured}
+		end.result = &content.Result{Content: whole.Content, Structured: whole.Structured}
 	} else if end.where != "" {
 		l.agent.Logger.WarnContext(ctx, "a result is no longer kept whole", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
 	}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // message is the ending as the model is told of it.
@@ -15,7 +15,7 @@ func (l *loop) message(c *call, end ending) llm.Message {
 		return m
 	}
 	text, media := l.shown.exhibit(c, end.result)
-	text, _ = mcp.CutText(text, maxForModel, end.where)
+	text, _ = content.TruncateText(text, maxForModel, end.where)
 	m.Text, m.Media = l.budget.takeResult(c.note()+text, end.where), media
 	return m
 }
@@ -31,11 +31,11 @@ func errorObject(text string) jsonText {
 func (l *loop) record(c *call, end ending) {
 	params := l.takeParams(c)
 	if end.failed != nil {
-		text, _ := mcp.CutText(end.failed.Payload, l.metadataLeft(), end.where)
+		text, _ := content.TruncateText(end.failed.Payload, l.metadataLeft(), end.where)
 		l.add(c, params, errorObject(text))
 		return
 	}
-	l.add(c, params, mcp.CutValue(end.worked.Payload, l.metadataLeft(), end.where))
+	l.add(c, params, content.TruncateValue(end.worked.Payload, l.metadataLeft(), end.where))
 }
 
 // recordAsked adds a call whose result only the client will know.
@@ -44,7 +44,7 @@ func (l *loop) recordAsked(c *call) { l.add(c, l.takeParams(c), jsonText("null")
 func (l *loop) takeParams(c *call) jsonText {
 	params := c.params()
 	if len(params) > l.metadataLeft() {
-		text, _ := mcp.CutText(string(params), minMetadata, "")
+		text, _ := content.TruncateText(string(params), minMetadata, "")
 		params, _ = json.Marshal(map[string]string{"args_text": text})
 	}
 	l.metaSize += len(params)

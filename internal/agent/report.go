@@ -7,6 +7,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // Bounds of what one result adds elsewhere. They count bytes of JSON.
@@ -20,7 +21,7 @@ const (
 
 // report is the ending of a call that worked. Within a run its event is bounded, and what
 // that leaves out is kept whole beside it; a direct call has nothing but its answer.
-func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) ending {
+func (a *Agent) report(ctx context.Context, in *invocation, res *content.Result) ending {
 	end := ending{result: res, worked: &event.ToolResult{
 		Call: in.Call, Args: in.args, DurationMS: in.took.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
 	}}
@@ -30,11 +31,11 @@ func (a *Agent) report(ctx context.Context, in *invocation, res *mcp.Result) end
 		return end
 	}
 	end.where = placeOf(in.runID, in.CallID)
-	brief := res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline, Where: end.where})
-	if brief.Cut {
+	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: end.where})
+	if brief.Incomplete {
 		if !a.keep(ctx, in, res) {
 			end.where = ""
-			brief = res.Brief(mcp.BriefOptions{Max: maxInEvent, Binary: maxInline})
+			brief = res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline})
 		}
 		w.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.where}
 	}
@@ -51,7 +52,7 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 	if in.runID != "" {
 		end.where = placeOf(in.runID, in.CallID)
 	}
-	text, cut := mcp.CutText(failed.Message, maxForModel, end.where)
+	text, cut := content.TruncateText(failed.Message, maxForModel, end.where)
 	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
 	own := in.reported != nil && a.Hooks == nil
 	if in.runID != "" && own && (cut || !in.reported.IsText()) {
@@ -60,7 +61,7 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 	}
 	if cut {
 		end.where = ""
-		text, _ = mcp.CutText(failed.Message, maxForModel, "")
+		text, _ = content.TruncateText(failed.Message, maxForModel, "")
 		end.failed.Truncated = &event.Truncated{Bytes: len(failed.Message)}
 	}
 	end.failed.Payload = text
@@ -69,7 +70,7 @@ func (a *Agent) reportFailure(ctx context.Context, in *invocation, failed *mcp.C
 
 // keep keeps a result whole in the log of its run. Without it the run goes on: the
 // parts of the result that matter for it are in its events.
-func (a *Agent) keep(ctx context.Context, in *invocation, res *mcp.Result) bool {
+func (a *Agent) keep(ctx context.Context, in *invocation, res *content.Result) bool {
 	head, err := json.Marshal(keptHead{in.CallID, in.Tool, in.Server, res.IsError})
 	if err == nil {
 		// The rest is JSON already, and large: it is copied and not read again.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"answerd/internal/event"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // Result is the whole result of a call of a run.
@@ -36,7 +36,7 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	if err := json.Unmarshal(kept, &r); err != nil {
 		return Result{}, fmt.Errorf("decode a kept result: %w", err)
 	}
-	r.Payload = (&mcp.Result{Content: r.Content, Structured: r.Structured}).Payload()
+	r.Payload = (&content.Result{Content: r.Content, Structured: r.Structured}).Payload()
 	return r, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // ToolSearch says from when on a model is no longer shown all tools, but one to look
@@ -121,7 +122,7 @@ type finding struct {
 }
 
 // search makes one call of the search tool.
-func (s *toolSearch) search(_ context.Context, in *invocation) (*mcp.Result, error) {
+func (s *toolSearch) search(_ context.Context, in *invocation) (*content.Result, error) {
 	query, err := wishOf(in.args)
 	if err != nil {
 		return nil, in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %v", err))
@@ -147,7 +148,7 @@ func (s *toolSearch) search(_ context.Context, in *invocation) (*mcp.Result, err
 	if err != nil {
 		return nil, fmt.Errorf("encode what was found: %w", err)
 	}
-	return &mcp.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
+	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
 // wishOf reads the arguments of a search, a JSON object.

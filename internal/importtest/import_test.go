@@ -54,9 +54,11 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 
 	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+
+	"answerd/internal/mcp/content": {ours: []string{"mcp/schema", "mcp/wire"}, outside: jsonv2},
 
 	"answerd/internal/mcp/schema": {outside: jsonv2},
 
@@ -66,7 +68,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/conformance": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/content", "auth", "agent/admission", "agent/webhook", "agent/toolsearch"}, outside: otelAPI},
 
 	"answerd/internal/agent/toolsearch": {},
 

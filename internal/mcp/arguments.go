@@ -3,8 +3,8 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -84,19 +84,7 @@ func (b *binding) refits(args json.RawMessage) *transport.Failure {
 
 // misfit is what is wrong with arguments, for a model.
 func misfit(wrong []ContentField) string {
-	return "the arguments do not fit the tool's input schema:" + bulleted(wrong)
-}
-
-func bulleted(wrong []ContentField) string {
-	var b strings.Builder
-	for _, w := range wrong {
-		b.WriteString("\n- ")
-		if w.Pointer != "" {
-			b.WriteString(wire.Printable(w.Pointer, 300) + ": ")
-		}
-		b.WriteString(w.Detail)
-	}
-	return b.String()
+	return "the arguments do not fit the tool's input schema:" + content.ListProblems(wrong)
 }
 
 // maxChecked bounds the structured content that is checked, in bytes: a larger one would
@@ -104,7 +92,7 @@ func bulleted(wrong []ContentField) string {
 const maxChecked = 1 << 20
 
 // violations is how a result differs from what the tool says about its results.
-func (b *binding) violations(r *Result) []ContentField {
+func (b *binding) violations(r *content.Result) []ContentField {
 	switch {
 	case b.output == nil || r.IsError || len(r.Structured) > maxChecked:
 		return nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -267,7 +268,7 @@ func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
 		``:                                     Execution,
 	} {
 		quoted, _ := json.Marshal(map[string]string{"type": "text", "text": said})
-		if got := (&Result{IsError: true, Content: []json.RawMessage{quoted}}).Failure(); got != want {
+		if got := ResultErrorKind(&content.Result{IsError: true, Content: []json.RawMessage{quoted}}); got != want {
 			t.Errorf("%q is %s", said, got)
 		}
 	}
@@ -290,8 +291,8 @@ func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
 	must(t, res, err)
-	if !res.IsError || res.Failure() != InvalidArguments {
-		t.Errorf("%v %s: %q", res.IsError, res.Failure(), res.Text())
+	if !res.IsError || ResultErrorKind(res) != InvalidArguments {
+		t.Errorf("%v %s: %q", res.IsError, ResultErrorKind(res), res.Text())
 	}
 }
 

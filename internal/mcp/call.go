@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 
@@ -69,7 +70,7 @@ const (
 //
 // The call waits under ctx for one of its server's permits; its time starts when
 // it has one (S4.4). When ctx ends Call returns at once, and the server is told.
-func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
+func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	for {
 		b, ok := c.names.find(call.Tool)
 		if !ok {
@@ -81,7 +82,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*Result, error) {
 			return nil, callError(f, call.Tool, "")
 		}
 		f := check(&call)
-		var res *Result
+		var res *content.Result
 		if s := c.server(b.server); f == nil && s != nil {
 			res, f = s.call(ctx, call)
 		} else if f == nil {
@@ -122,7 +123,7 @@ func check(call *Call) *transport.Failure {
 // admitted waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) admitted(ctx context.Context, call Call) (*Result, *transport.Failure) {
+func (s *server) admitted(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.live() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
@@ -169,7 +170,7 @@ func (s *server) admitted(ctx context.Context, call Call) (*Result, *transport.F
 }
 
 // attempts sends the call as often as may be.
-func (s *server) attempts(ctx context.Context, call Call, on ways) (*Result, *transport.Failure) {
+func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
 	var last *transport.Failure
@@ -291,7 +292,7 @@ type ways struct {
 
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
-func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *Result, sent bool, _ *transport.Failure) {
+func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	x := newExchange(ctx, s.life, deadline)
 	defer x.finish()
 	x.limit.between(s.cfg.Timeout)
@@ -317,12 +318,14 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	}
 	raw, f := s.carryOut(x, used, b, call, on.asking)
 	if f == nil {
-		decode := decodeResult
+		decode := content.Decode
 		if b.reads {
-			decode = decodeRead
+			decode = content.DecodeResource
 		}
-		var res *Result
-		if res, f = decode(raw); f == nil {
+		res, err := decode(raw)
+		if err != nil {
+			f = decodeFailure(err)
+		} else {
 			if res.Violations = b.violations(res); res.Violations != nil {
 				// What is wrong quotes the result, which is not for the log.
 				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -57,6 +58,14 @@ func callError(f *transport.Failure, tool, server string) *CallError {
 		e.Fields = wrong.fields
 	}
 	return e
+}
+
+// decodeFailure returns the failure of a request whose result cannot be read.
+func decodeFailure(err error) *transport.Failure {
+	if bad, ok := errors.AsType[*content.DecodeError](err); ok {
+		return transport.BadReply(bad.Reason, bad.Err)
+	}
+	return &transport.Failure{Kind: Protocol, Public: err.Error()}
 }
 
 // wrongArguments is the cause of a failure of arguments that were checked before they were sent.

@@ -15,7 +15,7 @@ type company struct {
 	left  bool // one was given up, which the server may go on with
 }
 
-// join notes that x has sent a request that the server may ask something about.
+// joinArray notes that x has sent a request that the server may ask something about.
 func (c *company) join(x *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

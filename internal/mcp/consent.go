@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/transport"
 )
@@ -27,7 +28,7 @@ const (
 // call makes a call. Where the server is used on behalf of the call's principal, and he
 // has not agreed to that yet, he is asked, and then the call goes on by itself. It holds
 // no permit meanwhile.
-func (s *server) call(ctx context.Context, call Call) (*Result, *transport.Failure) {
+func (s *server) call(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	do := s.admitted
 	if b, ok := s.c.names.find(call.Tool); ok && b.signsIn && s.consents() != nil {
 		do = s.signIn
@@ -129,7 +130,7 @@ func (c *callers) offerSignIn(f *transport.Failure) {
 
 // signIn lists the tools with the principal's token, which is what makes the server say
 // that he has to agree.
-func (s *server) signIn(ctx context.Context, call Call) (*Result, *transport.Failure) {
+func (s *server) signIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if err := s.callers.list(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
 			return nil, f
@@ -145,8 +146,8 @@ func (s *server) signIn(ctx context.Context, call Call) (*Result, *transport.Fai
 			names = append(names, t.Name)
 		}
 	}
-	text, _ := json.Marshal("The user has signed in. From the next question on there are: " + strings.Join(names, ", "))
-	return decodeResult(json.RawMessage(`{"content":[{"type":"text","text":` + string(text) + `}]}`))
+	text := "The user has signed in. From the next question on there are: " + strings.Join(names, ", ")
+	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
 // Callback takes what a browser brought back from an authorization server to the

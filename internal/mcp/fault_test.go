@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 )
 
 // stream begins an event stream and returns a function that sends one event.
@@ -117,7 +118,7 @@ func TestBadReplyHurtsNobodyElse(t *testing.T) {
 				}
 			}}
 			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
-			do := func(what string) (*Result, error) {
+			do := func(what string) (*content.Result, error) {
 				return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 			}
 			waited := make(chan error, 1)

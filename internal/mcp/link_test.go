@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -97,7 +98,7 @@ func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
 			say(<-held)
 		}
 	}))
-	do := func(what string) (*Result, error) {
+	do := func(what string) (*content.Result, error) {
 		return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 	}
 	done := make(chan error, 1)

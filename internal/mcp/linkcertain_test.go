@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -35,7 +36,7 @@ type questions struct {
 	logs  int
 }
 
-func (q *questions) call(ctx context.Context, c *Client, tool string) (*Result, error) {
+func (q *questions) call(ctx context.Context, c *Client, tool string) (*content.Result, error) {
 	return c.Call(ctx, Call{Tool: tool,
 		Log: func(LogMessage) { q.logs++ },
 		Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {

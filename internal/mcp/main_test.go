@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
@@ -195,7 +196,7 @@ func emptyReply(r *http.Request, status int) *http.Response {
 	}
 }
 
-func must(t testing.TB, res *Result, err error) *Result {
+func must(t testing.TB, res *content.Result, err error) *content.Result {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +204,7 @@ func must(t testing.TB, res *Result, err error) *Result {
 	return res
 }
 
-// kind is the kind of a call's error.
+// typeJSON is the kind of a call's error.
 func kind(t testing.TB, err error) *CallError {
 	t.Helper()
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -124,12 +125,10 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	var out []PromptMessage
 	size := 0
 	for _, m := range w.Messages {
-		var b block
-		if m.Role != "user" && m.Role != "assistant" || json.Unmarshal(m.Content, &b) != nil {
+		text, err := content.BlockText(m.Content)
+		if m.Role != "user" && m.Role != "assistant" || err != nil {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
-		b.raw = m.Content
-		text := b.render()
 		size += len(text)
 		out = append(out, PromptMessage{Role: m.Role, Text: text})
 	}

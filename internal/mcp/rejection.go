@@ -3,6 +3,7 @@ package mcp
 import (
 	"regexp"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/wire"
 )
 
@@ -25,9 +26,9 @@ var (
 	noSuchTool = regexp.MustCompile(`(?i)^(mcp error -32602: )?(unknown tool\b|tool .{1,300} (not found|does not exist|disabled)\b)`)
 )
 
-// Failure is why the tool reports failure, as far as its text says: InvalidArguments or
-// UnknownTool in the wordings of the SDKs, else Execution.
-func (r *Result) Failure() ErrorKind {
+// ResultErrorKind returns why a tool reports failure, as far as the result's text says:
+// InvalidArguments or UnknownTool in the wordings of the SDKs, else Execution.
+func ResultErrorKind(r *content.Result) ErrorKind {
 	switch text := wire.Truncate(r.Text(), maxRejection); {
 	case noSuchTool.MatchString(text):
 		return UnknownTool

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -91,32 +90,4 @@ func (s *server) readURI(args json.RawMessage) (string, *transport.Failure) {
 		return "", &transport.Failure{Kind: InvalidArguments, Public: "there is no resource of that URI to be read", NotRun: true}
 	}
 	return in.URI, nil
-}
-
-// decodeRead returns a resources/read result as that of a call: a content block for each part,
-// as a tool would embed it.
-func decodeRead(raw json.RawMessage) (*Result, *transport.Failure) {
-	var w struct {
-		Contents   []json.RawMessage `json:"contents"`
-		ResultType string            `json:"resultType"`
-	}
-	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
-	if err := json.Unmarshal(raw, &w); err != nil {
-		return nil, transport.BadReply("its resource does not decode", err)
-	}
-	if f := checkType(w.ResultType); f != nil {
-		return nil, f
-	}
-	r := &Result{}
-	for _, c := range w.Contents {
-		if len(c) == 0 || c[0] != '{' {
-			return nil, transport.BadReply("the contents of a resource are not objects", nil)
-		}
-		block, err := json.Marshal(map[string]any{"type": "resource", "resource": c})
-		if err != nil {
-			return nil, transport.BadReply("its resource does not encode", err)
-		}
-		r.Content = append(r.Content, block)
-	}
-	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -81,7 +82,7 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 			if strings.Contains(offered, "secret") || strings.Contains(offered, "enum") {
 				t.Errorf("got the tool %s, want neither the secret nor an enum", offered)
 			}
-			read := func(uri string) (*Result, error) {
+			read := func(uri string) (*content.Result, error) {
 				args, _ := json.Marshal(map[string]string{"uri": uri})
 				return c.Call(t.Context(), Call{Tool: "lib_read_resource", Args: args, Progress: func(Progress) {}})
 			}

@@ -1,4 +1,4 @@
-package mcp
+package content
 
 import (
 	"encoding/base64"
@@ -10,8 +10,7 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// S1.6 and S2.7: what a reader of text and what a program gets.
-func TestTextAndPayload(t *testing.T) {
+func TestResultTextAndPayload(t *testing.T) {
 	for _, test := range []struct{ result, text, payload string }{
 		{`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, "a\nb", `"a\nb"`},
 		{`{"content":[]}`, "(no content)", `""`},
@@ -34,7 +33,7 @@ func TestTextAndPayload(t *testing.T) {
 		{`{"content":[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]}`,
 			"[link to resource file:///a, text/plain, 7 bytes]",
 			`[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]`},
-		// A type of tomorrow is no error.
+		// An unknown type is not an error.
 		{`{"content":[{"type":"video","data":"AAAA"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","data":"AAAA"}]`},
 		{`{"content":[{"type":7}]}`, "[unreadable content, 10 bytes]", `[{"type":7}]`},
 		{`{"content":[{"type":"text","text":"t"}],"structuredContent":{"n":9007199254740993}}`, "t\nStructured content: {\"n\":9007199254740993}", `{"n":9007199254740993}`},
@@ -45,65 +44,65 @@ func TestTextAndPayload(t *testing.T) {
 		{`{"content":[{"type":"text","text":"e"}],"structuredContent":""}`, "e\nStructured content: \"\"", `""`},
 		{`{"content":[{"type":"text","text":"n"}],"structuredContent":null}`, "n", `"n"`},
 		{`{"resultType":"complete","content":[{"type":"text","text":"c"}]}`, "c", `"c"`},
-		// A name is the same however it is written, and another in capitals (RFC 8259, 8.3).
+		// A name with escapes is the same name, one in capitals is another (RFC 8259 section 8.3).
 		{`{"content":[{"type":"\u0074ext","t\u0065xt":"e"}]}`, "e", `"e"`},
 		{`{"content":[{"tYpe":"text","text":"e"}]}`, "[unreadable content, 26 bytes]", `[{"tYpe":"text","text":"e"}]`},
 		{`{"content":[{"type":"video","TYPE":"text"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","TYPE":"text"}]`},
 	} {
-		r, f := decodeResult([]byte(test.result))
-		if f != nil {
-			t.Errorf("%s: %v", test.result, f)
+		r, err := Decode([]byte(test.result))
+		if err != nil {
+			t.Errorf("Decode(%s) = %v, want nil", test.result, err)
 			continue
 		}
 		if got := r.Text(); got != test.text {
-			t.Errorf("%s: text %q, want %q", test.result, got, test.text)
+			t.Errorf("Text() of %s = %q, want %q", test.result, got, test.text)
 		}
 		if got := string(r.Payload()); got != test.payload {
-			t.Errorf("%s: payload %s, want %s", test.result, got, test.payload)
+			t.Errorf("Payload() of %s = %s, want %s", test.result, got, test.payload)
 		}
 	}
 }
 
-func TestResultsThatAreNone(t *testing.T) {
+func TestDecodeRefusesWhatIsNotACompleteResult(t *testing.T) {
 	for _, raw := range []string{
 		`7`, `{"content":7}`, `{"content":["x"]}`, `{"content":[null]}`, `{"isError":"yes"}`,
 		`{"resultType":"task","taskId":"1"}`, `{"resultType":"input_required","inputRequests":{}}`,
 	} {
-		if r, f := decodeResult([]byte(raw)); f == nil || f.Kind != Protocol {
-			t.Errorf("%s: %+v %v", raw, r, f)
+		if r, err := Decode([]byte(raw)); err == nil {
+			t.Errorf("Decode(%s) = %+v, want an error", raw, r)
 		}
 	}
 }
 
-func FuzzResult(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	f.Add(`{"content":[{"type":"text","text":"a"}],"structuredContent":{"a":1},"isError":true}`)
 	f.Add(`{"content":[{"type":"resource","resource":{"text":null}}]}`)
 	f.Fuzz(func(t *testing.T, raw string) {
-		r, fail := decodeResult([]byte(raw))
-		if fail != nil {
+		r, err := Decode([]byte(raw))
+		if err != nil {
 			return
 		}
 		if r.Payload() == nil || r.Text() == "" {
-			t.Errorf("%s: %q %s", raw, r.Text(), r.Payload())
+			t.Errorf("Decode(%s): Text() = %q, Payload() = %s, want neither empty", raw, r.Text(), r.Payload())
 		}
 		const limit = 300
-		b := r.Brief(BriefOptions{Max: limit, Binary: 50, Where: "/w"})
+		b := r.Truncate(TruncateOptions{MaxBytes: limit, MaxBinary: 50, URL: "/w"})
 		notes := 400 * (len(b.Content) + 2)
-		if n := len(b.Payload) + len(b.Structured) + size(b.Content); n > limit+2*notes {
-			t.Errorf("%s: %d bytes of a brief %+v", raw, n, b)
+		if n := len(b.Payload) + len(b.Structured) + totalSize(b.Content); n > limit+2*notes {
+			t.Errorf("Truncate of %s = %d bytes, want at most %d and the notes: %+v", raw, n, limit, b)
 		}
 		for _, v := range append(b.Content, b.Payload) {
 			if !json.Valid(v) || !utf8.Valid(v) {
-				t.Errorf("%s: %s", raw, v)
+				t.Errorf("Truncate of %s has %s, want valid JSON in UTF-8", raw, v)
 			}
 		}
-		if whole := r.Brief(BriefOptions{Max: 1 << 30, Binary: 1 << 30}); whole.Cut || string(whole.Payload) != string(r.Payload()) || len(whole.Content) != len(r.Content) {
-			t.Errorf("%s: %+v", raw, whole)
+		if whole := r.Truncate(TruncateOptions{MaxBytes: 1 << 30, MaxBinary: 1 << 30}); whole.Incomplete || string(whole.Payload) != string(r.Payload()) || len(whole.Content) != len(r.Content) {
+			t.Errorf("Truncate of %s with large bounds = %+v, want all of it", raw, whole)
 		}
 	})
 }
 
-func TestTextsAreCutAtWholeRunesByTheirSizeInJSON(t *testing.T) {
+func TestTruncateTextKeepsWholeRunesWithinTheirSizeInJSON(t *testing.T) {
 	for _, test := range []struct {
 		text, want string
 		limit      int
@@ -119,33 +118,33 @@ func TestTextsAreCutAtWholeRunesByTheirSizeInJSON(t *testing.T) {
 		{"a\U0001F600", "a", 4},
 		{"", "", 0},
 	} {
-		got, cut := CutText(test.text, test.limit, "")
+		got, cut := TruncateText(test.text, test.limit, "")
 		got, _, _ = strings.Cut(got, "\n[cut here")
 		if got != test.want || cut != (test.want != test.text) {
-			t.Errorf("%q in %d bytes: %q", test.text, test.limit, got)
+			t.Errorf("TruncateText(%q, %d) = %q, want %q", test.text, test.limit, got, test.want)
 		}
 	}
 }
 
-func FuzzCutText(f *testing.F) {
+func FuzzTruncateText(f *testing.F) {
 	f.Add("a\"\u2028\x00é", 7)
 	f.Add("\x80\"", 7)
 	f.Fuzz(func(t *testing.T, text string, limit int) {
 		limit = min(max(limit, 0), 1<<20)
-		n := fits(text, limit)
+		n := fittingPrefix(text, limit)
 		if got := len(wire.Quote(text[:n])) - len(`""`); got > limit {
-			t.Errorf("%q takes %d bytes, not %d", text[:n], got, limit)
+			t.Errorf("fittingPrefix(%q, %d) = %d, which takes %d bytes, want at most the limit", text, limit, n, got)
 		}
 		if n < len(text) {
 			_, size := utf8.DecodeRuneInString(text[n:])
 			if got := len(wire.Quote(text[:n+size])) - len(`""`); got <= limit {
-				t.Errorf("%q would fit in %d bytes", text[:n+size], limit)
+				t.Errorf("fittingPrefix(%q, %d) = %d, want more: one rune more takes %d bytes", text, limit, n, got)
 			}
 		}
 	})
 }
 
-func TestMediaIsWhatItSaysOrNotShown(t *testing.T) {
+func TestMediaNormalizeChecksTypeAndData(t *testing.T) {
 	encode := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	png := "\x89PNG\r\n\x1a\n" + strings.Repeat("x", 10_000)
 	for _, test := range []struct{ mime, data, want string }{
@@ -168,9 +167,33 @@ func TestMediaIsWhatItSaysOrNotShown(t *testing.T) {
 		{"image/png", encode(png)[:5000] + "\"" + encode(png)[5001:], ""},
 		{"image/png", "data:image/png;base64," + encode(png), ""},
 	} {
-		m, err := (&Media{MIME: test.mime, Data: test.data}).Check()
+		m, err := (&Media{MIME: test.mime, Data: test.data}).Normalize()
 		if (err == nil) != (test.want != "") || err == nil && (m.MIME != test.want || strings.ContainsAny(m.Data, "\r\n")) {
-			t.Errorf("%s %.40s: %v, %v", test.mime, test.data, m != nil, err)
+			t.Errorf("Normalize of %s %.40s = %+v, %v, want type %q", test.mime, test.data, m, err, test.want)
 		}
+	}
+}
+
+// BenchmarkLargeResult decodes a result of 100 kB of text and returns it for each kind of reader.
+func BenchmarkLargeResult(b *testing.B) {
+	text, _ := json.Marshal(strings.Repeat("A line of a report that goes on for long.\n", 2381))
+	raw := json.RawMessage(`{"content":[{"type":"text","text":` + string(text) + `}]}`)
+	for name, step := range map[string]func(*Result){
+		"decode":  func(*Result) {},
+		"text":    func(r *Result) { _ = r.Text() },
+		"truncate":   func(r *Result) { r.Truncate(TruncateOptions{MaxBytes: 256 << 10, MaxBinary: 64 << 10}) },
+		"payload": func(r *Result) { r.Payload() },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(raw)))
+			for b.Loop() {
+				r, err := Decode(raw)
+				if err != nil {
+					b.Fatal(err)
+				}
+				step(r)
+			}
+		})
 	}
 }

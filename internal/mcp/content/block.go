@@ -1,0 +1,151 @@
+package content
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/mcp/wire"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// contentBlock has the members of a content block that we use. Type is "" if the block cannot be
+// read.
+type contentBlock struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	MIME     string `json:"mimeType"`
+	Data     string `json:"data"`
+	URI      string `json:"uri"`
+	Name     string `json:"name"`
+	Size     int64  `json:"size"`
+	Resource struct {
+		URI  string  `json:"uri"`
+		MIME string  `json:"mimeType"`
+		Text *string `json:"text"`
+		Blob string  `json:"blob"`
+	} `json:"resource"`
+
+	// The members as they were received; parseMembers decodes them. Texts and media may be
+	// large, so this is put off until somebody needs them.
+	raw, typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
+}
+
+// parsedBlocks returns the blocks of Content with their members decoded, which it does once.
+func (r *Result) parsedBlocks() []contentBlock {
+	if len(r.blocks) != len(r.Content) { // the caller made r without Decode
+		r.blocks = make([]contentBlock, len(r.Content))
+		for i, raw := range r.Content {
+			r.blocks[i], _ = readBlock(wire.NewDecoder(raw), raw)
+		}
+	}
+	for i := range r.blocks {
+		if !r.isParsed {
+			r.blocks[i].parseMembers()
+		}
+	}
+	r.isParsed = true
+	return r.blocks
+}
+
+// readBlock finds the members of the next content block of dec, which decodes raw.
+func readBlock(dec *jsontext.Decoder, raw []byte) (b contentBlock, err error) {
+	before := int(dec.InputOffset())
+	err = wire.Object(dec, func(name string) (err error) {
+		switch name {
+		case "type":
+			b.typeJSON, err = wire.ReadRaw(dec, raw)
+		case "text":
+			b.textJSON, err = wire.ReadRaw(dec, raw)
+		case "mimeType":
+			b.mimeJSON, err = wire.ReadRaw(dec, raw)
+		case "data":
+			b.dataJSON, err = wire.ReadRaw(dec, raw)
+		default:
+			err = dec.SkipValue()
+		}
+		return err
+	})
+	b.raw = bytes.TrimLeft(raw[before:dec.InputOffset():dec.InputOffset()], ", \t\r\n")
+	return b, err
+}
+
+// parseMembers decodes the members of the block that readBlock found.
+func (b *contentBlock) parseMembers() {
+	name, isRead := wire.Text(b.typeJSON)
+	switch name {
+	case "text":
+		if b.Text, isRead = wire.Text(b.textJSON); b.Text == "" {
+			b.textJSON = json.RawMessage(`""`)
+		}
+	case "image", "audio":
+		var hasType, hasData bool
+		b.MIME, hasType = wire.Text(b.mimeJSON)
+		b.Data, hasData = wire.Text(b.dataJSON)
+		isRead = hasType && hasData
+	default:
+		isRead = isRead && json.Unmarshal(b.raw, b) == nil
+	}
+	b.Type = name // encoding/json would also take the value of "TYPE"
+	if !isRead {
+		*b = contentBlock{raw: b.raw}
+	}
+}
+
+// placeholderText returns the block as text: its text, or a placeholder in brackets with type and
+// size, followed by the text of an embedded resource.
+func (b *contentBlock) placeholderText() string {
+	switch b.Type {
+	case "text":
+		return b.Text
+	case "image", "audio":
+		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, wire.Printable(b.MIME, 100), decodedSize(b.Data))
+	case "resource_link":
+		s := "[link to resource " + wire.Printable(b.URI, 500)
+		if b.MIME != "" {
+			s += ", " + wire.Printable(b.MIME, 100)
+		}
+		if b.Size > 0 {
+			s += fmt.Sprintf(", %d bytes", b.Size)
+		}
+		return s + "]"
+	case "resource":
+		uri, mime := wire.Printable(b.Resource.URI, 500), wire.Printable(b.Resource.MIME, 100)
+		if t := b.Resource.Text; t != nil {
+			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*t), *t)
+		}
+		return fmt.Sprintf("[resource %s, %s, %d bytes]", uri, mime, decodedSize(b.Resource.Blob))
+	}
+	if b.Type == "" {
+		return fmt.Sprintf("[unreadable content, %d bytes]", len(b.raw))
+	}
+	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
+}
+
+// BlockText returns a content block as text, as in Part.
+func BlockText(raw json.RawMessage) (string, error) {
+	var b contentBlock
+	if err := json.Unmarshal(raw, &b); err != nil {
+		return "", err
+	}
+	b.raw = raw
+	return b.placeholderText(), nil
+}
+
+// decodedSize returns the number of bytes that the base64 in s encodes.
+func decodedSize(s string) int {
+	return len(strings.TrimRight(s, "=")) * 3 / 4
+}
+
+// binaryData returns the base64 of a block with its types, and "" for a block without.
+func (b *contentBlock) binaryData() (kind, mimeType, data string) {
+	switch b.Type {
+	case "image", "audio":
+		return b.Type, b.MIME, b.Data
+	case "resource":
+		return b.Type, b.Resource.MIME, b.Resource.Blob
+	}
+	return "", "", ""
+}

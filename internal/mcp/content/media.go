@@ -1,0 +1,119 @@
+package content
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"mime"
+	"strings"
+)
+
+// Media is an image or audio in a result, as the server sent it. Normalize checks it.
+type Media struct {
+	MIME string
+	Data string // base64
+}
+
+// playableMedia returns the image or audio of the block, or nil.
+func (b *contentBlock) playableMedia() *Media {
+	kind, mimeType, data := b.binaryData()
+	top, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
+	if data == "" || kind == "resource" && top != "image" && top != "audio" {
+		return nil
+	}
+	return &Media{MIME: mimeType, Data: data}
+}
+
+// mediaFormat is a file format that models accept.
+type mediaFormat struct {
+	mime  string
+	magic func(head string) bool
+}
+
+// hasPrefix returns a check for any of the prefixes.
+func hasPrefix(prefixes ...string) func(string) bool {
+	return func(head string) bool {
+		for _, p := range prefixes {
+			if strings.HasPrefix(head, p) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// isRIFF returns a check for a RIFF container: its kind comes after the length.
+func isRIFF(kind string) func(string) bool {
+	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == kind }
+}
+
+// isMP3 reports whether head begins an MP3 file.
+func isMP3(head string) bool {
+	// An ID3 tag, or the eleven bits that begin a frame.
+	return strings.HasPrefix(head, "ID3") || len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0
+}
+
+// mediaFormats has the media types of results that common model endpoints accept, with the
+// standard name of each. Others, such as SVG, would fail the request to the model.
+var mediaFormats = map[string]mediaFormat{
+	"image/png":      {"image/png", hasPrefix("\x89PNG\r\n\x1a\n")},
+	"image/jpeg":     {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
+	"image/jpg":      {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
+	"image/gif":      {"image/gif", hasPrefix("GIF87a", "GIF89a")},
+	"image/webp":     {"image/webp", isRIFF("WEBP")},
+	"audio/wav":      {"audio/wav", isRIFF("WAVE")},
+	"audio/x-wav":    {"audio/wav", isRIFF("WAVE")},
+	"audio/wave":     {"audio/wav", isRIFF("WAVE")},
+	"audio/vnd.wave": {"audio/wav", isRIFF("WAVE")},
+	"audio/mpeg":     {"audio/mpeg", isMP3},
+	"audio/mp3":      {"audio/mpeg", isMP3},
+}
+
+// lineBreaks removes line breaks, which MIME's base64 has and a data URL must not have.
+var lineBreaks = strings.NewReplacer("\r", "", "\n", "")
+
+// Normalize returns the media with the standard name of its type and its base64 without line
+// breaks. It returns an error, fit for the model, if no model accepts the media: an endpoint that
+// refuses one part refuses the whole request.
+func (m *Media) Normalize() (*Media, error) {
+	name, _, err := mime.ParseMediaType(m.MIME)
+	f, known := mediaFormats[name]
+	if err != nil || !known {
+		return nil, errors.New("this type cannot be shown")
+	}
+	data := m.Data
+	if strings.ContainsAny(data, "\r\n") {
+		data = lineBreaks.Replace(data)
+	}
+	head, err := checkBase64(data)
+	if err != nil {
+		return nil, errors.New("its data is not base64")
+	}
+	if !f.magic(head) {
+		return nil, fmt.Errorf("its data is not %s", f.mime)
+	}
+	return &Media{MIME: f.mime, Data: data}, nil
+}
+
+// checkBase64 returns the first bytes of the data that s encodes if all of s is padded base64.
+func checkBase64(s string) (head string, err error) {
+	const chunk = 4 << 10 // characters, a multiple of 4
+	var in [chunk]byte
+	var out [chunk / 4 * 3]byte
+	for from := 0; from < len(s); from += chunk {
+		n, err := base64.StdEncoding.Strict().Decode(out[:], in[:copy(in[:], s[from:])])
+		if err != nil {
+			return "", err
+		}
+		if from == 0 {
+			head = string(out[:min(n, 16)])
+		}
+		if last := from+chunk >= len(s); !last && n < len(out) {
+			return "", errors.New("padding before the end")
+		}
+	}
+	return head, nil
+}
+
+// IsImage reports whether m is an image. Otherwise it is audio.
+func (m *Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }

@@ -1,0 +1,176 @@
+package content
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"answerd/internal/mcp/wire"
+)
+
+// TruncateOptions are the bounds of Truncate. MaxBytes should be at least some kilobytes.
+type TruncateOptions struct {
+	MaxBytes  int    // bytes of payload, content and structured content together, without the notes
+	MaxBinary int    // characters of base64 per block
+	URL       string // of the full result; "" if it is not stored
+}
+
+// Truncated is a result within a number of bytes. A note stands for each omission and names the
+// URL of the full result.
+type Truncated struct {
+	Payload    json.RawMessage
+	Content    []json.RawMessage // never nil; each an MCP content block
+	Structured json.RawMessage   // nil if it is too large; then Payload has its beginning
+	Incomplete bool              // something is omitted
+}
+
+// Truncate returns r within bounds. Large binary blocks become links first. If that is not
+// enough, texts are truncated, and then blocks are omitted.
+func (r *Result) Truncate(o TruncateOptions) Truncated {
+	content, truncated := r.truncateContent(o, math.MaxInt)
+	b := Truncated{Content: content, Structured: r.Structured, Incomplete: truncated}
+	// The payload repeats either the structured content or the content.
+	share := o.MaxBytes - 2*len(r.Structured)
+	if r.Structured == nil {
+		share = o.MaxBytes / 2
+	} else if third := o.MaxBytes / 3; len(r.Structured) > third {
+		share, b.Structured, b.Incomplete = third, nil, true
+	}
+	if totalSize(content) > share {
+		b.Content, _ = r.truncateContent(o, share)
+		b.Incomplete = true
+	}
+	switch text, ok := r.textOnly(); {
+	case r.Structured != nil:
+		b.Payload = TruncateValue(r.Structured, o.MaxBytes/3, o.URL)
+	case ok:
+		if !b.Incomplete {
+			b.Payload = r.Payload()
+			break
+		}
+		text, _ = TruncateText(text, share, o.URL)
+		b.Payload = wire.Quote(text)
+	default:
+		b.Payload = joinArray(b.Content)
+	}
+	return b
+}
+
+// truncateContent returns the content blocks in at most limit bytes, without the notes.
+func (r *Result) truncateContent(o TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
+	out = make([]json.RawMessage, 0, len(r.Content))
+	for i, b := range r.parsedBlocks() {
+		raw := b.raw
+		if kind, mimeType, data := b.binaryData(); len(data) > o.MaxBinary {
+			raw, truncated = b.placeholder(kind, mimeType, decodedSize(data), o.URL), true
+		}
+		switch {
+		case len(raw) <= limit:
+			out, limit = append(out, raw), limit-len(raw)
+			continue
+		case (b.Type == "text" || b.Resource.Text != nil) && limit > minTextShown:
+			text, _ := TruncateText(b.placeholderText(), limit, o.URL)
+			out = append(out, TextBlock(text))
+			i++
+		}
+		if omitted := len(r.Content) - i; omitted > 0 {
+			out = append(out, TextBlock(fmt.Sprintf("[cut here: %d content blocks are left out%s]", omitted, fullResultNote(o.URL))))
+		}
+		return out, true
+	}
+	return out, truncated
+}
+
+// minTextShown is the least space, in bytes, that is worth filling with the beginning of a text.
+const minTextShown = 256
+
+// placeholder returns a content block that stands for omitted binary data: a link to the full
+// result at url, or a text if url is "".
+func (b *contentBlock) placeholder(kind, mimeType string, bytes int, url string) json.RawMessage {
+	mimeType = wire.Printable(mimeType, 100)
+	if url == "" {
+		return TextBlock(fmt.Sprintf("[%s %s, %d bytes, is left out]", kind, mimeType, bytes))
+	}
+	name := kind
+	if kind == "resource" {
+		name = wire.Printable(b.Resource.URI, 500)
+	}
+	raw, _ := json.Marshal(map[string]any{ // strings and numbers always marshal
+		"type": "resource_link", "uri": url, "name": name, "mimeType": mimeType, "size": bytes,
+		"_meta": map[string]string{"answerd/stand-in": kind},
+	})
+	return raw
+}
+
+// TextBlock returns a content block of type text.
+func TextBlock(text string) json.RawMessage {
+	return append(append([]byte(`{"type":"text","text":`), wire.Quote(text)...), '}')
+}
+
+// totalSize returns the number of bytes of all values.
+func totalSize(values []json.RawMessage) (n int) {
+	for _, v := range values {
+		n += len(v)
+	}
+	return n
+}
+
+// fullResultNote returns the part of a note that names the URL of the full result, if it has one.
+func fullResultNote(url string) string {
+	if url == "" {
+		return ""
+	}
+	return "; the whole result is at " + url
+}
+
+// TruncateText returns text unchanged if it takes at most limit bytes as a JSON string. Otherwise
+// it returns the longest beginning that does, in whole runes, and a note with its size and the
+// URL of the full text; url may be "".
+func TruncateText(text string, limit int, url string) (_ string, truncated bool) {
+	n := fittingPrefix(text, limit)
+	if n == len(text) {
+		return text, false
+	}
+	return text[:n] + fmt.Sprintf("\n[cut here: %d of %d bytes are shown%s]", n, len(text), fullResultNote(url)), true
+}
+
+// TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON
+// string: the value's text, if it is a string, or its JSON, truncated like TruncateText does.
+func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage {
+	if len(value) <= limit {
+		return value
+	}
+	var text string
+	if json.Unmarshal(value, &text) != nil {
+		text = string(value)
+	}
+	text, _ = TruncateText(text, limit, url)
+	return wire.Quote(text)
+}
+
+// fittingPrefix returns how many bytes of text, in whole runes, take at most limit bytes as a JSON
+// string, in which a control character takes six.
+func fittingPrefix(text string, limit int) int {
+	if len(text) <= limit/6 {
+		return len(text)
+	}
+	for i := 0; i < len(text); {
+		size, cost := 1, 1
+		switch c := text[i]; {
+		case c >= utf8.RuneSelf:
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			cost = utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
+		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
+			cost = 2
+		case c < ' ':
+			cost = len(`\u0000`)
+		}
+		if limit -= cost; limit < 0 {
+			return i
+		}
+		i += size
+	}
+	return len(text)
+}
