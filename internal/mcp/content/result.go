@@ -74,7 +74,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if !ok {
 		return nil, &DecodeError{Reason: "its resultType is not a string"}
 	}
-	if err := CheckComplete(kind); err != nil {
+	if err := checkComplete(kind); err != nil {
 		return nil, err
 	}
 	if isError != nil && json.Unmarshal(isError, &r.IsError) != nil {
@@ -111,7 +111,7 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return nil, &DecodeError{"its resource does not decode", err}
 	}
-	if err := CheckComplete(w.ResultType); err != nil {
+	if err := checkComplete(w.ResultType); err != nil {
 		return nil, err
 	}
 	r := &Result{}
@@ -130,12 +130,12 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 
 // ErrInputRequired says that a result asks for input once more, after all rounds that a request
 // may have.
-var ErrInputRequired = errors.New("it asks for input again and again, whatever the answer")
+var ErrInputRequired = errors.New("it asks again and again, whatever the answer")
 
-// CheckComplete returns an error unless a result of this resultType is complete. Others are
+// checkComplete returns an error unless a result of this resultType is complete. Others are
 // "input_required" and "task", whose result would be fetched later. The SDK returns some of them
 // as empty results, without an error.
-func CheckComplete(resultType string) error {
+func checkComplete(resultType string) error {
 	switch resultType {
 	case "", "complete":
 		return nil

@@ -179,10 +179,10 @@ func BenchmarkLargeResult(b *testing.B) {
 	text, _ := json.Marshal(strings.Repeat("A line of a report that goes on for long.\n", 2381))
 	raw := json.RawMessage(`{"content":[{"type":"text","text":` + string(text) + `}]}`)
 	for name, step := range map[string]func(*Result){
-		"decode":  func(*Result) {},
-		"text":    func(r *Result) { _ = r.Text() },
-		"truncate":   func(r *Result) { r.Truncate(TruncateOptions{MaxBytes: 256 << 10, MaxBinary: 64 << 10}) },
-		"payload": func(r *Result) { r.Payload() },
+		"decode":   func(*Result) {},
+		"text":     func(r *Result) { _ = r.Text() },
+		"truncate": func(r *Result) { r.Truncate(TruncateOptions{MaxBytes: 256 << 10, MaxBinary: 64 << 10}) },
+		"payload":  func(r *Result) { r.Payload() },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
