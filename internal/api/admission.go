@@ -13,86 +13,87 @@ import (
 	"answerd/internal/agent"
 )
 
-// maxReaders bounds those who read one run at a time.
+// maxReaders bounds the streams that read one run at a time.
 const maxReaders = 4096
 
-// crowd counts the requests that are open and the readers of each run.
-type crowd struct {
-	mu      sync.Mutex // protects what follows
+// streamLimiter counts the open requests and the readers of each run.
+type streamLimiter struct {
+	mu      sync.Mutex // protects all fields
 	open    int
-	callers map[string]int // open requests, by caller
-	readers map[string]int // by run
+	callers map[string]int // open requests of each caller
+	readers map[string]int // readers of each run
 }
 
-func newCrowd() *crowd {
-	return &crowd{callers: make(map[string]int), readers: make(map[string]int)}
+func newStreamLimiter() *streamLimiter {
+	return &streamLimiter{callers: make(map[string]int), readers: make(map[string]int)}
 }
 
-// enter counts a request of caller in, of at most max, and perCaller of one; 0 means any
-// number. leave must be called unless there is a problem.
-func (c *crowd) enter(caller string, max, perCaller int) (leave func(), _ *problem) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// acquireRequest counts a request of caller. limit bounds all open requests, and perCaller those
+// of one caller unless it is 0. The caller must call release unless there is a problem.
+func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (release func(), _ *problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case perCaller > 0 && c.callers[caller] >= perCaller:
-		return nil, newProblem("rate_limited", "As many requests as one caller may have are open.").retryAfter()
-	case c.open >= max:
-		return nil, newProblem("overloaded", "As many requests as this service allows are open.").retryAfter()
+	case perCaller > 0 && l.callers[caller] >= perCaller:
+		return nil, newProblem("rate_limited", "This caller has too many open requests.").withRetryAfter()
+	case l.open >= limit:
+		return nil, newProblem("overloaded", "The service has too many open requests.").withRetryAfter()
 	}
-	c.open++
-	c.callers[caller]++
+	l.open++
+	l.callers[caller]++
 	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.open--
-		less(c.callers, caller)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open--
+		decrement(l.callers, caller)
 	}, nil
 }
 
-// read counts a reader of a run in. leave must be called unless there is a problem.
-func (c *crowd) read(run string) (leave func(), _ *problem) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.readers[run] >= maxReaders {
-		return nil, newProblem("rate_limited", "As many streams as one run may have are open.").retryAfter()
+// acquireReader counts a reader of a run. The caller must call release unless there is a problem.
+func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.readers[run] >= maxReaders {
+		return nil, newProblem("rate_limited", "This run has too many open streams.").withRetryAfter()
 	}
-	c.readers[run]++
+	l.readers[run]++
 	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		less(c.readers, run)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		decrement(l.readers, run)
 	}, nil
 }
 
-func less(counts map[string]int, name string) {
+// decrement subtracts 1 from the count of name, and removes a count of 0.
+func decrement(counts map[string]int, name string) {
 	if counts[name]--; counts[name] == 0 {
 		delete(counts, name)
 	}
 }
 
-// bounded refuses requests of which too many are open already, before they cost more.
-// Streams are why: most others are over before they are counted.
-func (h *Handler) bounded(next http.Handler) http.Handler {
+// limitOpenRequests refuses requests beyond the limits on open requests before they cost more.
+// In practice it bounds streams: other requests end within moments.
+func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, full := h.crowd.enter(identity(r).Key(), h.MaxStreams, h.MaxStreamsPerCaller)
-		if full != nil {
-			h.writeProblem(w, r, full)
+		release, refused := h.limiter.acquireRequest(identity(r).Key(), h.MaxStreams, h.MaxStreamsPerCaller)
+		if refused != nil {
+			h.writeProblem(w, r, refused)
 			return
 		}
-		defer leave()
+		defer release()
 		next.ServeHTTP(w, r)
 	})
 }
 
 type overLimitKey struct{}
 
-// OverLimit marks the connection of ctx, http.Server's ConnContext, as one too many: it gets
-// probes answered, and to everything else a refusal.
+// OverLimit marks ctx, which http.Server.ConnContext returns, as that of a connection over the
+// limit. Such a connection gets answers to probes, and a refusal of everything else.
 func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }
 
-// rejectOverLimit answers on connections that are too many, and closes them.
+// rejectOverLimit answers requests on connections over the limit, and closes those connections.
 func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(overLimitKey{}) == nil {
@@ -100,41 +101,41 @@ func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Connection", "close")
-		if probe(r) {
+		if isProbe(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		h.writeProblem(w, r, newProblem("overloaded", "As many connections as this service allows are open.").retryAfter())
+		h.writeProblem(w, r, newProblem("overloaded", "The service has too many open connections.").withRetryAfter())
 	})
 }
 
-// probe reports whether the request is of those who watch the service, and by address.
-func probe(r *http.Request) bool {
+// isProbe reports whether r comes from monitoring, which addresses the service by IP address.
+func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// placeProblem tells somebody who was not let in whether it is he who asks for too much,
-// or all together, and when to come back.
-func placeProblem(r *agent.Refusal) *problem {
+// refusalProblem returns the problem of a run that the agent did not admit. It says whether this
+// caller or all callers together exceed a limit, and when to try again.
+func refusalProblem(r *agent.Refusal) *problem {
 	var p *problem
 	switch {
 	case errors.Is(r, agent.ErrTooMany):
-		p = newProblem("rate_limited", "As many runs as one caller may have are going on.")
+		p = newProblem("rate_limited", "This caller has too many runs in progress.")
 	case errors.Is(r, agent.ErrTooFast):
-		p = newProblem("rate_limited", "Runs are started faster than one caller may.")
+		p = newProblem("rate_limited", "This caller starts runs too fast.")
 	case errors.Is(r, agent.ErrMemoryShort):
-		p = newProblem("overloaded", "The service has no memory to spare at the moment.")
+		p = newProblem("overloaded", "The service is short of memory at the moment.")
 	default:
-		p = newProblem("overloaded", "As many runs as this service allows are going on.")
+		p = newProblem("overloaded", "The service has too many runs in progress.")
 	}
 	p.header.Set("Retry-After", strconv.Itoa(int(r.RetryAfter/time.Second)))
 	return p
 }
 
-// addressOf is by what anonymous callers are told apart: the address of their connection,
-// of IPv6 the network that one subscriber has. What a header says of it anybody could
-// write, so behind a proxy all of them are one.
-func addressOf(r *http.Request) string {
+// clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the
+// connection, or its IPv6 /64 network, which one subscriber has. It ignores headers such as
+// X-Forwarded-For, which anybody can write, so all callers behind a proxy are one.
+func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return ""

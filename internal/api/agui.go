@@ -8,13 +8,13 @@ import (
 	"answerd/internal/event"
 )
 
-// agui is POST /agui: an AG-UI run, which is a run of ours or goes on with one.
-func (h *Handler) agui(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "text/event-stream"); err != nil {
+// postAGUI serves POST /agui: an AG-UI run, which starts a run here or resumes one.
+func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	var q agui.Request
-	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if q, err = agui.Decode(body); err == nil {
 			err = decodeOptions(q.Options, "/forwardedProps", &q.Request)
 		}
@@ -24,37 +24,37 @@ func (h *Handler) agui(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(q.Answers) > 0 {
-		return h.aguiGoOn(w, r, q)
+		return h.resumeAGUI(w, r, q)
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return underPrefix(err, "/forwardedProps", "messages")
+		return prefixPointer(err, "/forwardedProps", "messages")
 	}
-	h.aguiStream(w, r, q, run, 0)
+	h.streamAGUI(w, r, q, run, 0)
 	return nil
 }
 
-// aguiGoOn answers what the thread's run asks, and goes on with it as an AG-UI run of its
-// own. Nothing is answered where an answer is missing or does not fit; one to what is not
-// asked any more is passed over.
-func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Request) error {
+// resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run
+// as a new AG-UI run. It answers all interrupts or none, and ignores answers to interrupts that
+// are no longer open.
+func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Request) error {
 	answers := make(map[string]agui.Answer)
 	for _, a := range q.Answers {
 		answers[a.ID] = a
 	}
-	run, _, err := h.waiting(r, q.ThreadID, func(i event.Interrupt) bool { _, ok := answers[i.ID]; return ok })
+	run, _, err := h.findSuspendedRun(r, q.ThreadID, func(i event.Interrupt) bool { _, ok := answers[i.ID]; return ok })
 	if err != nil {
 		return err
 	}
-	waits, _ := run.Last.Body.(event.Suspended)
-	if len(waits.Interrupts) == 0 {
-		return newProblem("conflict", "What this resumes was answered before, or is not asked any more.")
+	suspension, _ := run.Last.Body.(event.Suspended)
+	if len(suspension.Interrupts) == 0 {
+		return newProblem("conflict", "The interrupts that this request resumes have been resolved already, or are no longer open.")
 	}
 	var inputs []agent.Input
-	for _, i := range waits.Interrupts {
+	for _, i := range suspension.Interrupts {
 		a, ok := answers[i.ID]
 		if !ok {
-			return &agui.Invalid{Field: "resume", Message: "must answer every interrupt that is open"}
+			return &agui.Invalid{Field: "resume", Message: "must answer every open interrupt"}
 		}
 		in, err := a.Input(i.Kind)
 		if err != nil {
@@ -65,18 +65,19 @@ func (h *Handler) aguiGoOn(w http.ResponseWriter, r *http.Request, q agui.Reques
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
 		return err
 	}
-	h.aguiStream(w, r, q, run, run.Last.Seq)
+	h.streamAGUI(w, r, q, run, run.Last.Seq)
 	return nil
 }
 
-func (h *Handler) aguiStream(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
+// streamAGUI streams a run after the event after as the AG-UI run that the request names.
+func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
 	head := agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1, After: after}
-	h.follow(w, r, run.ID, 0, h.untilSuspended(r, framesOf(agui.NewEncoder(head))))
+	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head))))
 }
 
-// aguiCapabilities is GET /agui/capabilities.
-func (h *Handler) aguiCapabilities(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "application/json"); err != nil {
+// getAGUICapabilities serves GET /agui/capabilities.
+func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, "application/json", agui.Capabilities())

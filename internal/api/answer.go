@@ -12,41 +12,42 @@ import (
 	"answerd/internal/event"
 )
 
-// answer is POST /answer: the whole run in one response, or, where it comes to wait for a
-// person, that it does.
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "application/json"); err != nil {
+// errCallerGone means that the caller has left, so nobody reads the response.
+var errCallerGone = newProblem("timeout", "The caller left.")
+
+// postAnswer serves POST /answer: it answers with the whole result of a run, or, if the run is
+// suspended for longer than the caller prefers to wait, with 202 and the run's status.
+func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
-	req, err := h.decode(r, native.Decode)
+	req, err := h.decodeRequest(r, native.Decode)
 	if err != nil {
 		return err
 	}
 	req.Interactive, req.Awaited = true, true
-	asked := time.Now()
+	received := time.Now()
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
 	}
 	if req.Background {
-		w.Header().Set("Location", "/runs/"+run.ID)
-		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		h.writeAccepted(w, run)
 		return nil
 	}
-	wait, preferred := preferredWait(r)
-	patience, stop := context.WithDeadline(context.WithoutCancel(r.Context()), asked.Add(wait))
-	defer stop()
-	run, err = h.await(r.Context(), run.ID, patience.Done(), nil)
+	wait, preferenceApplied := preferredWait(r)
+	waitCtx, stopWait := context.WithDeadline(context.WithoutCancel(r.Context()), received.Add(wait))
+	defer stopWait()
+	run, err = h.awaitRun(r.Context(), run.ID, waitCtx.Done(), nil)
 	if err != nil {
 		return err
 	}
-	if preferred != "" {
-		w.Header().Set("Preference-Applied", preferred)
+	if preferenceApplied != "" {
+		w.Header().Set("Preference-Applied", preferenceApplied)
 	}
 	switch end := run.Last.Body.(type) {
 	case event.Suspended:
-		w.Header().Set("Location", "/runs/"+run.ID)
-		writeJSON(w, http.StatusAccepted, "application/json", h.status(run))
+		h.writeAccepted(w, run)
 		return nil
 	case event.FinalAnswer:
 		writeBody(w, http.StatusOK, "application/json", native.NewAnswer(run, end).JSON())
@@ -55,17 +56,25 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) error {
 	return endProblem(run)
 }
 
-// await reads a run to its end, or, when patience is over, to where it waits for a
-// person, and shows each of its events to see, unless that is nil. A caller that leaves
-// takes the run along; one that is told of the wait does not.
-func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}, see func(event.Event)) (event.Run, error) {
-	watch := h.Agent.OpenReader(id)
-	var over <-chan struct{} // patience, while the run waits for a person
-	leaving, left := h.Agent.HandingOver(), false
+// writeAccepted answers 202 with the status of a run and its location.
+func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
+	w.Header().Set("Location", "/runs/"+run.ID)
+	writeJSON(w, http.StatusAccepted, "application/json", h.runStatus(run))
+}
+
+// awaitRun reads a run until it ends, or until it is suspended and stopWaiting is closed; it
+// returns the run as it is then. It calls observe, unless that is nil, with each event.
+//
+// A caller that leaves (ctx ends) cancels the run unless others read it; the error is then
+// errCallerGone. A caller that returns because of a suspension does not cancel it.
+func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
+	watch := h.Agent.Watch(id)
+	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
+	leaving, left := h.Agent.Leaving(), false
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
-			// A long run gave up its past. Its end says what matters.
+			// The log has dropped the beginning of a long run. The last event says what matters.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				watch.Close()
@@ -74,17 +83,17 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 			pos = run.Last.Seq - 1
 			continue
 		}
-		if ctx.Err() != nil { // what a log beyond a network says then is of no interest
-			watch.CloseAndCancel()
-			return event.Run{}, errGone
+		if ctx.Err() != nil { // err of a remote log is then only about the ended context
+			watch.Abandon()
+			return event.Run{}, errCallerGone
 		}
 		if err != nil {
 			watch.Close()
 			return event.Run{}, err
 		}
-		for _, e := range page.Events {
-			if see != nil {
-				see(e)
+		if observe != nil {
+			for _, e := range page.Events {
+				observe(e)
 			}
 		}
 		if page.Ended {
@@ -93,52 +102,55 @@ func (h *Handler) await(ctx context.Context, id string, patience <-chan struct{}
 		}
 		if n := len(page.Events); n > 0 {
 			last := page.Events[n-1]
-			pos, over = last.Seq, nil
-			if _, waits := last.Body.(event.Suspended); waits {
-				over = patience
+			pos, whileSuspended = last.Seq, nil
+			if isSuspended(last) {
+				whileSuspended = stopWaiting
 			}
 			continue
 		}
 		if left {
-			watch.Close()
-			p := newProblem("draining", "The service is shutting down; the run goes on.").retryAfter()
+			watch.Release()
+			p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
 			p.Instance = "/runs/" + id
 			return event.Run{}, p
 		}
 		select {
 		case <-page.More:
-		case <-over:
+		case <-whileSuspended:
 			run, err := h.Log.Run(ctx, id)
-			if _, waits := run.Last.Body.(event.Suspended); err != nil || waits {
+			if err != nil || isSuspended(run.Last) {
 				watch.Detach()
 				return run, err
 			}
-			over = nil // somebody has just answered
+			whileSuspended = nil // somebody has resumed the run in the meantime
 		case <-leaving:
-			leaving, left = nil, true // what came until now still counts
+			leaving, left = nil, true // what the log has by now still counts
 		case <-ctx.Done():
-			watch.CloseAndCancel()
-			return event.Run{}, errGone
+			watch.Abandon()
+			return event.Run{}, errCallerGone
 		}
 	}
 }
 
-// errGone is a caller that left; whatever is answered, nobody reads it.
-var errGone = newProblem("timeout", "The caller left.")
+// isSuspended reports whether a run whose newest event is e is suspended.
+func isSuspended(e event.Event) bool {
+	_, ok := e.Body.(event.Suspended)
+	return ok
+}
 
-// stream is POST /answer/stream. With Last-Event-ID it goes on with that run and
-// does not look at the question, which was asked when the run began.
-func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "text/event-stream"); err != nil {
+// postAnswerStream serves POST /answer/stream. With Last-Event-ID it resumes that run and ignores
+// the body, which was used when the run started.
+func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		if _, err := h.body(r); err != nil {
+		if _, err := h.readBody(r); err != nil {
 			return err
 		}
-		return h.resume(w, r, id)
+		return h.resumeFromEventID(w, r, id)
 	}
-	req, err := h.decode(r, native.Decode)
+	req, err := h.decodeRequest(r, native.Decode)
 	if err != nil {
 		return err
 	}
@@ -148,19 +160,19 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) error {
 	return h.startStream(w, r, req)
 }
 
-// streamQuery is GET /answer/stream, for a browser's EventSource. Its reconnects
-// carry Last-Event-ID.
-func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "text/event-stream"); err != nil {
+// getAnswerStream serves GET /answer/stream, for EventSource in browsers. Its reconnects have
+// Last-Event-ID.
+func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		return h.resume(w, r, id)
+		return h.resumeFromEventID(w, r, id)
 	}
-	// Not r.URL.Query: it leaves out what it can't read, as if it had not been asked for.
+	// r.URL.Query would ignore the parts that it cannot parse.
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem("invalid_request", "The query is not well formed.")
+		return newProblem("invalid_request", "The query is malformed.")
 	}
 	req, err := native.DecodeQuery(query)
 	if err != nil {
@@ -169,29 +181,30 @@ func (h *Handler) streamQuery(w http.ResponseWriter, r *http.Request) error {
 	return h.startStream(w, r, req)
 }
 
+// startStream starts a run and streams it in the native format.
 func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.Request) error {
 	req.Interactive = true
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
 	}
-	h.follow(w, r, run.ID, 0, nativeFormat)
+	h.streamRun(w, r, run.ID, 0, nativeFormat)
 	return nil
 }
 
-// resume goes on with a run after the event of that id.
-func (h *Handler) resume(w http.ResponseWriter, r *http.Request, id string) error {
+// resumeFromEventID streams a run after the event with that SSE id.
+func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id string) error {
 	run, pos, ok := native.ParsePosition(id)
 	if !ok {
 		return newProblem("invalid_request", "Last-Event-ID is not the id of an event.")
 	}
-	return h.read(w, r, run, pos)
+	return h.resumeStream(w, r, run, pos)
 }
 
-// read follows a run of the caller's after pos. One that has ended and is read to
-// its end is 204, which tells an EventSource not to come back.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
-	if _, err := h.owned(r, run); err != nil {
+// resumeStream streams one of the caller's runs after pos. If the run has ended and pos is its
+// last event, it answers 204, which tells an EventSource not to reconnect.
+func (h *Handler) resumeStream(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
+	if _, err := h.ownedRun(r, run); err != nil {
 		return err
 	}
 	page, err := h.Log.After(r.Context(), run, pos)
@@ -202,6 +215,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, run string, pos i
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	h.follow(w, r, run, pos, nativeFormat)
+	h.streamRun(w, r, run, pos, nativeFormat)
 	return nil
 }

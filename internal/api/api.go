@@ -1,16 +1,19 @@
-// Package api is answerd over HTTP: routes, the one stream loop, errors as problems.
+// Package api serves answerd over HTTP: the routes, the stream loop, errors as problem documents.
 //
 //	h := api.New(api.Options{Agent: a, Log: log, OpenAPI: doc})
 //	srv := &http.Server{Handler: h, ReadHeaderTimeout: api.ReadHeaderTimeout, …}
-//	// at the end:
-//	h.MarkUnready()      // /readyz says so
-//	a.Drain(ctx)     // every follower sees its run end
-//	h.Close(ctx)     // the sessions of MCP hosts end
+//	// To shut down:
+//	h.MarkUnready()   // /readyz fails from now on
+//	a.Drain(ctx)      // every reader of a stream sees its run end
+//	h.Close(ctx)      // the sessions of MCP clients end
 //	srv.Shutdown(ctx)
 //
-// A handler decodes, calls one method, encodes. What every request needs stands in
-// front of them, once, in middleware.go. Nothing but follow writes a stream, and
-// nothing but the log feeds it: whoever reads is a position in a run.
+// Begin to read at routes.go, the route table. A handler decodes, calls one method and encodes.
+// What every request needs is middleware (middleware.go). Only streamRun writes a stream, and it
+// reads nothing but the event log: a reader is a position in a run.
+//
+// A Handler may be used by any number of goroutines. Only the goroutine of a request writes to
+// its ResponseWriter.
 package api
 
 import (
@@ -26,15 +29,15 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// Bounds of the http.Server that serves the API. WriteTimeout must stay 0: it would
-// cut streams; every write has a deadline of its own instead, see tracked.
+// Bounds of the http.Server that serves the API. WriteTimeout must stay 0, because it would end
+// streams; deadlineWriter gives every write a deadline of its own instead.
 const (
 	ReadHeaderTimeout = 5 * time.Second
 	ReadTimeout       = 15 * time.Second
 	IdleTimeout       = 120 * time.Second
 	MaxHeaderBytes    = 16 << 10
-	// WriteBuffer is the kernel's send buffer of one connection, in bytes: what a
-	// stalled reader can make us keep besides the log.
+	// WriteBuffer is the kernel's send buffer of one connection, in bytes. It bounds what a
+	// stalled reader makes the service keep outside of the event log.
 	WriteBuffer = 64 << 10
 )
 
@@ -43,40 +46,48 @@ type Options struct {
 	Agent *agent.Agent
 	Log   event.Log
 
-	Verifier *auth.Verifier // nil leaves every caller anonymous
-	// OnAuthFailure counts a request that Verifier did not let in, by one of auth.Reasons; nil
-	// counts nothing.
+	Verifier *auth.Verifier // nil treats every caller as anonymous
+	// OnAuthFailure is called with one of auth.Reasons for every request that Verifier refuses;
+	// it may be nil.
 	OnAuthFailure func(ctx context.Context, reason string)
-	// CORSOrigins are the exact origins whose pages may call. AllowedHosts are the
-	// names, without port, that requests may be addressed to; nil allows any.
+	// CORSOrigins are the exact origins whose pages may call the API. AllowedHosts are the host
+	// names, without port, that requests may name; nil allows any.
 	CORSOrigins  []string
 	AllowedHosts []string
-	// PublicURL is under which address callers know us, without a path; "" goes by the
-	// host that they ask for.
+	// PublicURL is the service's URL as callers know it, without a path; "" uses the host that a
+	// request names.
 	PublicURL string
 
 	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
-	Heartbeat    time.Duration // silence of a stream before a comment; 0 means 15 s
+	Heartbeat    time.Duration // silence of a stream before a comment is sent; 0 means 15 s
 	WriteTimeout time.Duration // how long a reader may take for 64 KiB; 0 means 10 s
-	// MaxStreams is how many requests may be open, 0 means 10,000, and MaxStreamsPerCaller
-	// how many of one caller, 0 means any number.
+	// MaxStreams bounds the open requests, 0 means 10,000. MaxStreamsPerCaller bounds those of
+	// one caller, 0 means no bound.
 	MaxStreams, MaxStreamsPerCaller int
 
 	Version string       // of this service
-	Metrics http.Handler // behind a token, where callers bring one
-	OpenAPI []byte
-	Console http.Handler
+	Metrics http.Handler // needs a token where Verifier is set; nil serves no metrics
+	OpenAPI []byte       // the OpenAPI document
+	Console http.Handler // the page at /; nil serves none
 	Logger  *slog.Logger
-	TraceID func(context.Context) string // the trace of a request, for its problems
+	TraceID func(context.Context) string // returns the trace id of a request, for its problems
 }
 
 // Handler is the API. It is an http.Handler.
 type Handler struct {
 	Options
 	http.Handler
-	unready atomic.Bool
-	started time.Time
-	told    told
-	host    *mcpserver.Handler
-	crowd   *crowd
+	unready    atomic.Bool
+	started    time.Time
+	deliveries deliveryTracker
+	mcpServer  *mcpserver.Handler
+	limiter    *streamLimiter
 }
+
+// MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.
+func (h *Handler) MarkUnready() { h.unready.Store(true) }
+
+// Close ends the sessions of MCP clients and returns when they are gone. It waits for their
+// calls, whose runs must have ended, until ctx ends; then it cancels them. Requests of other
+// kinds go on.
+func (h *Handler) Close(ctx context.Context) { h.mcpServer.Close(ctx) }

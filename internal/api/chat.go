@@ -14,8 +14,8 @@ import (
 	"answerd/internal/api/native"
 )
 
-// served are the models that the caller can ask for.
-func (h *Handler) served(r *http.Request) []chat.Model {
+// availableModels returns the models that the caller may use.
+func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	ids := slices.Sorted(maps.Keys(h.Agent.Profiles))
 	if len(ids) == 0 {
 		ids = []string{h.Agent.DefaultModel}
@@ -24,33 +24,33 @@ func (h *Handler) served(r *http.Request) []chat.Model {
 	return chat.ModelList(ids, h.started)
 }
 
-// models is GET /v1/models.
-func (h *Handler) models(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.served(r)})
+// listModels serves GET /v1/models.
+func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.availableModels(r)})
 	return nil
 }
 
-// model is GET /v1/models/{model}. The ids of some have slashes in them, which clients
-// escape; chi matches the path as it was escaped where that matters.
-func (h *Handler) model(w http.ResponseWriter, r *http.Request) error {
+// getModel serves GET /v1/models/{model}. Some model ids contain slashes, which clients escape;
+// chi matches the escaped path if there is one.
+func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "model")
 	if r.URL.RawPath != "" {
-		id, _ = url.PathUnescape(id) // what cannot be is the id of no model
+		id, _ = url.PathUnescape(id) // a malformed id is the id of no model
 	}
-	all := h.served(r)
-	i := slices.IndexFunc(all, func(m chat.Model) bool { return m.ID == id })
+	models := h.availableModels(r)
+	i := slices.IndexFunc(models, func(m chat.Model) bool { return m.ID == id })
 	if i < 0 {
-		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the models that are served"}
+		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the available models"}
 	}
-	writeJSON(w, http.StatusOK, "application/json", all[i])
+	writeJSON(w, http.StatusOK, "application/json", models[i])
 	return nil
 }
 
-// chatCompletions is POST /v1/chat/completions. What would need a person is declined:
-// the format has no way to ask.
+// chatCompletions serves POST /v1/chat/completions. The format cannot ask a person, so the agent
+// declines whatever needs one.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var q chat.Request
-	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if q, err = chat.Decode(body); err == nil {
 			err = native.DecodeOptions(q.Options, &q.Request)
 		}
@@ -65,16 +65,16 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	}
 	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, h.Agent.DefaultModel), Created: run.Created}
 	if q.Stream {
-		h.follow(w, r, run.ID, 0, framesOf(chat.NewEncoder(head, q.IncludeUsage)))
+		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, q.IncludeUsage)))
 		return nil
 	}
 	c := chat.NewCollector(head)
-	run, err = h.await(r.Context(), run.ID, nil, c.Add)
+	run, err = h.awaitRun(r.Context(), run.ID, nil, c.Add)
 	if err != nil {
 		return err
 	}
-	if err := endProblem(run); err != nil {
-		return onceOnly(err, c.CalledTools())
+	if p := endProblem(run); p != nil {
+		return forbidRetry(p, c.CalledTools())
 	}
 	writeJSON(w, http.StatusOK, "application/json", c.Completion())
 	return nil

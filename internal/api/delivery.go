@@ -8,48 +8,53 @@ import (
 	"answerd/internal/event"
 )
 
-// maxTold bounds the runs of which it is known how far they were told.
-const maxTold = 8192
+const (
+	// maxTracked bounds the runs whose delivery is tracked.
+	maxTracked = 8192
+	// redeliveryTime is how long after a run's end its stream is repeated if its delivery is
+	// unknown. Pages reconnect within seconds after a stream broke.
+	redeliveryTime = time.Minute
+)
 
-// recently is how long after a run's end a page that another process told it to, or half
-// of it, may come here for the rest. Pages come back within seconds of a cut.
-const recently = time.Minute
-
-// told is whether the streams of runs were read to their end by the page that started
-// them, the oldest first. It is a help for who comes back, and not kept.
-type told struct {
-	mu    sync.Mutex // protects what follows
-	runs  []string
-	whole map[string]bool
+// deliveryTracker records whether the stream of a run was delivered to its end to the page that
+// started it. It keeps the newest maxTracked runs, in memory only: it helps pages that
+// reconnect, and nothing depends on it.
+type deliveryTracker struct {
+	mu        sync.Mutex // protects all fields
+	runs      []string   // oldest first
+	delivered map[string]bool
 }
 
-// set says whether the stream of a run was whole. It is not while it lasts.
-func (t *told) set(run string, whole bool) {
+// record notes whether the stream of a run was delivered to its end. A stream that goes on is
+// recorded as not delivered.
+func (t *deliveryTracker) record(run string, delivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.whole == nil {
-		t.whole = make(map[string]bool)
+	if t.delivered == nil {
+		t.delivered = make(map[string]bool)
 	}
 	if i := slices.Index(t.runs, run); i >= 0 {
 		t.runs = slices.Delete(t.runs, i, i+1)
 	}
-	if len(t.runs) >= maxTold {
-		delete(t.whole, t.runs[0])
+	if len(t.runs) >= maxTracked {
+		delete(t.delivered, t.runs[0])
 		t.runs = slices.Delete(t.runs, 0, 1)
 	}
 	t.runs = append(t.runs, run)
-	t.whole[run] = whole
+	t.delivered[run] = delivered
 }
 
-// missed reports whether somebody lost the stream of a run that has ended before its
-// end. Of one that was told by another process, or by one that is no more, that is not
-// known; then whoever asks soon after the end is told it: a message twice does less harm
-// than half of one. One that was stopped nobody wants to see again.
-func (t *told) missed(run event.Run, now time.Time) bool {
+// missedEnd reports whether the page of an ended run should get the stream again.
+//
+// Delivery is unknown for streams served by another process or before a restart. Such a stream
+// is repeated for redeliveryTime: to show a message twice does less harm than to show half of
+// it. Nobody wants to see a cancelled run again.
+func (t *deliveryTracker) missedEnd(run event.Run, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if whole, known := t.whole[run.ID]; known {
-		return !whole
+	if delivered, known := t.delivered[run.ID]; known {
+		return !delivered
 	}
-	return run.Status() != event.StatusCancelled && now.Sub(time.UnixMilli(run.Last.Time)) < recently
+	ended := time.UnixMilli(run.Last.Time)
+	return run.Status() != event.StatusCancelled && now.Sub(ended) < redeliveryTime
 }

@@ -102,7 +102,7 @@ func (e entrance) wrongs(methods []string) (out []wrong) {
 	for _, p := range []string{"%zz", "/%", "/a b", "/\x01"} {
 		add(400, "target "+fmt.Sprintf("%q", p), e.request(e.method, p, ""))
 	}
-	for _, name := range singular {
+	for _, name := range singleValueHeaders {
 		add(0, "two of "+name, e.request(e.method, e.path, "", name+": a", name+": b"))
 	}
 	for name, header := range map[string]string{
@@ -267,7 +267,7 @@ func checkProblem(t *testing.T, name string, e entrance, resp *http.Response, bo
 		if p.Error.Message == "" || p.Error.Type == "" {
 			t.Errorf("%s: %s", name, body)
 		}
-	case kind != "application/problem+json" || p.Status != resp.StatusCode || kinds[p.Code].status != p.Status || p.Title == "" || p.Detail == "":
+	case kind != "application/problem+json" || p.Status != resp.StatusCode || problemKinds[p.Code].status != p.Status || p.Title == "" || p.Detail == "":
 		t.Errorf("%s: %s %s", name, kind, body)
 	}
 	if resp.StatusCode == http.StatusMethodNotAllowed && resp.Header.Get("Allow") == "" {

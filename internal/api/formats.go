@@ -11,16 +11,16 @@ import (
 	"answerd/internal/event"
 )
 
-// owner is whom runs of the caller belong to.
-func owner(r *http.Request) event.Owner {
+// ownerOf returns the owner of the runs that the caller starts.
+func ownerOf(r *http.Request) event.Owner {
 	id := identity(r)
 	return event.Owner{Issuer: id.Issuer, Subject: id.Subject}
 }
 
-// waiting finds the caller's run of a thread that waits for what asks tells, and what of
-// that it is. There is nothing of it if no run does.
-func (h *Handler) waiting(r *http.Request, thread string, asks func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: owner(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
+// findSuspendedRun returns the caller's run in a thread that is suspended with interrupts for
+// which match is true, and those interrupts. They are empty if there is no such run.
+func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
+	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
 	if err != nil {
 		return event.Run{}, nil, err
 	}
@@ -29,44 +29,44 @@ func (h *Handler) waiting(r *http.Request, thread string, asks func(event.Interr
 		if !ok {
 			continue
 		}
-		asked := slices.DeleteFunc(slices.Clone(s.Interrupts), func(i event.Interrupt) bool { return !asks(i) })
-		if len(asked) == 0 {
+		matching := slices.DeleteFunc(slices.Clone(s.Interrupts), func(i event.Interrupt) bool { return !match(i) })
+		if len(matching) == 0 {
 			continue
 		}
-		// The faces tell a run from its first event on; it is too late to find that
-		// missing when the answer is given.
+		// Encoders need the run from its first event on. If the log has dropped that, the caller
+		// must know before the answer is given.
 		_, err := h.Log.After(r.Context(), run.ID, 0)
-		return run, asked, err
+		return run, matching, err
 	}
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended is f, whose stream ends where the run comes to wait for a person. Where it
-// did and goes on already, nothing is told of that; encoders go on as if it had not been.
-func (h *Handler) untilSuspended(r *http.Request, f format) format {
-	over, tell := false, f.append
+// untilSuspended returns f with a stream that ends when the run is suspended. It drops the frames
+// of a suspension that is over; encoders continue as if that had not happened.
+func (h *Handler) untilSuspended(r *http.Request, f streamFormat) streamFormat {
+	suspended, appendEvent := false, f.append
 	f.append = func(buf []byte, e event.Event) []byte {
-		told := tell(buf, e)
-		if _, ok := e.Body.(event.Suspended); ok {
+		encoded := appendEvent(buf, e)
+		if isSuspended(e) {
 			run, err := h.Log.Run(r.Context(), e.RunID)
 			if err != nil || run.Last.Seq != e.Seq {
-				return told[:len(buf)]
+				return encoded[:len(buf)]
 			}
-			over = true
+			suspended = true
 		}
-		return told
+		return encoded
 	}
-	f.ended = func() bool { return over }
+	f.ended = func() bool { return suspended }
 	return f
 }
 
-// decodeOptions reads the native fields of a request of a face whose thread has a name of
-// its own. prefix is where they stand in it, as a JSON pointer.
+// decodeOptions reads the member "answerd", which has native fields, of a request in an API format
+// that names the thread itself. prefix is the JSON pointer to the object with that member.
 func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	thread := req.ThreadID
 	err := native.DecodeOptions(raw, req)
 	if err == nil && req.ThreadID != thread {
-		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/thread_id", Detail: "the thread has an id in this format"}}}
+		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/thread_id", Detail: "this API format has its own field for the thread"}}}
 	}
 	if bad, ok := errors.AsType[*native.Invalid](err); ok {
 		for i := range bad.Errors {
@@ -76,8 +76,9 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	return err
 }
 
-// underPrefix makes what is wrong with a native field point at where the face has it.
-func underPrefix(err error, prefix, conversation string) error {
+// prefixPointer returns err with its JSON pointer changed from the native field to the field of the
+// request: prefix is as in decodeOptions, and conversation is the field with the messages.
+func prefixPointer(err error, prefix, conversation string) error {
 	bad, ok := errors.AsType[*agent.InvalidError](err)
 	if !ok {
 		return err

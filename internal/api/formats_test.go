@@ -57,14 +57,14 @@ func (d door) turnedAway(t *testing.T, resp *http.Response, status int, code str
 	}
 }
 
-// bounded is a context that ends before the test's own time does.
+// limitOpenRequests is a context that ends before the test's own time does.
 func bounded(t *testing.T) context.Context {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// read is the whole body of a response that is no refusal.
+// resumeStream is the whole body of a response that is no refusal.
 func read(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)

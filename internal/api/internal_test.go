@@ -49,76 +49,80 @@ func TestAnonymousCallersAreToldApartByTheirConnection(t *testing.T) {
 		"": "", "pipe": "",
 	} {
 		r := &http.Request{RemoteAddr: remote, Header: http.Header{"X-Forwarded-For": {"198.51.100.1"}, "Forwarded": {"for=198.51.100.1"}}}
-		if got := addressOf(r); got != want {
-			t.Errorf("%s is %s, want %s", remote, got, want)
+		if got := clientAddress(r); got != want {
+			t.Errorf("clientAddress(%s) = %s, want %s", remote, got, want)
 		}
 	}
 }
 
-func TestReadersOfARunAreBounded(t *testing.T) {
-	c := newCrowd()
-	var leave func()
-	for range maxReaders {
-		l, full := c.read("run")
-		if full != nil {
-			t.Fatal(full)
+func TestStreamLimiterBoundsTheReadersOfARun(t *testing.T) {
+	l := newStreamLimiter()
+	var release func()
+	for n := range maxReaders {
+		var refused *problem
+		if release, refused = l.acquireReader("run"); refused != nil {
+			t.Fatalf("reader %d: got %v, want no problem", n, refused)
 		}
-		leave = l
 	}
-	if _, full := c.read("run"); full == nil || full.Code != "rate_limited" {
-		t.Errorf("one more: %v", full)
+	if _, got := l.acquireReader("run"); got == nil || got.Code != "rate_limited" {
+		t.Errorf("reader %d: got %v, want rate_limited", maxReaders, got)
 	}
-	if _, full := c.read("other"); full != nil {
-		t.Error(full)
+	if _, got := l.acquireReader("other"); got != nil {
+		t.Errorf("reader of another run: got %v, want no problem", got)
 	}
-	leave()
-	if _, full := c.read("run"); full != nil {
-		t.Error(full)
+	release()
+	if _, got := l.acquireReader("run"); got != nil {
+		t.Errorf("reader after another left: got %v, want no problem", got)
 	}
 }
 
-func TestWhoMissedAnEndIsRemembered(t *testing.T) {
-	var runs told
+func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
+	var tracker deliveryTracker
 	now := time.UnixMilli(1_795_000_000_000)
 	run := func(id string, end event.Body, ago time.Duration) event.Run {
 		return event.Run{ID: id, Last: event.Event{Seq: 9, Time: now.Add(-ago).UnixMilli(), Body: end}}
 	}
-	runs.set("cut", false)
-	runs.set("whole", false)
-	runs.set("whole", true)
+	tracker.record("cut", false)
+	tracker.record("delivered", false)
+	tracker.record("delivered", true)
 	for _, c := range []struct {
-		run    event.Run
-		missed bool
+		run  event.Run
+		want bool
 	}{
 		{run("cut", event.FinalAnswer{}, time.Hour), true},
 		{run("cut", event.Cancelled{}, 0), true},
-		{run("whole", event.FinalAnswer{}, 0), false},
-		{run("elsewhere", event.FinalAnswer{}, recently-time.Millisecond), true},
-		{run("elsewhere", event.RunError{}, 0), true},
-		{run("elsewhere", event.FinalAnswer{}, recently), false},
-		{run("elsewhere", event.Cancelled{}, 0), false},
+		{run("delivered", event.FinalAnswer{}, 0), false},
+		{run("unknown", event.FinalAnswer{}, redeliveryTime-time.Millisecond), true},
+		{run("unknown", event.RunError{}, 0), true},
+		{run("unknown", event.FinalAnswer{}, redeliveryTime), false},
+		{run("unknown", event.Cancelled{}, 0), false},
 	} {
-		if got := runs.missed(c.run, now); got != c.missed {
-			t.Errorf("%+v: %t", c.run, got)
+		if got := tracker.missedEnd(c.run, now); got != c.want {
+			t.Errorf("missedEnd(%+v) = %t, want %t", c.run, got, c.want)
 		}
 	}
 }
 
-func TestTheRunsThatWereToldAreBounded(t *testing.T) {
-	var runs told
-	for i := range maxTold + 2 {
-		runs.set(fmt.Sprint(i), false)
+func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
+	var tracker deliveryTracker
+	for i := range maxTracked + 2 {
+		tracker.record(fmt.Sprint(i), false)
 	}
 	missed := func(id string) bool {
-		return runs.missed(event.Run{ID: id, Last: event.Event{Body: event.FinalAnswer{}}}, time.Now())
+		return tracker.missedEnd(event.Run{ID: id, Last: event.Event{Body: event.FinalAnswer{}}}, time.Now())
 	}
-	runs.set("5", false) // as new as the newest
-	if len(runs.runs) != maxTold || len(runs.whole) != maxTold || missed("0") || missed("1") || !missed("2") || !missed(fmt.Sprint(maxTold+1)) {
-		t.Errorf("%d are kept", len(runs.runs))
+	tracker.record("5", false) // now the newest
+	if got := len(tracker.runs); got != maxTracked || len(tracker.delivered) != maxTracked {
+		t.Errorf("got %d runs and %d deliveries, want %d of both", got, len(tracker.delivered), maxTracked)
 	}
-	runs.set("more", false)
+	for id, want := range map[string]bool{"0": false, "1": false, "2": true, fmt.Sprint(maxTracked + 1): true} {
+		if got := missed(id); got != want {
+			t.Errorf("missedEnd of run %s: got %t, want %t", id, got, want)
+		}
+	}
+	tracker.record("more", false)
 	if missed("2") || !missed("5") {
-		t.Error("not the oldest one is given up")
+		t.Errorf("after one more run: got missedEnd %t for run 2 and %t for run 5, want false and true", missed("2"), missed("5"))
 	}
 }
 
@@ -162,7 +166,7 @@ func TestAResponseSpansTheApprovalsThatItAnswers(t *testing.T) {
 		for _, name := range strings.Fields(c.approvals) {
 			approvals = append(approvals, responses.Approval{Interrupt: name})
 		}
-		if got := answering(short(c.events), approvals); got != c.want {
+		if got := spanAnswering(short(c.events), approvals); got != c.want {
 			t.Errorf("%s, %s: %v, want %v", c.events, c.approvals, got, c.want)
 		}
 	}
@@ -176,48 +180,47 @@ func TestAResponseSpansTheApprovalsThatItAnswers(t *testing.T) {
 		{"?a ?b | !a | !b ?c |", 8, span(3, 6)},
 		{"?a ?b | !a |", 5, span(3, 0)},
 	} {
-		if got := endingAt(short(c.events), c.end); got != c.want {
+		if got := spanEndingAt(short(c.events), c.end); got != c.want {
 			t.Errorf("%s: %v, want %v", c.events, got, c.want)
 		}
 	}
 }
 
-// F32: a question to an MCP host is asked on a goroutine that is no request's.
-func TestAPanicOverAQuestionToAHostIsLoggedAndNoMore(t *testing.T) {
-	var said bytes.Buffer
-	call := &toolCall{
-		h:    &Handler{Options: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}},
-		call: &mcpserver.Call{SupportsForm: true, OpenStream: true}, // of no request: asking panics
+// The goroutine of an elicitation serves no request, so nothing else would recover its panic (F32).
+func TestElicitationLogsAPanic(t *testing.T) {
+	var log bytes.Buffer
+	call := &answerCall{
+		h:    &Handler{Options: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
+		call: &mcpserver.Call{SupportsForm: true, OpenStream: true}, // it has no request, so Elicit panics
 	}
-	call.ask(t.Context(), event.Event{RunID: "run_a", Body: event.ApprovalRequired{InterruptID: "int_1"}})
-	call.asking.Wait()
-	if !strings.Contains(said.String(), "ask an MCP host") {
-		t.Errorf("the log: %s", said.String())
+	call.updateElicitations(t.Context(), event.Event{RunID: "run_a", Body: event.ApprovalRequired{InterruptID: "int_1"}})
+	call.elicitations.Wait()
+	if got, want := log.String(), "elicit input from an MCP client"; !strings.Contains(got, want) {
+		t.Errorf("log: got %q, want %q in it", got, want)
 	}
 }
 
-// Whatever a caller prefers, nobody waits longer than we would, and what is said to have
-// been applied is a header's value.
-func FuzzPrefer(f *testing.F) {
+// The wait is bounded, and the applied preference is a valid header value.
+func FuzzPreferredWait(f *testing.F) {
 	for _, s := range []string{"wait=10", "wait=\"10\"", "respond-async, wait=100", "wait=-1", "wait=99999999999", "WAIT = 5;a=b", "wait", "wait=1,wait=2", ",;=", "wait=\"", "wait=1\r\nX: y"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		wait, preferred := preferredWait(&http.Request{Header: http.Header{"Prefer": {value}}})
-		if wait < 0 || wait > longestWait || strings.ContainsAny(preferred, "\r\n\x00") || (preferred == "") && wait > 0 {
-			t.Errorf("%q: %s %q", value, wait, preferred)
+		if wait < 0 || wait > maxWait || strings.ContainsAny(preferred, "\r\n\x00") || (preferred == "") && wait > 0 {
+			t.Errorf("preferredWait(%q) = %s, %q; want at most %s and a header value", value, wait, preferred, maxWait)
 		}
 	})
 }
 
-// Whoever calls is one of few by his address, whatever net/http says that it is.
-func FuzzAddress(f *testing.F) {
+// The address of a caller is short, whatever net/http says that it is.
+func FuzzClientAddress(f *testing.F) {
 	for _, s := range []string{"192.0.2.1:80", "[2001:db8::1]:80", "[fe80::1%eth0]:1", "@", "", "[::ffff:1.2.3.4]:1", "a:b:c", "[::1]"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, remote string) {
-		if got := addressOf(&http.Request{RemoteAddr: remote}); len(got) > 50 {
-			t.Errorf("%q is counted as %q", remote, got)
+		if got := clientAddress(&http.Request{RemoteAddr: remote}); len(got) > 50 {
+			t.Errorf("clientAddress(%q) = %q, want at most 50 bytes", remote, got)
 		}
 	})
 }

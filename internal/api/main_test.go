@@ -82,7 +82,7 @@ func (s *service) doContext(ctx context.Context, t *testing.T, method, path, bod
 	return resp
 }
 
-// decode reads a JSON response of that status.
+// decodeRequest reads a JSON response of that status.
 func decode[T any](t *testing.T, resp *http.Response, status int) T {
 	t.Helper()
 	var v T

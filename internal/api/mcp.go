@@ -15,32 +15,34 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// maxMessages is how many messages the oldest versions of MCP may send in one body.
-const maxMessages = 32
+// maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
+const maxBatch = 32
 
-// newHost is the agent as a tool of MCP hosts.
-func (h *Handler) newHost() *mcpserver.Handler {
+// newMCPServer returns the MCP server whose one tool is the agent.
+func (h *Handler) newMCPServer() *mcpserver.Handler {
 	return mcpserver.New(mcpserver.Options{
 		Tool: mcpserver.Tool{
 			Name: mcptool.Name, Title: mcptool.Title, Description: mcptool.Description,
 			InputSchema: mcptool.InputSchema, OutputSchema: mcptool.OutputSchema,
 		},
 		ServerName: "answerd", Version: h.Version,
-		Call: h.answerTool, Owner: func(r *http.Request) string { return ownerName(identity(r)) },
+		CallTool: h.callAnswerTool, Owner: func(r *http.Request) string { return sessionOwner(identity(r)) },
 		Heartbeat: h.Heartbeat, Logger: h.Logger,
 	})
 }
 
-// ownerName tells callers apart. JSON keeps the two names from running together.
-func ownerName(id auth.Identity) string {
-	b, _ := json.Marshal([]string{id.Issuer, id.Subject}) // of strings
+// sessionOwner returns what identifies the caller as the owner of a session. JSON keeps issuer and
+// subject distinct.
+func sessionOwner(id auth.Identity) string {
+	b, _ := json.Marshal([]string{id.Issuer, id.Subject}) // strings cannot fail to encode
 	return string(b)
 }
 
-// mcp is POST /mcp, and DELETE /mcp for the sessions of the older protocols.
-func (h *Handler) mcp(w http.ResponseWriter, r *http.Request) error {
+// serveMCP serves POST /mcp, and DELETE /mcp, which ends a session of the protocol versions that
+// have sessions.
+func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodPost {
-		body, err := h.body(r)
+		body, err := h.readBody(r)
 		if err != nil {
 			return err
 		}
@@ -48,36 +50,37 @@ func (h *Handler) mcp(w http.ResponseWriter, r *http.Request) error {
 		switch {
 		case !json.Valid(body):
 			return newProblem("invalid_request", "The body is not JSON.")
-		case json.Unmarshal(body, &batch) == nil && len(batch) > maxMessages:
-			return newProblem("invalid_request", fmt.Sprintf("The body has more than %d messages.", maxMessages))
+		case json.Unmarshal(body, &batch) == nil && len(batch) > maxBatch:
+			return newProblem("invalid_request", fmt.Sprintf("The body has more than %d messages.", maxBatch))
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	h.host.ServeHTTP(w, r)
+	h.mcpServer.ServeHTTP(w, r)
 	return nil
 }
 
-// answerTool is one call of the tool: a run read to its end, as POST /answer is, or to
-// where it waits for a person whom only another call can ask.
-func (h *Handler) answerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-	t := &toolCall{h: h, call: c, caller: identity(c.Request), narrator: mcptool.NewProgressReporter(), patience: make(chan struct{})}
-	run, err := t.answer(ctx)
+// callAnswerTool executes one call of the tool: it reads a run to its end, like POST /answer, or to
+// a suspension for which the client must make another call.
+func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
+	t := &answerCall{h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{})}
+	run, err := t.awaitAnswer(ctx)
 	if err != nil {
-		return shown(t.failed(ctx, run, err))
+		return toCallResult(t.failedResult(ctx, run, err))
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
-		return shown(mcptool.Completed(run, end))
+		return toCallResult(mcptool.Completed(run, end))
 	case event.Suspended:
-		questions := t.askable(end.Interrupts)
-		if len(questions) == 0 {
-			return shown(mcptool.Suspended(h.status(run)))
+		requests := t.inputRequests(end.Interrupts)
+		if len(requests) == 0 {
+			return toCallResult(mcptool.Suspended(h.runStatus(run)))
 		}
-		return mcpserver.Result{InputRequests: questions, RequestState: native.EventID(run.Last)}
+		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}
-	return shown(t.failed(ctx, run, endProblem(run)))
+	return toCallResult(t.failedResult(ctx, run, endProblem(run)))
 }
 
-func shown(r mcptool.Result) mcpserver.Result {
+// toCallResult returns r as mcpserver has it.
+func toCallResult(r mcptool.Result) mcpserver.Result {
 	return mcpserver.Result{Text: r.Text, Structured: r.Structured, IsError: r.IsError}
 }

@@ -15,53 +15,55 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// maxAsked is how often a person is asked the same again because the answer does not fit.
-const maxAsked = 3
+// maxElicitations bounds how often a person gets the same form because their content does not
+// match its schema.
+const maxElicitations = 3
 
-// hopsPointer is agent.HopsKey in a call's parameters, as a JSON pointer.
+// hopsPointer is the JSON pointer to agent.HopsKey in the parameters of a call.
 const hopsPointer = "/_meta/io.answerd~1hops"
 
-// toolCall is a call of the tool while it goes on. Nothing of it is used by more than one
-// goroutine at a time, except by those that ask.
-type toolCall struct {
+// answerCall is one call of the MCP tool while it executes. Only one goroutine at a time uses it,
+// except for those that elicit answers over the open stream (relayInterrupt).
+type answerCall struct {
 	h        *Handler
 	call     *mcpserver.Call
 	caller   auth.Identity
-	narrator *mcptool.ProgressReporter
+	reporter *mcptool.ProgressReporter
 
-	// after is the event up to which an earlier call told the run. answered and misfits are
-	// what this one brought answers to, and what was wrong with them.
-	after    int64
-	answered map[string]bool
-	misfits  map[string]string
+	// after is the last event that an earlier call has reported. answered are the interrupts
+	// that this call has answered, and contentErrors what was wrong with its other answers.
+	after         int64
+	answered      map[string]bool
+	contentErrors map[string]string
 
-	patience chan struct{} // closed when the run waits for what only another call can bring
-	over     bool          // it is closed
+	blocked   chan struct{} // closed when the run needs input that only another call can bring
+	isBlocked bool          // blocked is closed
 
-	asking  sync.WaitGroup // those who ask, by the open stream
-	dismiss map[string]context.CancelFunc
+	elicitations sync.WaitGroup                // over the open stream
+	withdraw     map[string]context.CancelFunc // ends an elicitation, by interrupt
 }
 
-// answer is the run when it has ended, or waits for a person whom only another call can
-// ask. With an error it is the run that there was, if any.
-func (t *toolCall) answer(ctx context.Context) (event.Run, error) {
+// awaitAnswer starts or resumes the run of the call. It returns the run when it has ended, or when
+// it needs input that only another call can bring. With an error it returns the run if there is
+// one.
+func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	var run event.Run
 	var err error
 	if t.call.RequestState == "" {
-		run, err = t.begin(ctx)
+		run, err = t.startRun(ctx)
 	} else {
-		run, err = t.goOn(ctx)
+		run, err = t.resumeRun(ctx)
 	}
 	if err != nil {
 		return run, err
 	}
-	asking, stop := context.WithCancel(ctx)
-	end, err := t.h.await(ctx, run.ID, t.patience, func(e event.Event) { t.see(asking, e) })
-	stop()
-	t.asking.Wait()
-	if errors.Is(err, errGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
-		// The protocol's way to say that it should stop, whoever watches in the console. A
-		// service that ends says nothing of the kind.
+	elicitCtx, stopElicitations := context.WithCancel(ctx)
+	end, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.observe(elicitCtx, e) })
+	stopElicitations()
+	t.elicitations.Wait()
+	if errors.Is(err, errCallerGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
+		// The client cancelled the call, which in MCP means that the work should stop, even if
+		// somebody else reads the run. Our own shutdown does not mean that.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
 	}
 	if err != nil {
@@ -70,8 +72,8 @@ func (t *toolCall) answer(ctx context.Context) (event.Run, error) {
 	return end, nil
 }
 
-// begin starts the run that the call asks for.
-func (t *toolCall) begin(ctx context.Context) (event.Run, error) {
+// startRun starts the run that the arguments of the call ask for.
+func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	req, err := mcptool.Decode(t.call.Arguments)
 	if err != nil {
 		return event.Run{}, err
@@ -80,23 +82,24 @@ func (t *toolCall) begin(ctx context.Context) (event.Run, error) {
 	if !ok {
 		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}
 	}
-	if req, err = keyed(t.call.Request, t.call.Arguments, req); err != nil {
+	if req, err = withIdempotencyKey(t.call.Request, t.call.Arguments, req); err != nil {
 		return event.Run{}, err
 	}
 	req.Hops, req.Interactive, req.Awaited = hops, true, true
-	req.AskAtLimit = false // there is no form for it
+	req.AskAtLimit = false // MCP has no form for that question
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
 }
 
-// goOn takes the answers that the call brings to the run which asked. The state names the
-// run and the event that asked, and no more: who may go on with a run is its owner.
-// A call that is repeated because its result was lost finds its answers given.
-func (t *toolCall) goOn(ctx context.Context) (event.Run, error) {
+// resumeRun gives the call's answers to the run whose suspension requestState names, and returns
+// that run. Only the owner of the run may do that, so requestState need not be secret. A call
+// that is repeated because its result was lost finds its answers given already.
+func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
+	invalidState := newProblem("invalid_request", "The requestState is not one that this service issued.")
 	id, seq, ok := native.ParsePosition(t.call.RequestState)
 	if !ok || seq == 0 {
-		return event.Run{}, newProblem("invalid_request", "The requestState is none that this service gave.")
+		return event.Run{}, invalidState
 	}
-	run, err := t.h.owned(t.call.Request, id)
+	run, err := t.h.ownedRun(t.call.Request, id)
 	if err != nil {
 		return event.Run{}, err
 	}
@@ -104,17 +107,17 @@ func (t *toolCall) goOn(ctx context.Context) (event.Run, error) {
 	if err != nil {
 		return run, err
 	}
-	var asked []event.Interrupt
+	var interrupts []event.Interrupt
 	if len(page.Events) > 0 {
 		if s, ok := page.Events[0].Body.(event.Suspended); ok {
-			asked = s.Interrupts
+			interrupts = s.Interrupts
 		}
 	}
-	if asked == nil {
-		return run, newProblem("invalid_request", "The requestState is none that this service gave.")
+	if interrupts == nil {
+		return run, invalidState
 	}
-	t.after = seq - 1 // where there is no answer, it is asked again
-	if err := t.give(ctx, id, asked); err != nil {
+	t.after = seq - 1 // interrupts without an answer are asked again
+	if err := t.giveAnswers(ctx, id, interrupts); err != nil {
 		return run, err
 	}
 	if len(t.answered) > 0 {
@@ -123,27 +126,27 @@ func (t *toolCall) goOn(ctx context.Context) (event.Run, error) {
 	return run, nil
 }
 
-// give gives the answers that the call has to what was asked: all at once, or, where
-// they cannot be taken so, each for itself.
-func (t *toolCall) give(ctx context.Context, run string, asked []event.Interrupt) error {
-	t.answered, t.misfits = make(map[string]bool), make(map[string]string)
+// giveAnswers gives the run the call's answers to the interrupts: all at once or, if the agent
+// refuses that, one by one.
+func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
+	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
-	for _, i := range asked {
+	for _, i := range interrupts {
 		if a, ok := t.call.InputResponses[i.ID]; ok {
 			inputs = append(inputs, mcptool.InputOf(i, a.Action, a.Content))
 		}
 	}
-	all := t.h.Agent.Answer(ctx, t.caller, run, inputs...)
+	allErr := t.h.Agent.Answer(ctx, t.caller, run, inputs...)
 	for _, in := range inputs {
-		err := all
-		if all != nil && len(inputs) > 1 {
+		err := allErr
+		if allErr != nil && len(inputs) > 1 {
 			err = t.h.Agent.Answer(ctx, t.caller, run, in)
 		}
-		if misfit, ok := errors.AsType[*agent.ContentError](err); ok {
-			t.misfits[in.ID] = inWords(misfit)
+		if invalid, ok := errors.AsType[*agent.ContentError](err); ok {
+			t.contentErrors[in.ID] = describeContentError(invalid)
 			continue
 		}
-		if err != nil && !past(err) {
+		if err != nil && !isResolved(err) {
 			return err
 		}
 		t.answered[in.ID] = true
@@ -151,34 +154,35 @@ func (t *toolCall) give(ctx context.Context, run string, asked []event.Interrupt
 	return nil
 }
 
-// past reports whether an answer comes to what is not asked any more: the run goes on, and
-// its end says the rest.
-func past(err error) bool {
+// isResolved reports whether err means that an interrupt is no longer open. The run goes on then,
+// and its end tells the client what it needs.
+func isResolved(err error) bool {
 	return errors.Is(err, agent.ErrAnswered) || errors.Is(err, agent.ErrExpired) || errors.Is(err, agent.ErrUnknownInterrupt)
 }
 
-// inWords is what is wrong with a form, for who filled it in.
-func inWords(e *agent.ContentError) string {
+// describeContentError tells the person who filled in a form what is wrong with it.
+func describeContentError(e *agent.ContentError) string {
 	var b strings.Builder
-	b.WriteString("This does not fit:")
+	b.WriteString("This does not match the form:")
 	for _, f := range e.Fields {
 		b.WriteString("\n- " + strings.TrimPrefix(f.Pointer+" "+f.Detail, " "))
 	}
 	return b.String()
 }
 
-// see tells an event to the host, and asks what it asks.
-func (t *toolCall) see(ctx context.Context, e event.Event) {
-	message := t.narrator.Message(e)
+// observe reports an event to the client: it starts and withdraws elicitations, sends progress and
+// log messages, and notices when the run needs input that only another call can bring.
+func (t *answerCall) observe(ctx context.Context, e event.Event) {
+	message := t.reporter.Message(e)
 	if t.call.OpenStream {
-		t.ask(ctx, e)
+		t.updateElicitations(ctx, e)
 	}
 	if e.Seq <= t.after {
 		return
 	}
-	if s, ok := e.Body.(event.Suspended); ok && !t.over && t.stuck(s.Interrupts) {
-		t.over = true
-		close(t.patience)
+	if s, ok := e.Body.(event.Suspended); ok && !t.isBlocked && !t.expectsInput(s.Interrupts) {
+		t.isBlocked = true
+		close(t.blocked)
 	}
 	if m, ok := e.Body.(event.LogMessage); ok {
 		level, logger := mcptool.LogSource(m)
@@ -189,96 +193,100 @@ func (t *toolCall) see(ctx context.Context, e event.Event) {
 	}
 }
 
-// stuck reports whether nothing of what the run waits for is on its way.
-func (t *toolCall) stuck(waits []event.Interrupt) bool {
-	for _, i := range waits {
-		if t.answered[i.ID] || t.call.OpenStream && t.can(i) {
-			return false
+// expectsInput reports whether an answer to one of the interrupts can still arrive during this call.
+func (t *answerCall) expectsInput(interrupts []event.Interrupt) bool {
+	for _, i := range interrupts {
+		if t.answered[i.ID] || t.call.OpenStream && t.canElicit(i) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
-// can reports whether the host can ask its person that.
-func (t *toolCall) can(i event.Interrupt) bool {
+// canElicit reports whether the client supports the elicitation mode that the interrupt needs.
+func (t *answerCall) canElicit(i event.Interrupt) bool {
 	if mcptool.ElicitationOf(i).Mode == mcpserver.ModeURL {
 		return t.call.SupportsURL
 	}
 	return t.call.SupportsForm
 }
 
-// askable are the questions that another call can bring answers to.
-func (t *toolCall) askable(waits []event.Interrupt) []mcpserver.Elicitation {
+// inputRequests returns the elicitations that the client can answer with another call.
+func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Elicitation {
 	var out []mcpserver.Elicitation
-	for _, i := range waits {
-		if !t.call.OpenStream && t.can(i) {
-			out = append(out, question(i, t.misfits[i.ID]))
+	for _, i := range interrupts {
+		if !t.call.OpenStream && t.canElicit(i) {
+			out = append(out, newElicitation(i, t.contentErrors[i.ID]))
 		}
 	}
 	return out
 }
 
-// question is what the host asks, and why again.
-func question(i event.Interrupt, misfit string) mcpserver.Elicitation {
-	q := mcpserver.Elicitation(mcptool.ElicitationOf(i))
-	if misfit != "" {
-		q.Message += "\n\n" + misfit
+// newElicitation returns the elicitation of an interrupt. contentError says what was wrong with
+// the answer before; "" for the first time.
+func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitation {
+	e := mcpserver.Elicitation(mcptool.ElicitationOf(i))
+	if contentError != "" {
+		e.Message += "\n\n" + contentError
 	}
-	return q
+	return e
 }
 
-// ask has the host ask what the event asks, and take back what was resolved otherwise: in
-// the console, or because its time is over.
-func (t *toolCall) ask(ctx context.Context, e event.Event) {
-	if dismiss := t.dismiss[mcptool.ResolvedInterrupt(e.Body)]; dismiss != nil {
-		dismiss()
+// updateElicitations starts an elicitation for an interrupt that e opens. It withdraws that of an
+// interrupt that e resolves, because its time is over or somebody answered in the console.
+func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
+	if withdraw := t.withdraw[mcptool.ResolvedInterrupt(e.Body)]; withdraw != nil {
+		withdraw()
 	}
 	i, ok := mcptool.InterruptOf(e.Body)
-	if !ok || !t.can(i) {
+	if !ok || !t.canElicit(i) {
 		return
 	}
-	if t.dismiss == nil {
-		t.dismiss = make(map[string]context.CancelFunc)
+	if t.withdraw == nil {
+		t.withdraw = make(map[string]context.CancelFunc)
 	}
-	own, dismiss := context.WithCancel(ctx)
-	t.dismiss[i.ID] = dismiss
-	t.asking.Go(func() {
-		defer dismiss()
-		defer t.h.survived(own, "ask an MCP host")
-		t.relay(own, e.RunID, i)
+	elicitCtx, withdraw := context.WithCancel(ctx)
+	t.withdraw[i.ID] = withdraw
+	t.elicitations.Go(func() {
+		defer withdraw()
+		defer t.h.logPanic(elicitCtx, "elicit input from an MCP client")
+		t.relayInterrupt(elicitCtx, e.RunID, i)
 	})
 }
 
-// relay takes a question to the host's person, and the answer to the run. A host that
-// fails to ask has answered, too: nobody decided.
-func (t *toolCall) relay(ctx context.Context, run string, i event.Interrupt) {
-	misfit := ""
-	for n := range maxAsked + 1 {
-		a, err := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}, error(nil)
-		if n < maxAsked {
-			a, err = t.call.Elicit(ctx, question(i, misfit))
+// relayInterrupt elicits an answer from the client and gives it to the run. If the content does
+// not match the schema it asks again, maxElicitations times at most. If the client fails, the
+// answer is "cancel".
+func (t *answerCall) relayInterrupt(ctx context.Context, run string, i event.Interrupt) {
+	contentError := ""
+	for n := range maxElicitations + 1 {
+		cancelled := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
+		answer := cancelled
+		if n < maxElicitations {
+			var err error
+			if answer, err = t.call.Elicit(ctx, newElicitation(i, contentError)); err != nil {
+				answer = cancelled
+			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
-			a = mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
+		err := t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(i, answer.Action, answer.Content))
+		invalid, askAgain := errors.AsType[*agent.ContentError](err)
+		if askAgain {
+			contentError = describeContentError(invalid)
+			continue
 		}
-		err = t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(i, a.Action, a.Content))
-		bad, again := errors.AsType[*agent.ContentError](err)
-		if err != nil && !again && !past(err) && ctx.Err() == nil {
-			t.h.Logger.WarnContext(ctx, "an answer of an MCP host was not taken", "run_id", run, "error", err)
+		if err != nil && !isResolved(err) && ctx.Err() == nil {
+			t.h.Logger.WarnContext(ctx, "the run did not accept the answer of an MCP client", "run_id", run, "error", err)
 		}
-		if !again {
-			return
-		}
-		misfit = inWords(bad)
+		return
 	}
 }
 
-// failed is the result of a call that has no answer.
-func (t *toolCall) failed(ctx context.Context, run event.Run, err error) mcptool.Result {
-	p, known := problemOf(err)
+// failedResult returns the result of a call without an answer.
+func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcptool.Result {
+	p, known := problemFor(err)
 	if !known && ctx.Err() == nil {
 		t.h.Logger.ErrorContext(ctx, "tool call failed", "run_id", run.ID, "error", err)
 	}

@@ -103,7 +103,7 @@ func (c conversation) until(pleases func(message) bool) (last message) {
 	}
 }
 
-// result is the last message.
+// getResult is the last message.
 func (c conversation) result() message {
 	c.t.Helper()
 	return c.until(func(message) bool { return false })

@@ -15,8 +15,8 @@ import (
 	"answerd/internal/auth"
 )
 
-// handle makes a handler of a function that may fail.
-func (h *Handler) handle(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents.
+func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
 			h.writeProblem(w, r, err)
@@ -24,47 +24,47 @@ func (h *Handler) handle(f func(http.ResponseWriter, *http.Request) error) http.
 	}
 }
 
-// contain keeps a panic to its request: a problem if nothing was sent yet, else a cut
-// connection, because a stream that ends cleanly looks complete. It also writes the
-// access log, without the query, which may hold a question.
-func (h *Handler) contain(next http.Handler) http.Handler {
+// recoverPanic limits a panic to its request. It answers with a problem if the response has not
+// begun; else it cuts the connection, because a stream that ends cleanly looks complete. It also
+// writes the access log, without the query, which may contain a question.
+func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, started := h.tracked(w), time.Now()
-		t.Header().Set("X-Content-Type-Options", "nosniff")
+		dw, started := newDeadlineWriter(w, h.WriteTimeout), time.Now()
+		dw.Header().Set("X-Content-Type-Options", "nosniff")
 		if h.unready.Load() {
-			// Whoever has the connection opens the next one elsewhere, before this one is
-			// closed under a request.
-			t.Header().Set("Connection", "close")
+			// The client opens its next connection to another process, before the shutdown closes
+			// this one in the middle of a request.
+			dw.Header().Set("Connection", "close")
 		}
 		defer func() {
 			v := recover()
 			if v != nil && v != http.ErrAbortHandler {
 				h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				if t.status == 0 {
-					h.writeProblem(t, r, newProblem("internal", "Something went wrong inside the service."))
+				if dw.status == 0 {
+					h.writeProblem(dw, r, newProblem("internal", "Something went wrong inside the service."))
 					v = nil
 				}
 			}
-			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", t.status, "duration_ms", time.Since(started).Milliseconds())
+			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", dw.status, "duration_ms", time.Since(started).Milliseconds())
 			if v != nil {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		next.ServeHTTP(t, r)
+		next.ServeHTTP(dw, r)
 	})
 }
 
-// survived, deferred, ends a panic on a goroutine that is no request's: a question that is
-// not asked is given up with its run's time, and all runs would go with the process.
-func (h *Handler) survived(ctx context.Context, doing string) {
+// logPanic, when deferred, recovers a panic of a goroutine that serves no request itself. The
+// panic would otherwise end the process with all its runs. task names in the log what failed.
+func (h *Handler) logPanic(ctx context.Context, task string) {
 	if v := recover(); v != nil {
-		h.Logger.ErrorContext(ctx, "panic", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		h.Logger.ErrorContext(ctx, "panic", "task", task, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 
-// checkHost refuses requests for a host that we are not, which is how a page of
-// another site reaches a service on loopback (DNS rebinding). Probes come by address
-// and are let through.
+// checkHost refuses requests whose Host is not one of AllowedHosts: by DNS rebinding, a page of
+// another site could otherwise reach a service on the loopback interface. Probes are exempt,
+// because they address the service by IP address.
 func (h *Handler) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -72,17 +72,17 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-		if h.AllowedHosts != nil && !probe(r) && !slices.Contains(h.AllowedHosts, host) {
-			h.writeProblem(w, r, newProblem("misdirected", "This service does not answer for this host."))
+		if h.AllowedHosts != nil && !isProbe(r) && !slices.Contains(h.AllowedHosts, host) {
+			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name."))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// crossOrigin answers what the CORS protocol asks, for the configured origins only
-// and never with credentials: callers authenticate with a header.
-func (h *Handler) crossOrigin(next http.Handler) http.Handler {
+// handleCORS implements the CORS protocol (Fetch standard), for CORSOrigins only. It never allows
+// credentials, because callers authenticate with a header.
+func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Add("Vary", "Origin")
@@ -107,8 +107,9 @@ func (h *Handler) crossOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// allowedHeaders are the headers that pages may send: ours, and those by which OpenAI's
-// client tells about itself, whose list grows.
+// allowedHeaders returns the headers that pages of other origins may send: those of the API, and
+// those with which OpenAI's client describes itself. The latter are matched by prefix, because
+// new ones appear with new versions of the client.
 func allowedHeaders(r *http.Request) string {
 	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
@@ -122,12 +123,12 @@ func allowedHeaders(r *http.Request) string {
 	return allowed
 }
 
-// sameOrigin refuses what a page of another site makes a browser send, GET included:
-// a question asked by an image's address would still run tools. Programs that are
-// not browsers send neither header.
-func (h *Handler) sameOrigin(next http.Handler) http.Handler {
+// rejectCrossSite refuses requests that a page of another site makes a browser send. That
+// includes GET: a question in the URL of an image would still call tools. Programs that are not
+// browsers send neither Sec-Fetch-Site nor Origin.
+func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && foreign(r) {
+		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && isCrossSite(r) {
 			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
 			return
 		}
@@ -135,7 +136,9 @@ func (h *Handler) sameOrigin(next http.Handler) http.Handler {
 	})
 }
 
-func foreign(r *http.Request) bool {
+// isCrossSite reports whether a browser sent r on behalf of another origin. It falls back to
+// Origin for browsers that do not send Sec-Fetch-Site.
+func isCrossSite(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return false
@@ -153,7 +156,8 @@ func foreign(r *http.Request) bool {
 
 type identityKey struct{}
 
-// authenticate verifies the caller's token, where a verifier is configured.
+// authenticate verifies the caller's token and adds the caller's identity to the request's
+// context. Without a Verifier it does nothing.
 func (h *Handler) authenticate(next http.Handler) http.Handler {
 	if h.Verifier == nil {
 		return next
@@ -175,26 +179,26 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity is who calls; without authentication, the anonymous caller of an address.
+// identity returns who calls; without authentication, an anonymous caller with their address.
 func identity(r *http.Request) auth.Identity {
 	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
 	if !ok {
-		id.Address = addressOf(r)
+		id.Address = clientAddress(r)
 	}
 	return id
 }
 
-// singular are the headers of which a request may have one at most, because we act on
+// singleValueHeaders are headers that a request may have only once, because the service acts on
 // their one value. Authorization and Idempotency-Key are checked where they are read.
-var singular = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
+var singleValueHeaders = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// onceEach refuses a request with two of them: whoever stands in front of us may have
-// judged by the other one (RFC 9110 section 5.3).
-func (h *Handler) onceEach(next http.Handler) http.Handler {
+// rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice: a proxy may
+// have made its decision by the other value (RFC 9110 section 5.3).
+func (h *Handler) rejectDuplicateHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range singular {
+		for _, name := range singleValueHeaders {
 			if len(r.Header.Values(name)) > 1 {
-				h.writeProblem(w, r, newProblem("invalid_request", "The header "+name+" is given more than once."))
+				h.writeProblem(w, r, newProblem("invalid_request", "The request has more than one "+name+" header."))
 				return
 			}
 		}
@@ -202,18 +206,18 @@ func (h *Handler) onceEach(next http.Handler) http.Handler {
 	})
 }
 
-// readableQuery refuses a query that cannot be read whole: net/url leaves such parts out,
-// as if nobody had asked for them.
-func (h *Handler) readableQuery(next http.Handler) http.Handler {
+// rejectInvalidQuery refuses queries that cannot be parsed completely. url.URL.Query would ignore
+// the invalid parts, as if the caller had not sent them.
+func (h *Handler) rejectInvalidQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			h.writeProblem(w, r, newProblem("invalid_request", "The query is not well formed."))
+			h.writeProblem(w, r, newProblem("invalid_request", "The query is malformed."))
 			return
 		}
 		for name, values := range query {
 			if text := name + strings.Join(values, ""); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				h.writeProblem(w, r, newProblem("invalid_request", "The query is not UTF-8 without NUL."))
+				h.writeProblem(w, r, newProblem("invalid_request", "The query must be UTF-8 without NUL characters."))
 				return
 			}
 		}

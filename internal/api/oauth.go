@@ -9,32 +9,32 @@ import (
 	"strings"
 )
 
-// maxCallback bounds the query that a browser brings back, in bytes.
-const maxCallback = 8 << 10
+// maxCallbackQuery bounds the query of an OAuth callback, in bytes.
+const maxCallbackQuery = 8 << 10
 
-// authorized is GET /oauth/callback: a browser comes back from the authorization server
-// of an MCP server. It is nobody's request by its headers; the state in its query says
-// whom it belongs to, and is good once. The pages are fixed texts: nothing of what the
-// browser brought, which another site may have made up, is in them.
-func (h *Handler) authorized(w http.ResponseWriter, r *http.Request) {
+// oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization
+// server of an MCP server. The request is not authenticated: the state in its query says which
+// sign-in it belongs to, and is valid once. The pages are fixed texts and contain nothing of the
+// query, which another site may have written.
+func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error
-	if query, bad := url.ParseQuery(r.URL.RawQuery); bad == nil && len(r.URL.RawQuery) <= maxCallback {
+	if query, parseErr := url.ParseQuery(r.URL.RawQuery); parseErr == nil && len(r.URL.RawQuery) <= maxCallbackQuery {
 		found, err = h.Agent.Tools.Callback(r.Context(), query)
 	}
 	switch {
 	case !found:
-		writePage(w, http.StatusBadRequest, "This address is not good any more", "It was used before, is too old, or was never given out. Ask your question again.")
+		writeHTML(w, http.StatusBadRequest, "This link is not valid any more", "It was used before, is too old, or was never issued. Ask your question again.")
 	case err != nil:
-		writePage(w, http.StatusBadRequest, "That did not work", "Nothing was allowed. You may close this window and ask your question again.")
+		writeHTML(w, http.StatusBadRequest, "Sign-in failed", "No access was granted. You may close this window and ask your question again.")
 	default:
-		writePage(w, http.StatusOK, "Done", "You may close this window. Your question goes on by itself.")
+		writeHTML(w, http.StatusOK, "Done", "You may close this window. Your question continues by itself.")
 	}
 }
 
-// writePage answers a person. The address that the browser shows has a code in it, spent
-// or not, so the page tells it to nobody and is kept nowhere (RFC 9700 section 4.2).
-func writePage(w http.ResponseWriter, status int, title, text string) {
+// writeHTML answers with a page for a person. The URL in the browser contains an authorization
+// code, so the page sends no Referer and is not cached (RFC 9700 section 4.2).
+func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -44,38 +44,40 @@ func writePage(w http.ResponseWriter, status int, title, text string) {
 	_, _ = io.WriteString(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>"+title+"</title></head>\n<body><h1>"+title+"</h1><p>"+text+"</p></body></html>\n")
 }
 
-// wellKnown is where RFC 9728 section 3.1 has the metadata of a resource: in front of the
-// resource's own path.
-const wellKnown = "/.well-known/oauth-protected-resource"
+// resourceMetadataPath is the path of protected resource metadata. The path of the resource
+// follows it (RFC 9728 section 3.1).
+const resourceMetadataPath = "/.well-known/oauth-protected-resource"
 
-// protectedResource is the answer to clients that want to know where to get a token. Of
-// all paths only /mcp is a resource of its own, as MCP clients take the address of a server.
-func (h *Handler) protectedResource(w http.ResponseWriter, r *http.Request) error {
+// getResourceMetadata serves the protected resource metadata (RFC 9728), which tells clients
+// where to get a token. The whole service is one resource, and /mcp is another, because MCP
+// clients use the URL of the server as the resource.
+func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) error {
 	if h.Verifier == nil {
-		return notFound(w, r)
+		return newProblem("not_found", "There is nothing at this path.")
 	}
-	body, err := json.Marshal(h.Verifier.Metadata(h.publicURL(r) + strings.TrimPrefix(r.URL.Path, wellKnown)))
+	resource := h.publicURL(r) + strings.TrimPrefix(r.URL.Path, resourceMetadataPath)
+	body, err := json.Marshal(h.Verifier.Metadata(resource))
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "public, max-age=3600")
-	_, _ = w.Write(body) // an error is a caller that left
+	_, _ = w.Write(body) // fails only if the caller has left
 	return nil
 }
 
-// metadataURL is where the metadata of what r asks for is (RFC 9728 section 5.1).
+// metadataURL returns the URL of the metadata of the resource that r asks for, which a
+// WWW-Authenticate challenge names (RFC 9728 section 5.1).
 func (h *Handler) metadataURL(r *http.Request) string {
-	of := ""
+	resourcePath := ""
 	if r.URL.Path == "/mcp" {
-		of = r.URL.Path
+		resourcePath = r.URL.Path
 	}
-	return h.publicURL(r) + wellKnown + of
+	return h.publicURL(r) + resourceMetadataPath + resourcePath
 }
 
-// publicURL is our address as the caller knows it: the one that the operator gave, else the
-// host that was asked for, of which checkHost knows that it is ours. What a proxy says in
-// headers, anybody can say.
+// publicURL returns the service's URL as the caller knows it: PublicURL, else the requested host,
+// which checkHost has accepted. It ignores X-Forwarded headers, because anybody can send them.
 func (h *Handler) publicURL(r *http.Request) string {
 	if h.PublicURL != "" {
 		return h.PublicURL
@@ -86,7 +88,7 @@ func (h *Handler) publicURL(r *http.Request) string {
 	}
 	name = strings.Trim(name, "[]")
 	if ip := net.ParseIP(name); strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback() {
-		scheme = "http" // elsewhere a token has no business on plain HTTP
+		scheme = "http" // other hosts must not receive tokens over plain HTTP
 	}
 	return scheme + "://" + r.Host
 }

@@ -144,7 +144,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	states := make(map[string]bool)
 	for _, b := range bodies() {
 		run := event.Run{ID: "run_a", ThreadID: "thr_a", TraceID: strings.Repeat("0a", 16), Created: time.Now(), Last: kept(t, b)}
-		s := (&Handler{}).status(run)
+		s := (&Handler{}).runStatus(run)
 		states[s.Status] = true
 		if err := d.check(component("Status"), s); err != nil {
 			t.Errorf("%+v: %v", s, err)
@@ -173,20 +173,20 @@ func TestEveryCodeOfAProblemIsInTheDocumentWithItsMeaning(t *testing.T) {
 				p := example.(object)["value"].(object)
 				code := p["code"].(string)
 				shown[code] = true
-				k := kinds[code]
+				k := problemKinds[code]
 				if p["status"] != float64(k.status) || p["title"] != k.title || status != strconv.Itoa(k.status) {
 					t.Errorf("%s %s: the example is %v, the code means %v", name, status, p, k)
 				}
 			}
 		}
 	}
-	for code := range kinds {
+	for code := range problemKinds {
 		if !slices.Contains(listed, any(code)) || !shown[code] {
 			t.Errorf("%s is not in the document, or has no example", code)
 		}
 	}
-	if len(listed) != len(kinds) {
-		t.Errorf("%d codes in the document, %d in the code", len(listed), len(kinds))
+	if len(listed) != len(problemKinds) {
+		t.Errorf("%d codes in the document, %d in the code", len(listed), len(problemKinds))
 	}
 }
 

@@ -4,16 +4,16 @@ import (
 	"net/http"
 )
 
-// health is GET /healthz: the process answers.
-func (h *Handler) health(w http.ResponseWriter, r *http.Request) error {
+// getHealth serves GET /healthz: it says that the process answers.
+func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
 	return nil
 }
 
-// ready is GET /readyz: whether new questions should be sent here. An MCP server
-// that is down does not make the service unready; it is shown. An event log that is
-// away does: nothing could be started, or read.
-func (h *Handler) ready(w http.ResponseWriter, r *http.Request) error {
+// getReadiness serves GET /readyz: whether load balancers should send requests here. An MCP
+// server that is down does not make the service unready; the body shows it. An unreachable event
+// log does, because no run could start or be read.
+func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 	servers := h.Agent.Tools.Servers()
 	status, state := http.StatusOK, "ready"
 	for _, s := range servers {
@@ -33,8 +33,8 @@ func (h *Handler) ready(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// openAPI is GET /openapi.yaml.
-func (h *Handler) openAPI(w http.ResponseWriter, r *http.Request) error {
+// getOpenAPI serves GET /openapi.yaml.
+func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, err := w.Write(h.OpenAPI)
 	return err

@@ -17,8 +17,8 @@ import (
 	"answerd/internal/event"
 )
 
-// problem is an RFC 9457 problem document. Detail is written for the caller; the
-// cause is in the log under the same trace id.
+// problem is an RFC 9457 problem document. Detail is written for the caller. The cause of an
+// internal error is only in the log, under the same trace id.
 type problem struct {
 	Type     string              `json:"type"`
 	Title    string              `json:"title"`
@@ -31,12 +31,12 @@ type problem struct {
 	Kind     string              `json:"kind,omitempty"`    // of a failed tool call
 	CallID   string              `json:"call_id,omitempty"` // and its id, as in the log
 
-	header http.Header // what the answer carries besides
-	param  string      // what is wrong, as the format of the request names it
+	header http.Header // further headers of the response
+	param  string      // the wrong parameter, by its name in an OpenAI format
 }
 
-// kinds is what every code means: its status and its title.
-var kinds = map[string]struct {
+// problemKinds maps every code to its status and its title.
+var problemKinds = map[string]struct {
 	status int
 	title  string
 }{
@@ -48,7 +48,7 @@ var kinds = map[string]struct {
 	"not_acceptable":     {http.StatusNotAcceptable, "Not acceptable"},
 	"timeout":            {http.StatusRequestTimeout, "Request took too long to arrive"},
 	"conflict":           {http.StatusConflict, "Conflict"},
-	"gone":               {http.StatusGone, "No longer kept"},
+	"gone":               {http.StatusGone, "No longer available"},
 	"too_large":          {http.StatusRequestEntityTooLarge, "Too large"},
 	"unsupported_media":  {http.StatusUnsupportedMediaType, "Unsupported media type"},
 	"misdirected":        {http.StatusMisdirectedRequest, "Misdirected request"},
@@ -63,7 +63,7 @@ var kinds = map[string]struct {
 	"model_timeout":      {http.StatusGatewayTimeout, "The model took too long"},
 	"tool_timeout":       {http.StatusGatewayTimeout, "The tool took too long"},
 
-	// The ends of a run, where its caller waited for an answer.
+	// Codes of run_error, for callers that wait for the answer.
 	"max_turns":          {http.StatusUnprocessableEntity, "Too many turns"},
 	"budget_exceeded":    {http.StatusUnprocessableEntity, "Budget exceeded"},
 	"upstream_truncated": {http.StatusBadGateway, "The model's answer was cut off"},
@@ -71,126 +71,143 @@ var kinds = map[string]struct {
 	"server_shutdown":    {http.StatusServiceUnavailable, "Shutting down"},
 }
 
+// newProblem returns the problem of a code in problemKinds.
 func newProblem(code, detail string) *problem {
-	k := kinds[code]
+	k := problemKinds[code]
 	return &problem{
 		Type: "urn:answerd:problem:" + code, Title: k.title, Status: k.status, Detail: detail, Code: code,
 		header: make(http.Header),
 	}
 }
 
-// Error makes a problem an error that a handler can return as it is.
+// Error implements error, so that handlers can return a problem.
 func (p *problem) Error() string { return p.Code + ": " + p.Detail }
 
-func (p *problem) retryAfter() *problem {
+// withRetryAfter makes p tell the caller to try again after a second.
+func (p *problem) withRetryAfter() *problem {
 	p.header.Set("Retry-After", "1")
 	return p
 }
 
-// problemOf is the one place that turns an error into what the caller is told. What
-// it doesn't know is a fault of ours: known is false, and the caller learns nothing.
-func problemOf(err error) (p *problem, known bool) {
-	var (
-		ready    *problem
-		bad      *native.Invalid
-		badChat  *chat.Invalid
-		badResp  *responses.Invalid
-		badUI    *aisdk.Invalid
-		badAGUI  *agui.Invalid
-		refused  *agent.InvalidError
-		misfit   *agent.ContentError
-		call     *agent.ToolCallError
-		noPlace  *agent.Refusal
-		tooLarge *http.MaxBytesError
-	)
-	switch {
-	case errors.As(err, &ready):
+// problemFor returns the problem document of an error; it is the only place that maps errors to
+// public texts. An error that it does not know is a defect of the service: known is false, and
+// the document says nothing about it.
+func problemFor(err error) (p *problem, known bool) {
+	if ready, ok := errors.AsType[*problem](err); ok {
 		return ready, true
-	case errors.As(err, &bad):
-		p = newProblem("invalid_request", "The request has fields that cannot be used.")
-		p.Errors = bad.Errors
+	}
+	if p := invalidRequestProblem(err); p != nil {
+		return p, true
+	}
+	if failed, ok := errors.AsType[*agent.ToolCallError](err); ok {
+		return toolProblem(failed), true
+	}
+	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
+		return refusalProblem(refusal), true
+	}
+	for _, s := range sentinelProblems {
+		if !errors.Is(err, s.err) {
+			continue
+		}
+		p := newProblem(s.code, s.detail)
+		if p.Status == http.StatusServiceUnavailable {
+			p.withRetryAfter()
+		}
+		if s.code == "draining" {
+			p.header.Set("Connection", "close") // so that the next request goes to another process
+		}
+		return p, true
+	}
+	return newProblem("internal", "Something went wrong inside the service."), false
+}
+
+// sentinelProblems are the code and the detail of every sentinel error.
+var sentinelProblems = []struct {
+	err          error
+	code, detail string
+}{
+	{agent.ErrUnknownInterrupt, "not_found", "The run has no interrupt with this id."},
+	{agent.ErrAnswered, "conflict", "This interrupt has been resolved already."},
+	{agent.ErrExpired, "gone", "The time to answer this interrupt is over."},
+	{agent.ErrDraining, "draining", "The service is shutting down."},
+	{agent.ErrTooManyHops, "unprocessable", fmt.Sprintf("The question has passed through %d agents, which is the limit. The agents probably call each other in a loop.", agent.MaxHops)},
+	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
+	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
+	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
+	{event.ErrNotFound, "not_found", "There is no such run."},
+	{event.ErrLost, "gone", "The run was lost when the process that executed it ended."},
+	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
+	{event.ErrGone, "gone", "This part of the run is no longer stored."},
+	{event.ErrUnavailable, "overloaded", "The event log cannot be reached at the moment."},
+	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
+}
+
+// invalidFields is the detail of a problem that lists its fields.
+const invalidFields = "The request has invalid fields."
+
+// invalidRequestProblem returns the problem of a body that cannot be used; nil for other errors.
+func invalidRequestProblem(err error) *problem {
+	var (
+		badNative    *native.Invalid
+		badChat      *chat.Invalid
+		badResponses *responses.Invalid
+		badAISDK     *aisdk.Invalid
+		badAGUI      *agui.Invalid
+		badRequest   *agent.InvalidError
+		badContent   *agent.ContentError
+		tooLarge     *http.MaxBytesError
+	)
+	var p *problem
+	switch {
+	case errors.As(err, &badNative):
+		p = newProblem("invalid_request", invalidFields)
+		p.Errors = badNative.Errors
 	case errors.As(err, &badChat):
 		p = newProblem("invalid_request", badChat.Error())
 		p.param = badChat.Param
-	case errors.As(err, &badResp):
-		p = newProblem("invalid_request", badResp.Error())
-		p.param = badResp.Param
-	case errors.As(err, &badUI):
-		p = badField(badUI.Field, badUI.Message)
+	case errors.As(err, &badResponses):
+		p = newProblem("invalid_request", badResponses.Error())
+		p.param = badResponses.Param
+	case errors.As(err, &badAISDK):
+		p = fieldProblem(jsonPointer(badAISDK.Field), badAISDK.Message)
 	case errors.As(err, &badAGUI):
-		p = badField(badAGUI.Field, badAGUI.Message)
-	case errors.As(err, &refused):
-		p = newProblem("invalid_request", "The request has fields that cannot be used.")
-		p.Errors = []native.FieldError{{Pointer: refused.Pointer, Detail: refused.Detail}}
-	case errors.As(err, &misfit):
-		p = newProblem("unprocessable", "The answer does not fit what was asked for.")
-		for _, f := range misfit.Fields {
+		p = fieldProblem(jsonPointer(badAGUI.Field), badAGUI.Message)
+	case errors.As(err, &badRequest):
+		p = fieldProblem(badRequest.Pointer, badRequest.Detail)
+	case errors.As(err, &badContent):
+		p = newProblem("unprocessable", "The content does not match the schema of the question.")
+		for _, f := range badContent.Fields {
 			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
 		}
-	case errors.Is(err, agent.ErrUnknownInterrupt):
-		p = newProblem("not_found", "The run asks nothing of this id.")
-	case errors.Is(err, agent.ErrAnswered):
-		p = newProblem("conflict", "This was answered, or is not asked any more.")
-	case errors.Is(err, agent.ErrExpired):
-		p = newProblem("gone", "The time to answer this is over.")
-	case errors.As(err, &call):
-		p = toolProblem(call)
 	case errors.As(err, &tooLarge):
 		p = newProblem("too_large", fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit))
-	case errors.Is(err, agent.ErrDraining):
-		p = newProblem("draining", "The service is shutting down.").retryAfter()
-		p.header.Set("Connection", "close")
-	case errors.Is(err, agent.ErrTooManyHops):
-		p = newProblem("unprocessable", fmt.Sprintf("The question has come through %d agents already, which is where it ends: they seem to ask each other in a circle.", agent.MaxHops))
-	case errors.As(err, &noPlace):
-		p = placeProblem(noPlace)
-	case errors.Is(err, agent.ErrForbidden):
-		p = newProblem("forbidden", "The rules of this service do not let you do this.")
-	case errors.Is(err, agent.ErrKeyReused):
-		p = newProblem("unprocessable", "This Idempotency-Key was used with another body.")
-	case errors.Is(err, agent.ErrUnknownServer):
-		p = newProblem("not_found", "There is no MCP server of this name.")
-	case errors.Is(err, event.ErrNotFound):
-		p = newProblem("not_found", "There is no such run.")
-	case errors.Is(err, event.ErrLost):
-		p = newProblem("gone", "The process that had this run has ended, and the run with it.")
-	case errors.Is(err, event.ErrTooLarge):
-		p = newProblem("too_large", "The request is too large to be kept.")
-	case errors.Is(err, event.ErrGone):
-		p = newProblem("gone", "This part of the run is no longer kept.")
-	case errors.Is(err, event.ErrUnavailable):
-		p = newProblem("overloaded", "The event log cannot be reached at the moment.").retryAfter()
-	case errors.Is(err, event.ErrInvalidPosition):
-		p = newProblem("invalid_request", "This is not a position of the run.")
-	default:
-		return newProblem("internal", "Something went wrong inside the service."), false
 	}
-	return p, true
-}
-
-// badField is what is wrong with a field, as a face names it.
-func badField(field, detail string) *problem {
-	p := newProblem("invalid_request", "The request has fields that cannot be used.")
-	p.Errors = []native.FieldError{{Pointer: pointerOf(field), Detail: detail}}
 	return p
 }
 
-// runProblem is the problem of a run that failed.
+// fieldProblem returns the problem of one field of the body.
+func fieldProblem(pointer, detail string) *problem {
+	p := newProblem("invalid_request", invalidFields)
+	p.Errors = []native.FieldError{{Pointer: pointer, Detail: detail}}
+	return p
+}
+
+// runProblem returns the problem of a run that failed.
 func runProblem(run event.Run, e event.RunError) *problem {
 	code := e.Code
-	if _, ok := kinds[code]; !ok {
+	if _, ok := problemKinds[code]; !ok {
 		code = "internal"
 	}
 	p := newProblem(code, e.Message)
 	p.Instance, p.TraceID = "/runs/"+run.ID, run.TraceID
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
-		p.retryAfter()
+		p.withRetryAfter()
 	}
 	return p
 }
 
-// authProblem is the answer to a request that did not authenticate (RFC 6750
-// section 3).
+// authProblem returns the problem of a request that did not authenticate (RFC 6750 section 3).
+// metadata is the URL of the resource metadata that the challenge names.
 func authProblem(err error, metadata string) error {
 	status, challenge := auth.Challenge(err, metadata)
 	var p *problem
@@ -198,11 +215,11 @@ func authProblem(err error, metadata string) error {
 	case http.StatusUnauthorized:
 		p = newProblem("unauthenticated", "A valid bearer token is required.")
 	case http.StatusBadRequest:
-		p = newProblem("invalid_request", "The Authorization header is not one bearer token.")
+		p = newProblem("invalid_request", "The Authorization header must be exactly one bearer token.")
 	case http.StatusForbidden:
 		p = newProblem("forbidden", "The token lacks the scope that this service requires.")
 	case http.StatusServiceUnavailable:
-		return newProblem("overloaded", "Tokens cannot be verified at the moment.").retryAfter()
+		return newProblem("overloaded", "Tokens cannot be verified at the moment.").withRetryAfter()
 	default:
 		return err
 	}
@@ -210,9 +227,10 @@ func authProblem(err error, metadata string) error {
 	return p
 }
 
-// writeProblem answers r with what err means, and logs what only we may know.
+// writeProblem answers r with the problem of err, in the error shape of the path's API format.
+// It logs errors whose cause the caller must not see.
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
-	p, known := problemOf(err)
+	p, known := problemFor(err)
 	if !known {
 		h.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
@@ -229,8 +247,8 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-// openAIError is a problem as the OpenAI faces tell it. A model that there is not is 404
-// there.
+// openAIError returns the status and the body of a problem in OpenAI's error shape. There, a
+// model that does not exist is 404.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
@@ -248,8 +266,8 @@ func openAIError(p *problem, path string) (status int, body any) {
 	return status, chat.NewError(status, code, message, param)
 }
 
-// openAIParam is a field of ours by the name under which the OpenAI formats have it;
-// conversation is that of the question and the history.
+// openAIParam returns the parameter name of a native field in the OpenAI formats. conversation is
+// the name of the parameter that holds the question and the history.
 func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
@@ -262,16 +280,16 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// onceOnly tells OpenAI's clients, which repeat what failed twice by themselves, not to
-// where that would act twice, or undo that somebody stopped the run.
-func onceOnly(p *problem, acted bool) *problem {
-	if acted || p.Code == "conflict" {
+// forbidRetry makes OpenAI's clients, which retry failed requests twice on their own, not retry
+// this one if that would call tools again or restart a run that somebody cancelled.
+func forbidRetry(p *problem, calledTools bool) *problem {
+	if calledTools || p.Code == "conflict" {
 		p.header.Set("X-Should-Retry", "false")
 	}
 	return p
 }
 
-// endProblem is why a run that has ended has no answer; nil if it has one.
+// endProblem returns why a run has ended without an answer; nil if it has an answer.
 func endProblem(run event.Run) *problem {
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -284,21 +302,20 @@ func endProblem(run event.Run) *problem {
 	return p
 }
 
-// toolCodes is what each kind of a failed call means to a caller over HTTP. Only what
-// the caller can mend is 4xx. A tool that ran and reports failure is 502, as a model
-// that fails is. None comes with Retry-After: whether a call may be sent again, the
-// caller must judge by its kind.
+// toolCodes maps the kind of a failed tool call to a problem code. Only what the caller can
+// correct is 4xx. A tool that ran and failed is 502, like a model that failed. None has
+// Retry-After: only the kind says whether it is safe to call again.
 var toolCodes = map[string]string{
 	"unknown_tool":      "not_found",
 	"invalid_arguments": "unprocessable",
 	"denied":            "forbidden",
 	"unavailable":       "unavailable",
 	"timeout":           "tool_timeout",
-	"cancelled":         "server_shutdown", // the other cause is a caller that left
+	"cancelled":         "server_shutdown", // otherwise the caller has left and reads nothing
 }
 
-// toolProblem is the problem of a call that failed. What toolCodes doesn't list is
-// the tool's or its server's failure.
+// toolProblem returns the problem of a failed tool call. Kinds that toolCodes does not list are
+// failures of the tool or its server.
 func toolProblem(e *agent.ToolCallError) *problem {
 	code, ok := toolCodes[e.Kind]
 	if !ok {
@@ -306,7 +323,7 @@ func toolProblem(e *agent.ToolCallError) *problem {
 	}
 	p := newProblem(code, e.Payload)
 	if len(e.Errors) > 0 {
-		p.Detail = "The arguments do not fit the tool's input schema."
+		p.Detail = "The arguments do not match the tool's input schema."
 	}
 	for _, f := range e.Errors {
 		p.Errors = append(p.Errors, native.FieldError{Pointer: "/args" + f.Pointer, Detail: f.Detail})
@@ -315,8 +332,8 @@ func toolProblem(e *agent.ToolCallError) *problem {
 	return p
 }
 
-// pointerOf is a field such as messages[2].parts as a JSON pointer.
-func pointerOf(field string) string {
+// jsonPointer returns a field such as messages[2].parts as a JSON pointer (RFC 6901).
+func jsonPointer(field string) string {
 	if field == "" {
 		return ""
 	}

@@ -14,47 +14,16 @@ import (
 	"answerd/internal/agent"
 )
 
-// isJSON refuses bodies of another type, which also keeps HTML forms out.
-func isJSON(r *http.Request) error {
-	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := params["charset"]
-	if err != nil || kind != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
-	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return newProblem("unsupported_media", "The body must not be encoded.")
-	}
-	return nil
-}
+const (
+	// maxIdempotencyKey bounds an Idempotency-Key, in bytes.
+	maxIdempotencyKey = 255
+	// maxWait bounds how long a caller can wait for a person's input.
+	maxWait = time.Hour
+)
 
-// accepts refuses a caller that says it cannot read what it would get (RFC 9110
-// section 12.5.1).
-func accepts(r *http.Request, offered string) error {
-	values := r.Header.Values("Accept")
-	if len(values) == 0 {
-		return nil
-	}
-	major, _, _ := strings.Cut(offered, "/")
-	for _, v := range strings.Split(strings.Join(values, ","), ",") {
-		kind, params, err := mime.ParseMediaType(v)
-		if err != nil {
-			continue
-		}
-		q, err := strconv.ParseFloat(params["q"], 64)
-		wanted := params["q"] == "" || err == nil && q > 0
-		if wanted && (kind == offered || kind == major+"/*" || kind == "*/*") {
-			return nil
-		}
-	}
-	return newProblem("not_acceptable", "The response would be "+offered+".")
-}
-
-// maxKey bounds an Idempotency-Key, in bytes.
-const maxKey = 255
-
-// decode reads a question and what its headers add, by one face's decode.
-func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
-	body, err := h.body(r)
+// decodeRequest reads the body with the decoder of one API format, and adds what the headers say.
+func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
+	body, err := h.readBody(r)
 	if err != nil {
 		return agent.Request{}, err
 	}
@@ -62,62 +31,97 @@ func (h *Handler) decode(r *http.Request, decode func([]byte) (agent.Request, er
 	if err != nil {
 		return agent.Request{}, err
 	}
-	return keyed(r, body, req)
+	return withIdempotencyKey(r, body, req)
 }
 
-// keyed is req with the key of the request that asks for it by body, if it has one.
-func keyed(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
+// readBody reads the whole JSON body, at most MaxBody bytes. Nothing may start before the body is
+// read: until then net/http does not notice that the caller leaves.
+func (h *Handler) readBody(r *http.Request) ([]byte, error) {
+	if err := requireJSON(r); err != nil {
+		return nil, err
+	}
+	tooLarge := &http.MaxBytesError{Limit: h.MaxBody}
+	if r.ContentLength > h.MaxBody {
+		return nil, tooLarge // unread, so that net/http sends no 100 Continue (RFC 9110 section 10.1.1)
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	if err == nil || errors.As(err, &tooLarge) {
+		return b, err
+	}
+	// Clients retry after 408, so only the server's ReadTimeout is reported as one.
+	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
+		return nil, newProblem("timeout", "The body did not arrive in time.")
+	}
+	return nil, newProblem("invalid_request", "The body is incomplete, or its chunks are malformed.")
+}
+
+// withIdempotencyKey returns req with the Idempotency-Key of r, if it has one. The fingerprint
+// makes the agent refuse the key with another path or body.
+func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
 		return req, nil
 	}
 	key := keys[0]
-	if len(keys) > 1 || key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+	notASCII := strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' })
+	if len(keys) > 1 || key == "" || len(key) > maxIdempotencyKey || notASCII {
 		return agent.Request{}, newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
 	}
 	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(append([]byte(r.URL.Path+"\n"), body...))
 	return req, nil
 }
 
-// body reads the whole JSON body. It is read to its end before anything starts: a
-// server that has not read the body does not notice when the caller leaves.
-func (h *Handler) body(r *http.Request) ([]byte, error) {
-	if err := isJSON(r); err != nil {
-		return nil, err
+// requireJSON refuses bodies that are not JSON in UTF-8. That also refuses HTML forms, which
+// browsers send across origins without asking.
+func requireJSON(r *http.Request) error {
+	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
 	}
-	limit := &http.MaxBytesError{Limit: h.MaxBody}
-	if r.ContentLength > h.MaxBody {
-		return nil, limit // and is not asked for (RFC 9110 section 10.1.1)
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return newProblem("unsupported_media", "The body must not have a Content-Encoding.")
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
-	if err == nil || errors.As(err, &limit) {
-		return b, err
-	}
-	// Only the server's ReadTimeout is a timeout. Clients send again what got 408.
-	if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
-		return nil, newProblem("timeout", "The body did not arrive in time.")
-	}
-	return nil, newProblem("invalid_request", "The body did not arrive whole, or its chunks are not well formed.")
+	return nil
 }
 
-// longestWait bounds a caller's wait for a person.
-const longestWait = time.Hour
+// requireAcceptable refuses a caller whose Accept excludes the media type of the response
+// (RFC 9110 section 12.5.1).
+func requireAcceptable(r *http.Request, offered string) error {
+	values := r.Header.Values("Accept")
+	if len(values) == 0 {
+		return nil
+	}
+	major, _, _ := strings.Cut(offered, "/")
+	for _, v := range strings.Split(strings.Join(values, ","), ",") {
+		mediaRange, params, err := mime.ParseMediaType(v)
+		if err != nil {
+			continue
+		}
+		q, err := strconv.ParseFloat(params["q"], 64)
+		wanted := params["q"] == "" || err == nil && q > 0
+		if wanted && (mediaRange == offered || mediaRange == major+"/*" || mediaRange == "*/*") {
+			return nil
+		}
+	}
+	return newProblem("not_acceptable", "The response would be "+offered+".")
+}
 
-// preferredWait is how long the caller would rather wait than be told that the answer
-// takes longer (RFC 7240 section 4.3), as preferred says it in Preference-Applied. What
-// cannot be understood is as if it were not there (section 2).
-func preferredWait(r *http.Request) (wait time.Duration, preferred string) {
+// preferredWait returns how long the caller prefers to wait for a person's input before it gets
+// 202 (RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without a
+// valid preference both are zero: invalid ones are ignored, and of two the first counts
+// (section 2).
+func preferredWait(r *http.Request) (wait time.Duration, applied string) {
 	for _, line := range r.Header.Values("Prefer") {
-		for _, p := range strings.Split(line, ",") {
-			p, _, _ = strings.Cut(p, ";") // its parameters
-			name, value, _ := strings.Cut(p, "=")
+		for _, preference := range strings.Split(line, ",") {
+			preference, _, _ = strings.Cut(preference, ";") // without its parameters
+			name, value, _ := strings.Cut(preference, "=")
 			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
 				continue
 			}
 			value = strings.Trim(strings.TrimSpace(value), `"`)
-			// Of two the first counts (section 2).
 			if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-				return min(time.Duration(seconds)*time.Second, longestWait), "wait=" + value
+				return min(time.Duration(seconds)*time.Second, maxWait), "wait=" + value
 			}
 			return 0, ""
 		}

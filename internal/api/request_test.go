@@ -274,7 +274,7 @@ func TestTheCorpusOfBadBodiesIsRefused(t *testing.T) {
 // wire sends bytes as they are on a connection of their own and reads the first
 // response; a 100 is not skipped. With ends it closes its half of the connection, which
 // for net/http is a caller who leaves. The server may have answered, and closed, before
-// all is sent or that half is closed; if its answer is lost with that, reading says so.
+// allEvents is sent or that half is closed; if its answer is lost with that, reading says so.
 func (s *service) wire(t *testing.T, bytes string, ends bool) *http.Response {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Listener.Addr().String())

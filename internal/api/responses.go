@@ -17,15 +17,15 @@ import (
 	"answerd/internal/event"
 )
 
-// createResponse is POST /v1/responses.
+// createResponse serves POST /v1/responses.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	var q responses.Request
-	req, err := h.decode(r, func(body []byte) (_ agent.Request, err error) {
+	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if q, err = responses.Decode(body); err == nil {
 			err = native.DecodeOptions(q.Options, &q.Request)
 		}
 		if err == nil && len(q.Approvals) == 0 {
-			err = h.goOn(r, &q)
+			err = h.addEarlierTurns(r, &q)
 		}
 		return q.Request, err
 	})
@@ -33,13 +33,13 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(q.Approvals) > 0 {
-		return h.approve(w, r, q)
+		return h.answerApprovals(w, r, q)
 	}
 	record := q.EncodeStored()
-	kept, _ := responses.DecodeStored(record)
+	stored, _ := responses.DecodeStored(record)
 	if q.Stored() {
-		// Whoever reads can answer an approval with the next request; forms and limits have no
-		// item.
+		// The caller's next request can answer an approval. Elicitations and limits have no item
+		// in this format, so nobody could answer them.
 		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
 		req.Awaited = !q.Stream
 	}
@@ -47,41 +47,42 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.respond(w, r, stretch{run: run, kept: kept}, q.Stream, q.Background)
+	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, q.Stream, q.Background)
 }
 
-// goOn makes what was said before part of the request: the conversation of the previous
-// response, and the items that are referred to.
-func (h *Handler) goOn(r *http.Request, q *responses.Request) error {
+// addEarlierTurns adds to the request's history the conversation of the previous response, and
+// replaces references to items of earlier responses by the items.
+func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
 	err := q.ResolveReferences(func(run string) ([]event.Event, error) {
-		if _, err := h.owned(r, run); err != nil {
+		if _, err := h.ownedRun(r, run); err != nil {
 			return nil, err
 		}
-		return h.all(r.Context(), run)
+		return h.allEvents(r.Context(), run)
 	})
 	if err != nil || q.PreviousID == "" {
 		return err
 	}
-	before, err := h.stretch(r, q.PreviousID)
+	previous, err := h.findResponse(r, q.PreviousID)
 	if err != nil {
-		return notThere(err, "previous_response_id")
+		return missingResponse(err, "previous_response_id")
 	}
-	if !before.run.Last.Terminal() {
+	if !previous.run.Last.Terminal() {
 		p := newProblem("conflict", "The previous response is not complete yet.")
 		p.param = "previous_response_id"
-		return onceOnly(p, false)
+		return forbidRetry(p, false)
 	}
-	events, err := h.all(r.Context(), before.run.ID)
+	events, err := h.allEvents(r.Context(), previous.run.ID)
 	if err != nil {
-		return notThere(err, "previous_response_id")
+		return missingResponse(err, "previous_response_id")
 	}
-	q.History = slices.Concat(before.kept.Messages(), responses.HistoryOf(events), q.History)
-	q.ThreadID = cmp.Or(q.ThreadID, before.run.ThreadID)
+	q.History = slices.Concat(previous.request.Messages(), responses.HistoryOf(events), q.History)
+	q.ThreadID = cmp.Or(q.ThreadID, previous.run.ThreadID)
 	return nil
 }
 
-// notThere is err as one of the parameter that names what is not there.
-func notThere(err error, param string) error {
+// missingResponse returns event.ErrNotFound as the problem of the parameter that names the
+// response, and other errors as they are.
+func missingResponse(err error, param string) error {
 	if errors.Is(err, event.ErrNotFound) {
 		p := newProblem("not_found", "There is no such response.")
 		p.param = param
@@ -90,8 +91,8 @@ func notThere(err error, param string) error {
 	return err
 }
 
-// all is every event of a run so far.
-func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
+// allEvents returns the events of a run so far.
+func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
 	var out []event.Event
 	for {
 		page, err := h.Log.After(ctx, run, int64(len(out)))
@@ -105,53 +106,53 @@ func (h *Handler) all(ctx context.Context, run string) ([]event.Event, error) {
 	}
 }
 
-// respond tells a response that has begun: as a stream, as it is, or once it has ended.
-func (h *Handler) respond(w http.ResponseWriter, r *http.Request, s stretch, stream, background bool) error {
-	head, err := h.header(r, s, 0)
+// sendResponse answers with a response that has begun: as a stream, as it is now (background), or
+// when it has ended.
+func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s responseSpan, stream, background bool) error {
+	head, err := h.responseHeader(r, s, 0)
 	if err != nil {
 		return err
 	}
 	switch {
 	case stream:
-		h.tell(w, r, s, head)
+		h.streamResponse(w, r, s, head)
 		return nil
 	case background:
-		return h.show(w, r, s, head)
+		return h.writeResponse(w, r, s, head)
 	}
-	enc, acted, seen := responses.NewEncoder(head), false, int64(0)
-	over := make(chan struct{})
-	close(over) // who waits for an approval is told so at once
-	run, err := h.await(r.Context(), s.run.ID, over, func(e event.Event) {
+	enc, calledTools, seen := responses.NewEncoder(head), false, int64(0)
+	// closedChannel: a response that asks for an approval ends at once.
+	run, err := h.awaitRun(r.Context(), s.run.ID, closedChannel, func(e event.Event) {
 		if seen++; e.Seq == seen {
 			enc.Encode(e)
 		}
-		b, ok := e.Body.(event.ToolCall)
-		acted = acted || ok && b.Executor != event.Client
+		call, ok := e.Body.(event.ToolCall)
+		calledTools = calledTools || ok && call.Executor != event.Client
 	})
 	if err != nil {
 		return err
 	}
 	if seen != run.Last.Seq && !enc.Ended() {
-		return event.ErrGone // the log could not keep so much
+		return event.ErrGone // the log has dropped events of this long run
 	}
 	if end, failed := run.Last.Body.(event.RunError); failed {
-		return onceOnly(runProblem(run, end), acted)
+		return forbidRetry(runProblem(run, end), calledTools)
 	}
 	writeJSON(w, http.StatusOK, "application/json", enc.Response())
 	return nil
 }
 
-// tell streams a response.
-func (h *Handler) tell(w http.ResponseWriter, r *http.Request, s stretch, head responses.Header) {
+// streamResponse streams a response.
+func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
-	f := framesOf(enc)
+	f := formatOf(enc)
 	f.ended = enc.Ended
-	h.follow(w, r, s.run.ID, 0, f)
+	h.streamRun(w, r, s.run.ID, 0, f)
 }
 
-// show is a response as it stands.
-func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, head responses.Header) error {
-	events, err := h.all(r.Context(), s.run.ID)
+// writeResponse answers with a response as it is now.
+func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) error {
+	events, err := h.allEvents(r.Context(), s.run.ID)
 	if err != nil {
 		return err
 	}
@@ -163,96 +164,97 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, s stretch, head r
 	return nil
 }
 
-// response is GET /v1/responses/{response_id}, which streams if it is asked to.
-func (h *Handler) response(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.stretch(r, chi.URLParam(r, "response_id"))
+// getResponse serves GET /v1/responses/{response_id}, as a stream if the query says so.
+func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
+	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
-		return notThere(err, "response_id")
+		return missingResponse(err, "response_id")
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem("invalid_request", "The query is not well formed.")
+		return newProblem("invalid_request", "The query is malformed.")
 	}
 	skip := 0
 	stream, err := strconv.ParseBool(cmp.Or(query.Get("stream"), "false"))
 	if err != nil {
-		return newProblem("invalid_request", "The parameter stream is true or false.")
+		return newProblem("invalid_request", "The parameter stream must be true or false.")
 	}
 	if after := query.Get("starting_after"); after != "" {
 		n, err := strconv.ParseUint(after, 10, 31)
 		if err != nil || !stream {
-			return newProblem("invalid_request", "The parameter starting_after is the sequence_number of an event, and goes with stream.")
+			return newProblem("invalid_request", "The parameter starting_after must be the sequence_number of an event, and needs stream=true.")
 		}
-		skip = int(n) + 1 // they count from 0
+		skip = int(n) + 1 // sequence numbers start at 0
 	}
-	head, err := h.header(r, s, skip)
+	head, err := h.responseHeader(r, s, skip)
 	if err != nil {
 		return err
 	}
 	if stream {
-		h.tell(w, r, s, head)
+		h.streamResponse(w, r, s, head)
 		return nil
 	}
-	return h.show(w, r, s, head)
+	return h.writeResponse(w, r, s, head)
 }
 
-// cancelResponse is POST /v1/responses/{response_id}/cancel.
+// cancelResponse serves POST /v1/responses/{response_id}/cancel.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.stretch(r, chi.URLParam(r, "response_id"))
+	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
-		return notThere(err, "response_id")
+		return missingResponse(err, "response_id")
 	}
-	head, err := h.header(r, s, 0)
+	head, err := h.responseHeader(r, s, 0)
 	if err != nil {
 		return err
 	}
-	if _, err := h.stop(r, s.run.ID); err != nil && !errors.Is(err, errGone) {
+	if _, err := h.cancelAndWait(r, s.run.ID); err != nil && !errors.Is(err, errCallerGone) {
 		return err
 	}
-	return h.show(w, r, s, head)
+	return h.writeResponse(w, r, s, head)
 }
 
-// approve gives the answers to approval requests, all of them or none. The response that
-// follows begins where the one that asked ended.
-func (h *Handler) approve(w http.ResponseWriter, r *http.Request, q responses.Request) error {
+// answerApprovals gives the run its answers to approval requests, all or none, and sends the
+// response that follows. That response begins where the one that asked has ended.
+func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q responses.Request) error {
 	id := q.Approvals[0].Run
-	run, err := h.owned(r, id)
+	run, err := h.ownedRun(r, id)
 	if err != nil {
-		return notThere(err, "input")
+		return missingResponse(err, "input")
 	}
-	events, err := h.all(r.Context(), id)
+	events, err := h.allEvents(r.Context(), id)
 	if err != nil {
-		return notThere(err, "input")
+		return missingResponse(err, "input")
 	}
-	kept, ok := responses.DecodeStored(run.Request)
+	stored, ok := responses.DecodeStored(run.Request)
 	if !ok {
 		return newProblem("not_found", "There is no such response.")
 	}
 	var inputs []agent.Input
 	for _, a := range q.Approvals {
-		if !answeredSo(events, a) {
+		if !hasApproval(events, a) {
 			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 		}
 	}
 	if len(inputs) > 0 {
 		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
 	}
-	again := errors.Is(err, agent.ErrAnswered) // the same request may have come at the same moment
-	if err == nil || again {
-		events, err = h.all(r.Context(), id)
-		if err == nil && again && slices.ContainsFunc(q.Approvals, func(a responses.Approval) bool { return !answeredSo(events, a) }) {
-			err = onceOnly(newProblem("conflict", "This was answered otherwise, or is not asked any more."), false)
-		}
-	}
-	if err != nil {
+	repeated := errors.Is(err, agent.ErrAnswered) // the same request may have arrived twice at once
+	if err != nil && !repeated {
 		return err
 	}
-	return h.respond(w, r, stretch{run, kept, answering(events, q.Approvals)}, q.Stream, q.Background)
+	if events, err = h.allEvents(r.Context(), id); err != nil {
+		return err
+	}
+	notGiven := func(a responses.Approval) bool { return !hasApproval(events, a) }
+	if repeated && slices.ContainsFunc(q.Approvals, notGiven) {
+		return forbidRetry(newProblem("conflict", "This approval request has been answered differently, or is no longer open."), false)
+	}
+	return h.sendResponse(w, r, responseSpan{run, stored, spanAnswering(events, q.Approvals)}, q.Stream, q.Background)
 }
 
-// answeredSo reports whether an approval was given before just so: a client that repeats
-// its request, because the answer was lost, is to get the answer.
-func answeredSo(events []event.Event, a responses.Approval) bool {
+// hasApproval reports whether the run has this answer to an approval request already. A client
+// that repeats its request because the response was lost then gets the response.
+func hasApproval(events []event.Event, a responses.Approval) bool {
 	return slices.ContainsFunc(events, func(e event.Event) bool {
 		b, ok := e.Body.(event.ApprovalResolved)
 		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve

@@ -15,109 +15,113 @@ import (
 	"answerd/internal/event"
 )
 
-// stretch is a response: a run from one of its events on, to its end or to where it
-// waits for approvals.
-type stretch struct {
-	run  event.Run
-	kept responses.StoredRequest
+// responseSpan is the part of a run that one response covers: from one of its events on, to its
+// end or to its suspension for approvals.
+type responseSpan struct {
+	run     event.Run
+	request responses.StoredRequest
 	responses.Span
 }
 
-// stretch is the caller's response of that id.
-func (h *Handler) stretch(r *http.Request, id string) (stretch, error) {
-	name, span, ok := responses.ParseID(id)
+// findResponse returns the caller's response with that id. A response of another caller is
+// event.ErrNotFound.
+func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
+	runID, span, ok := responses.ParseID(id)
 	if !ok {
-		return stretch{}, event.ErrNotFound
+		return responseSpan{}, event.ErrNotFound
 	}
-	run, err := h.owned(r, name)
+	run, err := h.ownedRun(r, runID)
 	if err != nil {
-		return stretch{}, err
+		return responseSpan{}, err
 	}
-	kept, ok := responses.DecodeStored(run.Request)
+	request, ok := responses.DecodeStored(run.Request)
 	if !ok || max(span.After, span.Until) > run.Last.Seq {
-		return stretch{}, event.ErrNotFound
+		return responseSpan{}, event.ErrNotFound
 	}
-	return stretch{run, kept, span}, nil
+	return responseSpan{run, request, span}, nil
 }
 
-// header is what an encoder has to know to tell s.
-func (h *Handler) header(r *http.Request, s stretch, skip int) (responses.Header, error) {
+// responseHeader returns what an encoder needs to encode s. skip is how many events of the stream
+// the caller has already.
+func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
 	head := responses.Header{
-		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.kept.Model, h.Agent.DefaultModel),
-		PreviousID: s.kept.PreviousID, Echo: s.kept.Echo, Span: s.Span, Skip: skip,
+		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
+		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip,
 	}
 	if s.After > 0 {
-		events, err := h.all(r.Context(), s.run.ID)
+		events, err := h.allEvents(r.Context(), s.run.ID)
 		if err != nil {
 			return responses.Header{}, err
 		}
-		head.PreviousID = responses.ID(s.run.ID, endingAt(events, s.After))
+		head.PreviousID = responses.ID(s.run.ID, spanEndingAt(events, s.After))
 	} else {
-		head.ToolLists = h.lists(r, s.kept)
+		head.ToolLists = h.toolLists(r, s.request)
 	}
 	return head, nil
 }
 
-// endingAt is the part of a run whose response ended with that event. Where the run took
-// approvals one by one, that is the response to all of them.
-func endingAt(events []event.Event, end int64) (s responses.Span) {
-	asks, last := false, int64(0) // since the run waited last; the last time it did
+// spanEndingAt returns the span of the response that ended with the event end. If the caller gave
+// the run its approvals one after the other, that is the response to all of them.
+func spanEndingAt(events []event.Event, end int64) (s responses.Span) {
+	newRequests := false       // the run has asked for approvals since lastSuspension
+	lastSuspension := int64(0) // sequence number
 	for _, e := range events {
 		if e.Seq >= end {
 			break
 		}
 		switch e.Body.(type) {
 		case event.ApprovalRequired:
-			asks = true
+			newRequests = true
 		case event.ApprovalResolved:
-			if last > s.After {
+			if lastSuspension > s.After {
 				s.Until = e.Seq
 			}
 		case event.Suspended:
-			if last = e.Seq; asks {
+			lastSuspension = e.Seq
+			if newRequests { // the run has suspended for new requests, so a new response begins
 				s = responses.Span{After: e.Seq}
 			}
-			asks = false
+			newRequests = false
 		}
 	}
 	return s
 }
 
-// answering is the part of a run whose response is that to those approvals, which it has
-// taken.
-func answering(events []event.Event, approvals []responses.Approval) (s responses.Span) {
-	first, waits := int64(0), int64(0) // where the run waited, before each approval
+// spanAnswering returns the span of the response that follows those approvals, which the run has
+// in its log.
+func spanAnswering(events []event.Event, approvals []responses.Approval) (s responses.Span) {
+	lastSuspension, firstSuspension := int64(0), int64(0) // before any of the approvals, before the first
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.Suspended:
-			waits = e.Seq
+			lastSuspension = e.Seq
 		case event.ApprovalResolved:
 			if !slices.ContainsFunc(approvals, func(a responses.Approval) bool { return a.Interrupt == b.InterruptID }) {
 				continue
 			}
-			if first == 0 {
-				first = waits
-				s.After = waits
+			if firstSuspension == 0 {
+				firstSuspension = lastSuspension
+				s.After = lastSuspension
 			}
-			if waits > first {
+			if lastSuspension > firstSuspension {
 				s.Until = e.Seq
 			}
 		}
 	}
-	if first == 0 { // the answer takes its time
-		s.After = waits
+	if firstSuspension == 0 { // the log does not have the approvals yet
+		s.After = lastSuspension
 	}
 	return s
 }
 
-// lists are the tools of the MCP servers that the request named.
-func (h *Handler) lists(r *http.Request, k responses.StoredRequest) []responses.ToolList {
-	var out []responses.ToolList
-	if len(k.ListedServers) == 0 {
+// toolLists returns the tools of the MCP servers that the request named.
+func (h *Handler) toolLists(r *http.Request, request responses.StoredRequest) []responses.ToolList {
+	if len(request.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Servers: k.ListedServers, Tools: k.Tools})
-	for _, server := range k.ListedServers {
+	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: request.ListedServers, Tools: request.Tools})
+	var out []responses.ToolList
+	for _, server := range request.ListedServers {
 		l := responses.ToolList{Server: server}
 		for _, t := range tools {
 			if t.Server == server {
@@ -129,73 +133,74 @@ func (h *Handler) lists(r *http.Request, k responses.StoredRequest) []responses.
 	return out
 }
 
-// maxItems and someItems bound a page of input items, and are one that names no bound.
+// maxInputItems bounds a page of input items; defaultInputItems is the size of a page if the
+// caller names none.
 const (
-	maxItems  = 100
-	someItems = 20
+	maxInputItems     = 100
+	defaultInputItems = 20
 )
 
-// inputItems is GET /v1/responses/{response_id}/input_items.
-func (h *Handler) inputItems(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.stretch(r, chi.URLParam(r, "response_id"))
+// listInputItems serves GET /v1/responses/{response_id}/input_items.
+func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
+	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
-		return notThere(err, "response_id")
+		return missingResponse(err, "response_id")
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem("invalid_request", "The query is not well formed.")
+		return newProblem("invalid_request", "The query is malformed.")
 	}
-	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(someItems)))
-	if err != nil || limit < 1 || limit > maxItems {
-		return wrongParam("limit", "must be a number from 1 to 100")
+	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(defaultInputItems)))
+	if err != nil || limit < 1 || limit > maxInputItems {
+		return queryProblem("limit", "must be a number from 1 to 100")
 	}
 	order := cmp.Or(query.Get("order"), "desc")
 	if order != "asc" && order != "desc" {
-		return wrongParam("order", "must be asc or desc")
+		return queryProblem("order", "must be asc or desc")
 	}
 	var events []event.Event
-	if s.After > 0 { // only then are they looked at
-		if events, err = h.all(r.Context(), s.run.ID); err != nil {
-			return notThere(err, "response_id")
+	if s.After > 0 { // InputItems needs the events only then
+		if events, err = h.allEvents(r.Context(), s.run.ID); err != nil {
+			return missingResponse(err, "response_id")
 		}
 	}
-	items := s.kept.InputItems(responses.ID(s.run.ID, s.Span), events)
+	items := s.request.InputItems(responses.ID(s.run.ID, s.Span), events)
 	if order == "desc" {
 		slices.Reverse(items)
 	}
 	page, ok := responses.NewPage(items, query.Get("after"), limit)
 	if !ok {
-		return wrongParam("after", "is not the id of an item of this list")
+		return queryProblem("after", "is not the id of an item of this list")
 	}
 	writeJSON(w, http.StatusOK, "application/json", page)
 	return nil
 }
 
-// wrongParam is what is wrong with a parameter of the query.
-func wrongParam(name, detail string) error {
+// queryProblem returns the problem of a parameter of the query.
+func queryProblem(name, detail string) error {
 	p := newProblem("invalid_request", name+": "+detail)
 	p.param = name
 	return p
 }
 
-// deleteResponse is DELETE /v1/responses/{response_id}: nothing of its run is kept, the
-// responses before and after it in the same run included. Those that went on from it have
-// what they need. One that waits for approvals ends; one that goes on is cancelled first
-// by whoever means that.
+// deleteResponse serves DELETE /v1/responses/{response_id}: it removes everything about the run,
+// which includes the responses before and after this one in the same run. Responses of other runs
+// that continue this one have their own copy of the conversation. A response that waits for
+// approvals is cancelled and deleted; one in progress must be cancelled by the caller first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "response_id")
-	s, err := h.stretch(r, id)
+	s, err := h.findResponse(r, id)
 	if err != nil {
-		return notThere(err, "response_id")
+		return missingResponse(err, "response_id")
 	}
 	run := s.run
 	if run.Status() == event.StatusSuspended {
-		if run, err = h.stop(r, run.ID); err != nil && !errors.Is(err, errGone) {
+		if run, err = h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errCallerGone) {
 			return err
 		}
 	}
 	if !run.Last.Terminal() {
-		return onceOnly(newProblem("conflict", "The response is in progress. Cancel it first."), false)
+		return forbidRetry(newProblem("conflict", "The response is in progress. Cancel it first."), false)
 	}
 	if err := h.Log.Delete(r.Context(), s.run.ID); err != nil {
 		return err

@@ -10,7 +10,93 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// New returns the API with its routes.
+// newRouter returns the route table of the service. The first middleware of a list runs first.
+func (h *Handler) newRouter() http.Handler {
+	r := chi.NewRouter()
+	r.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
+	r.NotFound(h.withProblems(notFound))
+	r.MethodNotAllowed(h.withProblems(methodNotAllowed))
+
+	// Public: no token. Everything here can be read without starting anything, so it
+	// answers HEAD too (RFC 9110 section 9.1).
+	getOrHead(r, "/healthz", h.withProblems(h.getHealth))
+	getOrHead(r, "/readyz", h.withProblems(h.getReadiness))
+	getOrHead(r, "/openapi.yaml", h.withProblems(h.getOpenAPI))
+	getOrHead(r, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
+	getOrHead(r, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
+	if h.Console != nil {
+		getOrHead(r, "/", h.Console)
+		getOrHead(r, "/console/*", h.Console)
+	}
+
+	// The browser returns here from an authorization server, so any origin may send it.
+	// A callback works once: no HEAD.
+	r.Get("/oauth/callback", h.oauthCallback)
+
+	// Metrics need a token like the API, but they count as no open request.
+	if h.Metrics != nil {
+		getOrHead(r, "/metrics", h.authenticate(h.Metrics))
+	}
+
+	r.Group(func(r chi.Router) {
+		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests)
+
+		// The native format: ask a question.
+		r.Post("/answer", h.withProblems(h.postAnswer))
+		r.Post("/answer/stream", h.withProblems(h.postAnswerStream))
+		r.Get("/answer/stream", h.withProblems(h.getAnswerStream))
+
+		// The native format: runs of any API format, and input from people.
+		r.Get("/runs", h.withProblems(h.listRuns))
+		r.Get("/runs/{run_id}", h.withProblems(h.getRun))
+		r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
+		r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
+		r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
+		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
+		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
+
+		// Tools and MCP servers, without a run.
+		r.Get("/tools", h.withProblems(h.listTools))
+		r.Post("/tools/{name}/call", h.withProblems(h.callTool))
+		r.Get("/servers", h.withProblems(h.listServers))
+		r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
+		r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
+
+		// OpenAI Chat Completions.
+		r.Post("/v1/chat/completions", h.withProblems(h.chatCompletions))
+		r.Get("/v1/models", h.withProblems(h.listModels))
+		r.Get("/v1/models/{model}", h.withProblems(h.getModel))
+
+		// OpenAI Responses, and Open Responses.
+		r.Post("/v1/responses", h.withProblems(h.createResponse))
+		r.Get("/v1/responses/{response_id}", h.withProblems(h.getResponse))
+		r.Delete("/v1/responses/{response_id}", h.withProblems(h.deleteResponse))
+		r.Get("/v1/responses/{response_id}/input_items", h.withProblems(h.listInputItems))
+		r.Post("/v1/responses/{response_id}/cancel", h.withProblems(h.cancelResponse))
+
+		// The AI SDK's useChat.
+		r.Post("/api/chat", h.withProblems(h.postUIChat))
+		r.Get("/api/chat/{id}/stream", h.withProblems(h.resumeUIChat))
+		r.Post("/api/chat/{id}/stop", h.withProblems(h.stopUIChat))
+
+		// AG-UI.
+		r.Post("/agui", h.withProblems(h.postAGUI))
+		r.Get("/agui/capabilities", h.withProblems(h.getAGUICapabilities))
+
+		// The agent as an MCP server.
+		r.Post("/mcp", h.withProblems(h.serveMCP))
+		r.Delete("/mcp", h.withProblems(h.serveMCP))
+	})
+	return r
+}
+
+// getOrHead adds a route that answers both GET and HEAD.
+func getOrHead(r chi.Router, path string, handler http.Handler) {
+	r.Method(http.MethodGet, path, handler)
+	r.Method(http.MethodHead, path, handler)
+}
+
+// New returns the API. The caller must Close it.
 func New(o Options) *Handler {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
@@ -33,84 +119,14 @@ func New(o Options) *Handler {
 	if o.OnAuthFailure == nil {
 		o.OnAuthFailure = func(context.Context, string) {}
 	}
-	h := &Handler{Options: o, started: time.Now(), crowd: newCrowd()}
-	h.host = h.newHost()
-	h.Handler = h.routes()
+	h := &Handler{Options: o, started: time.Now(), limiter: newStreamLimiter()}
+	h.mcpServer = h.newMCPServer()
+	h.Handler = h.newRouter()
 	return h
 }
 
-// MarkUnready makes /readyz fail from now on, so that no new traffic is sent here.
-func (h *Handler) MarkUnready() { h.unready.Store(true) }
-
-// Close returns when what MCP hosts have open is gone. It waits for their calls, whose runs
-// have ended, until ctx ends, and then cancels them. The listener may go on.
-func (h *Handler) Close(ctx context.Context) { h.host.Close(ctx) }
-
-// routes is every route there is.
-func (h *Handler) routes() http.Handler {
-	r := chi.NewRouter()
-	r.Use(h.contain, h.rejectOverLimit, h.checkHost, h.onceEach, h.crossOrigin)
-	r.NotFound(h.handle(notFound))
-	r.MethodNotAllowed(h.handle(methodNotAllowed))
-
-	// What can be looked at without starting anything answers HEAD too (RFC 9110
-	// section 9.1).
-	look := func(path string, handler http.Handler) {
-		r.Method(http.MethodGet, path, handler)
-		r.Method(http.MethodHead, path, handler)
-	}
-	look("/healthz", h.handle(h.health))
-	look("/readyz", h.handle(h.ready))
-	look("/openapi.yaml", h.handle(h.openAPI))
-	// Once only, and by a browser that another site sends: no HEAD, no token, any origin.
-	r.Get("/oauth/callback", h.authorized)
-	look(wellKnown, h.handle(h.protectedResource))
-	look(wellKnown+"/mcp", h.handle(h.protectedResource))
-	if h.Metrics != nil {
-		look("/metrics", h.authenticate(h.Metrics))
-	}
-	if h.Console != nil {
-		look("/", h.Console)
-		look("/console/*", h.Console)
-	}
-	r.Group(func(r chi.Router) {
-		r.Use(h.sameOrigin, h.readableQuery, h.authenticate, h.bounded)
-		r.Post("/v1/chat/completions", h.handle(h.chatCompletions))
-		r.Get("/v1/models", h.handle(h.models))
-		r.Get("/v1/models/{model}", h.handle(h.model))
-		r.Post("/v1/responses", h.handle(h.createResponse))
-		r.Get("/v1/responses/{response_id}", h.handle(h.response))
-		r.Delete("/v1/responses/{response_id}", h.handle(h.deleteResponse))
-		r.Get("/v1/responses/{response_id}/input_items", h.handle(h.inputItems))
-		r.Post("/v1/responses/{response_id}/cancel", h.handle(h.cancelResponse))
-		r.Post("/api/chat", h.handle(h.uiChat))
-		r.Get("/api/chat/{id}/stream", h.handle(h.uiResume))
-		r.Post("/api/chat/{id}/stop", h.handle(h.uiStop))
-		r.Post("/agui", h.handle(h.agui))
-		r.Get("/agui/capabilities", h.handle(h.aguiCapabilities))
-		r.Post("/mcp", h.handle(h.mcp))
-		r.Delete("/mcp", h.handle(h.mcp))
-		r.Post("/answer", h.handle(h.answer))
-		r.Post("/answer/stream", h.handle(h.stream))
-		r.Get("/answer/stream", h.handle(h.streamQuery))
-		r.Get("/runs", h.handle(h.list))
-		r.Get("/runs/{run_id}", h.handle(h.run))
-		r.Delete("/runs/{run_id}", h.handle(h.forget))
-		r.Get("/runs/{run_id}/events", h.handle(h.events))
-		r.Get("/runs/{run_id}/results/{call_id}", h.handle(h.result))
-		r.Post("/runs/{run_id}/input", h.handle(h.input))
-		r.Post("/runs/{run_id}/cancel", h.handle(h.cancel))
-		r.Get("/tools", h.handle(h.tools))
-		r.Post("/tools/{name}/call", h.handle(h.callTool))
-		r.Get("/servers", h.handle(h.servers))
-		r.Post("/servers/{name}/refresh", h.handle(h.refresh))
-		r.Get("/servers/{name}/prompts", h.handle(h.prompts))
-	})
-	return r
-}
-
-// RoutePattern is the pattern of the route that r goes to, "" if there is none. It names
-// the request in traces.
+// RoutePattern returns the pattern of the route that serves r, such as /runs/{run_id}; "" if
+// there is none. Traces and metrics name requests with it.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	routes, ok := h.Handler.(chi.Routes)
 	if !ok {
@@ -123,11 +139,13 @@ func (h *Handler) RoutePattern(r *http.Request) string {
 	return match.RoutePattern()
 }
 
+// notFound answers requests for a path that has no route.
 func notFound(http.ResponseWriter, *http.Request) error {
-	return newProblem("not_found", "There is nothing at this address.")
+	return newProblem("not_found", "There is nothing at this path.")
 }
 
-// methodNotAllowed names the methods that there are (RFC 9110 section 15.5.6).
+// methodNotAllowed answers requests whose path has routes for other methods only, and lists
+// those in Allow (RFC 9110 section 15.5.6).
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow []string
@@ -136,10 +154,10 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 			allow = append(allow, m)
 		}
 	}
-	if allow == nil { // a method that chi doesn't know, at an address that there is not
+	if allow == nil { // chi comes here with methods that it does not know, whatever the path
 		return notFound(w, r)
 	}
-	p := newProblem("method_not_allowed", "The address does not take this method.")
+	p := newProblem("method_not_allowed", "This path does not support this method.")
 	p.header.Set("Allow", strings.Join(allow, ", "))
 	return p
 }

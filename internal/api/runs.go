@@ -17,12 +17,13 @@ import (
 	"answerd/internal/event"
 )
 
-// cancelWait is how long POST /runs/{run_id}/cancel waits for the run's last event.
+// cancelWait bounds how long cancelAndWait waits for the run's last event.
 const cancelWait = 5 * time.Second
 
-// owned returns a run of the caller's. Somebody else's does not exist for them, be
-// it kept or not.
-func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
+// ownedRun returns a run that belongs to the caller. A run of another caller is
+// event.ErrNotFound, even where the log has dropped it: nothing may reveal that it exists. With
+// event.ErrGone the run is valid too.
+func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return run, err
@@ -33,24 +34,25 @@ func (h *Handler) owned(r *http.Request, id string) (event.Run, error) {
 	return run, err
 }
 
-func (h *Handler) status(run event.Run) native.Status {
+// runStatus returns the body of GET /runs/{run_id}.
+func (h *Handler) runStatus(run event.Run) native.Status {
 	return native.NewStatus(run, func(e event.RunError) any { return runProblem(run, e) })
 }
 
-// run is GET /runs/{run_id}.
-func (h *Handler) run(w http.ResponseWriter, r *http.Request) error {
-	run, err := h.owned(r, chi.URLParam(r, "run_id"))
+// getRun serves GET /runs/{run_id}.
+func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
+	run, err := h.ownedRun(r, chi.URLParam(r, "run_id"))
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", h.status(run))
+	writeJSON(w, http.StatusOK, "application/json", h.runStatus(run))
 	return nil
 }
 
-// events is GET /runs/{run_id}/events. Last-Event-ID wins over ?after=, because an
-// EventSource repeats its URL when it reconnects.
-func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "text/event-stream"); err != nil {
+// streamEvents serves GET /runs/{run_id}/events. Last-Event-ID has precedence over the parameter
+// after, because an EventSource repeats its URL when it reconnects.
+func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	id := chi.URLParam(r, "run_id")
@@ -58,19 +60,19 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) error {
 	if after := r.URL.Query().Get("after"); after != "" {
 		var err error
 		if pos, err = strconv.ParseInt(after, 10, 64); err != nil {
-			return newProblem("invalid_request", "The parameter after is not a number.")
+			return newProblem("invalid_request", "The parameter after must be a number.")
 		}
 	}
-	pos, err := position(r, id, pos)
+	pos, err := resumePosition(r, id, pos)
 	if err != nil {
 		return err
 	}
-	return h.read(w, r, id, pos)
+	return h.resumeStream(w, r, id, pos)
 }
 
-// position is where in the run of that id the caller wants to go on; pos if it says
-// nothing. Whether the run has been there is not looked at: it may be somebody else's.
-func position(r *http.Request, id string, pos int64) (int64, error) {
+// resumePosition returns the position in run id that Last-Event-ID names; pos without that header.
+// It does not check that the run has that position, because the run may be another caller's.
+func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
 		return pos, nil
@@ -82,21 +84,22 @@ func position(r *http.Request, id string, pos int64) (int64, error) {
 	return seq, nil
 }
 
+// noResult returns the problem of a tool call that has no result.
 func noResult() error {
-	return newProblem("not_found", "The run has no call of this id that has ended.")
+	return newProblem("not_found", "The run has no finished tool call with this id.")
 }
 
-// result is GET /runs/{run_id}/results/{call_id}: the whole result of one call.
-func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "application/json"); err != nil {
+// getResult serves GET /runs/{run_id}/results/{call_id}: the whole result of one tool call.
+func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
 	id, call := chi.URLParam(r, "run_id"), chi.URLParam(r, "call_id")
-	if _, err := h.owned(r, id); err != nil {
+	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
-	// The id is whatever the model's provider made up. chi matches the path as it was
-	// escaped where that matters.
+	// The model's provider chooses the id, so it may contain a slash. chi matches the escaped
+	// path if there is one.
 	if r.URL.RawPath != "" {
 		var err error
 		if call, err = url.PathUnescape(call); err != nil {
@@ -114,28 +117,28 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// input is POST /runs/{run_id}/input: a person's answer to one thing that the run
-// waits for. It answers with the run as it is once the answer is in the log, or, where
-// that is what the caller accepts, with the stream that goes on from before the answer.
-func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
+// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds
+// with the run's status once the answer is in the log; or, if the caller accepts only a stream,
+// with the events from before the answer on.
+func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
-	run, err := h.owned(r, id)
+	run, err := h.ownedRun(r, id)
 	if err != nil {
 		return err
 	}
-	wanted := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
-	streams := strings.Contains(wanted, "text/event-stream") && !strings.Contains(wanted, "application/json")
-	if !streams && accepts(r, "application/json") != nil {
+	accept := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
+	wantsStream := strings.Contains(accept, "text/event-stream") && !strings.Contains(accept, "application/json")
+	if !wantsStream && requireAcceptable(r, "application/json") != nil {
 		return newProblem("not_acceptable", "The response would be application/json or text/event-stream.")
 	}
-	pos, err := position(r, id, run.Last.Seq)
+	pos, err := resumePosition(r, id, run.Last.Seq)
 	if err != nil {
 		return err
 	}
 	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
-		return err // before the answer is taken
+		return err // and the interrupt stays unanswered
 	}
-	body, err := h.body(r)
+	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
@@ -146,74 +149,74 @@ func (h *Handler) input(w http.ResponseWriter, r *http.Request) error {
 	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
 		return err
 	}
-	if streams {
-		h.follow(w, r, id, pos, nativeFormat)
+	if wantsStream {
+		h.streamRun(w, r, id, pos, nativeFormat)
 		return nil
 	}
 	if run, err = h.Log.Run(r.Context(), id); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", h.status(run))
+	writeJSON(w, http.StatusOK, "application/json", h.runStatus(run))
 	return nil
 }
 
-// stop cancels a run, and returns it when its last event is written; errGone if that
-// takes too long.
-func (h *Handler) stop(r *http.Request, id string) (event.Run, error) {
+// cancelAndWait cancels a run and returns it when the log has its last event. It returns
+// errCallerGone if that takes longer than cancelWait.
+func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	if err := h.Agent.Cancel(r.Context(), id); err != nil {
 		return event.Run{}, err
 	}
-	ctx, done := context.WithTimeout(r.Context(), cancelWait)
-	defer done()
-	return h.await(ctx, id, nil, nil)
+	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
+	defer stop()
+	return h.awaitRun(ctx, id, nil, nil)
 }
 
-// cancel is POST /runs/{run_id}/cancel. It answers with the run as it is when its
-// last event is written; a run that had ended stays as it was.
-func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
+// cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or
+// with 202 if the run takes longer than cancelWait to end. A run that had ended stays as it was.
+func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
-	if _, err := h.owned(r, id); err != nil {
+	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
 	status := http.StatusOK
-	run, err := h.stop(r, id)
-	if errors.Is(err, errGone) {
-		status = http.StatusAccepted // told, and not yet done
+	run, err := h.cancelAndWait(r, id)
+	if errors.Is(err, errCallerGone) {
+		status = http.StatusAccepted // cancelled, but not ended yet
 		run, err = h.Log.Run(r.Context(), id)
 	}
 	if err != nil {
 		return err
 	}
-	writeJSON(w, status, "application/json", h.status(run))
+	writeJSON(w, status, "application/json", h.runStatus(run))
 	return nil
 }
 
-// statuses are those that a list can be narrowed to.
-var statuses = []event.Status{event.StatusRunning, event.StatusSuspended, event.StatusCompleted, event.StatusFailed, event.StatusCancelled}
+// listStatuses are the values of the parameter status.
+var listStatuses = []event.Status{event.StatusRunning, event.StatusSuspended, event.StatusCompleted, event.StatusFailed, event.StatusCancelled}
 
-// list is GET /runs: the caller's runs, the newest first, a page at a time.
-func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "application/json"); err != nil {
+// listRuns serves GET /runs: a page of the caller's runs, newest first.
+func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
-	who, query := identity(r), r.URL.Query()
+	query := r.URL.Query()
 	f := event.Filter{
-		Owner:    event.Owner{Issuer: who.Issuer, Subject: who.Subject},
+		Owner:    ownerOf(r),
 		ThreadID: query.Get("thread_id"), Status: event.Status(query.Get("status")), Before: query.Get("before"),
 	}
-	if f.Status != "" && !slices.Contains(statuses, f.Status) {
-		return newProblem("invalid_request", "The parameter status is not the status of a run.")
+	if f.Status != "" && !slices.Contains(listStatuses, f.Status) {
+		return newProblem("invalid_request", "The parameter status must be the status of a run.")
 	}
 	if limit := query.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
 		if err != nil || n < 1 || n > event.MaxPage {
-			return newProblem("invalid_request", "The parameter limit is not a number from 1 to "+strconv.Itoa(event.MaxPage)+".")
+			return newProblem("invalid_request", "The parameter limit must be a number from 1 to "+strconv.Itoa(event.MaxPage)+".")
 		}
 		f.Limit = n
 	}
 	page, err := h.Log.Runs(r.Context(), f)
 	if errors.Is(err, event.ErrInvalidPosition) {
-		return newProblem("invalid_request", "The parameter before is not where a page ended.")
+		return newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
 	}
 	if err != nil {
 		return err
@@ -222,11 +225,11 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// forget is DELETE /runs/{run_id}: nothing of the run is kept. One that goes on has to be
-// cancelled first, so that nobody loses a running one by mistake.
-func (h *Handler) forget(w http.ResponseWriter, r *http.Request) error {
+// deleteRun serves DELETE /runs/{run_id}: it removes everything about the run. The caller must
+// cancel a run in progress first, so that nobody loses one by mistake.
+func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
-	run, err := h.owned(r, id)
+	run, err := h.ownedRun(r, id)
 	if err != nil {
 		return err
 	}

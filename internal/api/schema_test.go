@@ -79,7 +79,7 @@ func (d *contractDocument) at(keys ...string) object {
 	return node
 }
 
-// follow is what a reference stands for, or v itself.
+// streamRun is what a reference stands for, or v itself.
 func (d *contractDocument) follow(v any) object {
 	o, _ := v.(object)
 	if ref, ok := o["$ref"].(string); ok {

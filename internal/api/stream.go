@@ -12,53 +12,53 @@ import (
 	"answerd/internal/sse"
 )
 
-// buffers are what streams gather in. One that waits holds none: that was 5 kB of each of
-// thousands. Those that a large event has made larger than usual are not kept. Without the
-// pool a streamed answer of 1,000 tokens that come at once took 25 % more CPU time, and with
-// a buffer of 16 kB that each stream keeps 13 % more.
+// buffers holds the write buffers of streams, so that a stream which waits has none: that was
+// 5 kB for each of thousands. Buffers that a large event has grown are dropped. Without the pool
+// a streamed answer of 1,000 tokens that arrive at once took 25 % more CPU time, and with a
+// buffer of 16 kB per stream 13 % more.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// stream is one reader of a run: a position, and the connection that it feeds.
+// stream is one reader of a run: a position in the run, and the connection to write to.
 type stream struct {
 	h   *Handler
 	w   http.ResponseWriter
 	rc  *http.ResponseController
 	run string
-	pos int64
-	buf []byte
-	at  event.Body // what the event at pos says, if it was read here
+	pos int64      // the sequence number of the event that was encoded last
+	at  event.Body // that event, if this stream has read it
+	buf []byte     // encoded and not yet written
 
-	format format
+	format streamFormat
 }
 
-// format is how the events of a run are told to one reader.
-type format struct {
-	header http.Header // besides that of every stream
+// streamFormat says how a stream encodes the events of a run for one reader.
+type streamFormat struct {
+	header http.Header // added to the header of every stream
 	append func(buf []byte, e event.Event) []byte
-	// expired tells that the caller's token has ended, and the stream with it: the run
-	// goes on, and whoever comes with another token can go on at pos.
+	// expired returns the frames that end the stream because the caller's token has expired. The
+	// run goes on, and a caller with another token can resume at pos.
 	expired func(run string, pos int64) []sse.Frame
-	// ended reports whether the format has come to its own end. It is nil for one that
-	// ends with the run, or where that comes to wait for a person.
+	// ended reports whether the format's stream has ended. It is nil if the stream ends with the
+	// run or with the run's suspension.
 	ended func() bool
 }
 
-// nativeFormat is the only one without a state: it can begin anywhere in a run.
-var nativeFormat = format{
+// nativeFormat is the only format without state: its streams can begin anywhere in a run.
+var nativeFormat = streamFormat{
 	append:  func(buf []byte, e event.Event) []byte { return native.AppendFrame(buf, e) },
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
-// encoder writes the events of one stream in one API format, and keeps the state of that stream.
+// encoder encodes the events of one stream in one API format, and keeps the state of that stream.
 type encoder interface {
 	Encode(event.Event) []sse.Frame
-	// TokenExpired tells that the stream ends here because the caller's token does.
+	// TokenExpired returns the frames that end the stream because the caller's token has expired.
 	TokenExpired() []sse.Frame
 }
 
-// framesOf returns the format of an encoder, whose stream must begin with the run.
-func framesOf(enc encoder) format {
-	return format{
+// formatOf returns the format of an encoder. Its stream must begin with the run's first event.
+func formatOf(enc encoder) streamFormat {
+	return streamFormat{
 		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
 		expired: func(string, int64) []sse.Frame { return enc.TokenExpired() },
 	}
@@ -71,53 +71,46 @@ func appendFrames(buf []byte, frames []sse.Frame) []byte {
 	return buf
 }
 
-// atOnce is what a reader waits for who need not wait.
-var atOnce = func() <-chan struct{} {
+// closedChannel lets a select continue at once.
+var closedChannel = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// follow writes the events of a run after pos as Server-Sent Events until the run
-// ends, comes to wait for a person, or the reader leaves. It is the only stream loop
-// there is: every end of a stream stands in its one select. The run is known to exist and
-// pos to be kept.
+// streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is
+// suspended, the caller's token expires, or the caller leaves. It is the only stream loop; its
+// one select has every way in which a stream ends. The run must exist and the log must still
+// have pos.
 //
-// A stream that cannot go on is cut, never ended: a reader that saw no terminal
-// event knows that there is more. whole says that this one was not. One whose caller's
-// token has ended says that, in the words of its format.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos int64, f format) (whole bool) {
-	leave, full := h.crowd.read(run)
-	if full != nil {
-		h.writeProblem(w, r, full)
+// It reports whether the stream is complete. A stream that cannot go on is cut, not ended: a
+// reader that saw no terminal event knows that there is more.
+func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, f streamFormat) (complete bool) {
+	release, refused := h.limiter.acquireReader(run)
+	if refused != nil {
+		h.writeProblem(w, r, refused)
 		return false
 	}
-	defer leave()
-	watch := h.Agent.OpenReader(run)
-	defer watch.Close()
+	defer release()
+	watch := h.Agent.Watch(run)
+	defer watch.Release()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
-	header := w.Header()
-	header.Set("Content-Type", "text/event-stream")
-	header.Set("Cache-Control", "no-store, no-transform")
-	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
-	maps.Copy(header, f.header)
-	w.WriteHeader(http.StatusOK)
-	if s.rc.Flush() != nil {
+	if !s.writeStreamHeader() {
 		return false
 	}
-	expiry, stop := tokenEnd(r)
-	defer stop()
+	expiry, stopExpiry := tokenExpiry(r)
+	defer stopExpiry()
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
-	leaving, left := h.Agent.HandingOver(), false
+	leaving, left := h.Agent.Leaving(), false // left: this process no longer executes runs
 	for {
 		from := s.pos
-		page, there := s.pass(r.Context())
-		if !there {
+		page, ok := s.writeNewEvents(r.Context())
+		if !ok {
 			return false
 		}
-		if page.Ended || s.over(r.Context(), from) {
-			// What was written last may have gone to a connection that was cut.
+		if page.Ended || s.hasEnded(r.Context(), from) {
+			// The last write may have gone to a connection that is already cut.
 			return r.Context().Err() == nil
 		}
 		if s.pos > from {
@@ -126,32 +119,44 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, run string, pos
 		more := page.More
 		switch {
 		case len(page.Events) > 0:
-			more = atOnce // a run that never stops talking must not keep the other ends away
+			more = closedChannel // read again, and let the other cases of the select run between
 		case left:
-			panic(http.ErrAbortHandler) // the run goes on elsewhere
+			panic(http.ErrAbortHandler) // another process goes on with the run
 		}
 		select {
 		case <-more:
 		case <-heartbeat.C:
 			s.buf = sse.AppendComment(s.buf, "ping")
-			if !s.flush() {
+			if !s.flushBuffer() {
 				return false
 			}
 		case <-expiry:
 			s.buf = appendFrames(s.buf, f.expired(run, s.pos))
-			s.flush()
+			s.flushBuffer()
 			return false
 		case <-leaving:
-			leaving, left = nil, true // what came until now is still sent
+			leaving, left = nil, true // what the log has by now is still sent
 		case <-r.Context().Done():
 			return false
 		}
 	}
 }
 
-// pass passes on what there is after the position, all of it in one write as long as it is
-// not too much, and returns the page that was read last. false means that the reader is gone.
-func (s *stream) pass(ctx context.Context) (page event.Page, there bool) {
+// writeStreamHeader writes the header of the response at once. false means that the caller has
+// left.
+func (s *stream) writeStreamHeader() bool {
+	header := s.w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store, no-transform")
+	header.Set("X-Accel-Buffering", "no") // nginx would buffer the events
+	maps.Copy(header, s.format.header)
+	s.w.WriteHeader(http.StatusOK)
+	return s.rc.Flush() == nil
+}
+
+// writeNewEvents writes all events after the position, in one write if they fit into maxWrite,
+// and returns the page that it read last. false means that the caller has left.
+func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
 	buffer := buffers.Get().(*[]byte)
 	s.buf = (*buffer)[:0]
 	defer func() {
@@ -170,41 +175,40 @@ func (s *stream) pass(ctx context.Context) (page event.Page, there bool) {
 			s.buf = s.format.append(s.buf, e)
 			s.pos, s.at = e.Seq, e.Body
 			if len(s.buf) >= maxWrite {
-				if !s.flush() {
+				if !s.flushBuffer() {
 					return page, false
 				}
 				written = true
 			}
 		}
 		if !page.HasNext || written {
-			return page, len(s.buf) == 0 || s.flush()
+			return page, len(s.buf) == 0 || s.flushBuffer()
 		}
 	}
 }
 
-// over reports whether the stream ends with what was just read, from that position on,
-// before the run does.
-func (s *stream) over(ctx context.Context, from int64) bool {
+// hasEnded reports whether the stream ends before the run does, with the events that were
+// written after the position from.
+func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	if s.format.ended != nil {
 		return s.format.ended()
 	}
 	return s.pos > from && s.atSuspension(ctx)
 }
 
-// atSuspension reports whether the reader was brought to the newest event of the run
-// and that says that the run waits for a person. Who comes back to that very position
-// stays; a suspension that is past stops nobody.
+// atSuspension reports whether the run is suspended at the position. A suspension that is over
+// ends no stream, and a reader that resumes exactly at the suspension stays connected.
 func (s *stream) atSuspension(ctx context.Context) bool {
 	if _, ok := s.at.(event.Suspended); !ok {
 		return false
 	}
-	run, err := s.h.Log.Run(ctx, s.run) // a page need not be all that there is
+	run, err := s.h.Log.Run(ctx, s.run) // a page need not have all events
 	return err == nil && run.Last.Seq == s.pos
 }
 
-// flush writes what was gathered. false means that the reader is gone: one that takes
-// nothing for too long is let go, and can come back to its position.
-func (s *stream) flush() bool {
+// flushBuffer writes the buffer to the connection. false means that the caller has left or
+// accepted nothing until the write deadline; they can resume at the position.
+func (s *stream) flushBuffer() bool {
 	if _, err := s.w.Write(s.buf); err != nil {
 		return false
 	}
@@ -212,9 +216,9 @@ func (s *stream) flush() bool {
 	return s.rc.Flush() == nil
 }
 
-// tokenEnd fires when the caller's token ends, which is when it would no longer be taken:
-// what it allowed, it allows no longer.
-func tokenEnd(r *http.Request) (<-chan time.Time, func()) {
+// tokenExpiry returns a channel that receives when the caller's token stops being valid, and a
+// function that releases its timer. The channel is nil for a token without an end.
+func tokenExpiry(r *http.Request) (<-chan time.Time, func()) {
 	end := identity(r).Until()
 	if end.IsZero() {
 		return nil, func() {}

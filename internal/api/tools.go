@@ -11,13 +11,19 @@ import (
 	"answerd/internal/api/native"
 )
 
-// callTool is POST /tools/{name}/call: one call without a model. The body of a call
-// that worked is what tool_result would carry.
+// listTools serves GET /tools: the tools that the agent may call for this caller.
+func (h *Handler) listTools(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
+	return nil
+}
+
+// callTool serves POST /tools/{name}/call: one tool call without a model. The body of a
+// successful call is that of the event tool_result.
 func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
-	if err := accepts(r, "application/json"); err != nil {
+	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
-	body, err := h.body(r)
+	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
@@ -34,48 +40,43 @@ func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// tools is GET /tools: what the agent can call.
-func (h *Handler) tools(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
-	return nil
-}
-
-// servers is GET /servers.
-func (h *Handler) servers(w http.ResponseWriter, r *http.Request) error {
+// listServers serves GET /servers: the MCP servers that this caller may use.
+func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]any{"servers": h.Agent.ServersFor(identity(r))})
 	return nil
 }
 
-// refresh is POST /servers/{name}/refresh: list the server's tools again (S2.12).
-func (h *Handler) refresh(w http.ResponseWriter, r *http.Request) error {
+// refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and
+// responds with the server's state.
+func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
-	err := h.Agent.Refresh(r.Context(), identity(r), name)
-	if errors.Is(err, agent.ErrUnknownServer) {
-		return err
+	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)
+	if errors.Is(refreshErr, agent.ErrUnknownServer) {
+		return refreshErr
 	}
 	for _, s := range h.Agent.Tools.Servers() {
-		switch {
-		case s.Name != name:
-		case err != nil:
+		if s.Name != name {
+			continue
+		}
+		if refreshErr != nil {
 			reason := cmp.Or(s.Reason, "The MCP server did not answer.")
 			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "reason", reason)
 			return newProblem("unavailable", reason)
-		default:
-			writeJSON(w, http.StatusOK, "application/json", s)
 		}
+		writeJSON(w, http.StatusOK, "application/json", s)
 	}
 	return nil
 }
 
-// prompts is GET /servers/{name}/prompts: what the server has, asked for now.
-func (h *Handler) prompts(w http.ResponseWriter, r *http.Request) error {
+// listPrompts serves GET /servers/{name}/prompts. It asks the server now.
+func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
 	list, err := h.Agent.Prompts(r.Context(), identity(r), name)
 	if errors.Is(err, agent.ErrUnknownServer) {
 		return err
 	}
 	if err != nil {
-		h.Logger.WarnContext(r.Context(), "prompts could not be listed", "server", name, "error", err)
+		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err)
 		return newProblem("unavailable", "The MCP server did not answer.")
 	}
 	writeJSON(w, http.StatusOK, "application/json", map[string]any{"prompts": list})

@@ -7,76 +7,82 @@ import (
 	"time"
 )
 
-// maxWrite is how many bytes of a response a reader must take in WriteTimeout. It is also
-// how many a stream gathers before it writes, so that a late reader of a long run does not
-// cost a copy of it.
+// maxWrite is how many bytes of a response a reader must accept within WriteTimeout. A stream
+// also collects this many before it writes, so that a late reader of a long run does not cost a
+// copy of the run.
 const maxWrite = 64 << 10
 
-// tracked is the response to any request. It knows whether that has begun, and it is where
-// all responses get their time: the server has no WriteTimeout, which would cut streams, and
-// a deadline that was set for an earlier response of the connection would still hold.
+// deadlineWriter is the ResponseWriter of every request. It sets the write deadlines and knows
+// whether the response has begun.
 //
-// What is large goes in pieces, each with a time of its own: slow is not stalled. It
-// unwraps, so that a stream can flush through it, in the time of its last write.
-type tracked struct {
+// The deadlines are here because http.Server.WriteTimeout would end streams, and because a
+// deadline set for an earlier response of the connection would still hold. A large response is
+// written in chunks, each with a deadline of its own: a slow reader is not a stalled one. Unwrap
+// lets a stream flush, within the deadline of its last write.
+type deadlineWriter struct {
 	http.ResponseWriter
-	rc       *http.ResponseController
-	patience time.Duration
-	status   int
+	rc      *http.ResponseController
+	timeout time.Duration // for one chunk
+	status  int           // 0 until the response begins
 }
 
-func (h *Handler) tracked(w http.ResponseWriter) *tracked {
-	t := &tracked{ResponseWriter: w, rc: http.NewResponseController(w), patience: h.WriteTimeout}
-	t.extend()
-	return t
+func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWriter {
+	d := &deadlineWriter{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
+	d.extendDeadline()
+	return d
 }
 
-// extend gives what is written next its time, counted from now: the run before it may have
-// taken any. An error is that of a connection without deadlines, in a test; the write says
-// what matters.
-func (t *tracked) extend() { _ = t.rc.SetWriteDeadline(time.Now().Add(t.patience)) }
+// extendDeadline sets the deadline of the next write, counted from now: the run before it may
+// have taken any time. It ignores errors, which come from connections without deadlines (in
+// tests); the write itself reports what matters.
+func (d *deadlineWriter) extendDeadline() { _ = d.rc.SetWriteDeadline(time.Now().Add(d.timeout)) }
 
-// WriteHeader implements http.ResponseWriter, as Write does.
-func (t *tracked) WriteHeader(status int) {
-	if t.status == 0 {
-		t.status = status
+// WriteHeader implements http.ResponseWriter.
+func (d *deadlineWriter) WriteHeader(status int) {
+	if d.status == 0 {
+		d.status = status
 	}
-	t.extend()
-	t.ResponseWriter.WriteHeader(status)
+	d.extendDeadline()
+	d.ResponseWriter.WriteHeader(status)
 }
 
-func (t *tracked) Write(b []byte) (n int, err error) {
-	if t.status == 0 {
-		t.status = http.StatusOK
+// Write implements http.ResponseWriter.
+func (d *deadlineWriter) Write(b []byte) (written int, err error) {
+	if d.status == 0 {
+		d.status = http.StatusOK
 	}
 	for {
-		t.extend()
-		var m int
-		m, err = t.ResponseWriter.Write(b[n:min(n+maxWrite, len(b))])
-		if n += m; err != nil || n == len(b) {
-			return n, err
+		d.extendDeadline()
+		chunk := b[written:min(written+maxWrite, len(b))]
+		n, err := d.ResponseWriter.Write(chunk)
+		written += n
+		if err != nil || written == len(b) {
+			return written, err
 		}
 	}
 }
 
-func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+// Unwrap returns the wrapped ResponseWriter to http.ResponseController.
+func (d *deadlineWriter) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
+// writeJSON writes v as the whole response. It ignores errors of the connection: a caller that
+// has left needs no answer.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
-	begin(w, status, contentType)
+	writeHeader(w, status, contentType)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	// An error here is a caller that left; there is nobody to tell.
 	_ = enc.Encode(v)
 }
 
-// writeBody is writeJSON for what is JSON already.
+// writeBody writes body, which is JSON already, as the whole response.
 func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	begin(w, status, contentType)
-	_, _ = w.Write(body) // as above
+	writeHeader(w, status, contentType)
+	_, _ = w.Write(body) // as in writeJSON
 }
 
-func begin(w http.ResponseWriter, status int, contentType string) {
+// writeHeader writes the header of a response that no cache may store.
+func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

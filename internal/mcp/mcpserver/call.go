@@ -151,7 +151,7 @@ func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.
 		return result(Result{Text: ErrClosed.Error(), IsError: true}), nil
 	}
 	defer h.calls.leave(c)
-	return result(h.Call(own, c)), nil
+	return result(h.CallTool(own, c)), nil
 }
 
 // survived, deferred, keeps a panic to its call: it is in a goroutine of the SDK, and would

@@ -51,7 +51,7 @@ type Options struct {
 	Version      string // of the service
 	Instructions string // for the host's model
 	// Call carries a call out. Whatever becomes of it is a Result.
-	Call func(context.Context, *Call) Result
+	CallTool func(context.Context, *Call) Result
 	// Owner tells callers apart, by their request: a session is its owner's. nil takes all
 	// for the same.
 	Owner func(*http.Request) string

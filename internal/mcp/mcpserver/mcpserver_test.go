@@ -28,7 +28,7 @@ const (
 func handler(t *testing.T, o mcpserver.Options, do func(context.Context, *mcpserver.Call) mcpserver.Result) *mcpserver.Handler {
 	t.Helper()
 	o.Tool = mcpserver.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}
-	o.Call, o.Owner = do, func(r *http.Request) string { return r.Header.Get("From") }
+	o.CallTool, o.Owner = do, func(r *http.Request) string { return r.Header.Get("From") }
 	return mcpserver.New(o)
 }
 
