@@ -68,27 +68,27 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 // A caller that leaves (ctx ends) cancels the run unless others read it; the error is then
 // errCallerGone. A caller that returns because of a suspension does not cancel it.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
-	watch := h.Agent.Watch(id)
+	reader := h.Agent.OpenReader(id)
 	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
-	leaving, left := h.Agent.Leaving(), false
+	handingOver, handedOver := h.Agent.HandingOver(), false
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
 			// The log has dropped the beginning of a long run. The last event says what matters.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
-				watch.Close()
+				reader.Close()
 				return run, err
 			}
 			pos = run.Last.Seq - 1
 			continue
 		}
 		if ctx.Err() != nil { // err of a remote log is then only about the ended context
-			watch.Abandon()
+			reader.CloseAndCancel()
 			return event.Run{}, errCallerGone
 		}
 		if err != nil {
-			watch.Close()
+			reader.Close()
 			return event.Run{}, err
 		}
 		if observe != nil {
@@ -97,7 +97,7 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 			}
 		}
 		if page.Ended {
-			watch.Close()
+			reader.Close()
 			return h.Log.Run(ctx, id)
 		}
 		if n := len(page.Events); n > 0 {
@@ -108,8 +108,8 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 			}
 			continue
 		}
-		if left {
-			watch.Release()
+		if handedOver {
+			reader.Close()
 			p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
 			p.Instance = "/runs/" + id
 			return event.Run{}, p
@@ -119,14 +119,14 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 		case <-whileSuspended:
 			run, err := h.Log.Run(ctx, id)
 			if err != nil || isSuspended(run.Last) {
-				watch.Detach()
+				reader.Detach()
 				return run, err
 			}
 			whileSuspended = nil // somebody has resumed the run in the meantime
-		case <-leaving:
-			leaving, left = nil, true // what the log has by now still counts
+		case <-handingOver:
+			handingOver, handedOver = nil, true // what the log has by now still counts
 		case <-ctx.Done():
-			watch.Abandon()
+			reader.CloseAndCancel()
 			return event.Run{}, errCallerGone
 		}
 	}

@@ -119,7 +119,7 @@ func (h *Handler) toolLists(r *http.Request, request responses.StoredRequest) []
 	if len(request.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.Usable(r.Context(), identity(r), agent.Request{Servers: request.ListedServers, Tools: request.Tools})
+	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Servers: request.ListedServers, Tools: request.Tools})
 	var out []responses.ToolList
 	for _, server := range request.ListedServers {
 		l := responses.ToolList{Server: server}

@@ -92,8 +92,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 		return false
 	}
 	defer release()
-	watch := h.Agent.Watch(run)
-	defer watch.Release()
+	reader := h.Agent.OpenReader(run)
+	defer reader.Close()
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
 	if !s.writeStreamHeader() {
 		return false
@@ -102,7 +102,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	defer stopExpiry()
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
-	leaving, left := h.Agent.Leaving(), false // left: this process no longer executes runs
+	handingOver, handedOver := h.Agent.HandingOver(), false // this process no longer executes runs
 	for {
 		from := s.pos
 		page, ok := s.writeNewEvents(r.Context())
@@ -120,7 +120,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 		switch {
 		case len(page.Events) > 0:
 			more = closedChannel // read again, and let the other cases of the select run between
-		case left:
+		case handedOver:
 			panic(http.ErrAbortHandler) // another process goes on with the run
 		}
 		select {
@@ -134,8 +134,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 			s.buf = appendFrames(s.buf, f.expired(run, s.pos))
 			s.flushBuffer()
 			return false
-		case <-leaving:
-			leaving, left = nil, true // what the log has by now is still sent
+		case <-handingOver:
+			handingOver, handedOver = nil, true // what the log has by now is still sent
 		case <-r.Context().Done():
 			return false
 		}
