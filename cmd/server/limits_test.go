@@ -200,7 +200,7 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 		resp := post(t, c, url+"/answer/stream", question)
 		if resp.StatusCode == http.StatusServiceUnavailable {
 			b, err := io.ReadAll(resp.Body)
-			if err != nil || !strings.Contains(string(b), "no memory to spare") || resp.Header.Get("Retry-After") == "" {
+			if err != nil || !strings.Contains(string(b), "short of memory") || resp.Header.Get("Retry-After") == "" {
 				t.Errorf("%s %v", b, err)
 			}
 			break

@@ -107,7 +107,7 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 		t.Errorf("%+v %s", a, a.Metadata)
 	}
 	// A browser's history, or somebody who looked over a shoulder.
-	if status, page := look(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not good any more") {
+	if status, page := look(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
 		t.Errorf("replayed: %d %s", status, page)
 	}
 	if n := len(as.Granted("authorization_code")); n != 1 {

@@ -214,7 +214,7 @@ func TestARepeatedKeyNeedsNoPlace(t *testing.T) {
 func TestMemoryThatIsShortIsTold(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
 	resp := s.do(t, "POST", "/answer", question)
-	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service has no memory to spare at the moment." {
+	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
 		t.Errorf("%+v", p)
 	}
 	comeBack(t, resp)

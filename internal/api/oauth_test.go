@@ -22,7 +22,7 @@ func TestAStrangersCallbackDoesNothing(t *testing.T) {
 		if page == "" {
 			page = string(body)
 		}
-		if err != nil || resp.StatusCode != http.StatusBadRequest || string(body) != page || !strings.Contains(page, "not good any more") {
+		if err != nil || resp.StatusCode != http.StatusBadRequest || string(body) != page || !strings.Contains(page, "not valid any more") {
 			t.Errorf("%.60s: %d %s, %v", query, resp.StatusCode, body, err)
 		}
 		for name, want := range map[string]string{

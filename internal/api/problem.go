@@ -137,7 +137,7 @@ var sentinelProblems = []struct {
 	{event.ErrNotFound, "not_found", "There is no such run."},
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended."},
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
-	{event.ErrGone, "gone", "This part of the run is no longer stored."},
+	{event.ErrGone, "gone", "This part of the run is no longer kept."},
 	{event.ErrUnavailable, "overloaded", "The event log cannot be reached at the moment."},
 	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
 }

@@ -274,11 +274,11 @@ describe("the console and scripted answers", { skip: missing }, () => {
 
   it("shows a problem with its detail, its fields and its code, and gives the question back", async () => {
     await script(page, { status: 400, contentType: "application/problem+json",
-      body: JSON.stringify({ status: 400, code: "invalid_request", detail: "The request has fields that cannot be used.", errors: [{ pointer: "/question", detail: "must not be blank" }] }) });
+      body: JSON.stringify({ status: 400, code: "invalid_request", detail: "The request has invalid fields.", errors: [{ pointer: "/question", detail: "must not be blank" }] }) });
     await ask(page, "what?");
     await answered(page);
     const shown = await page.locator(".turn").getByRole("alert").textContent();
-    assert.match(shown, /fields that cannot be used\. \/question: must not be blank\. invalid_request/);
+    assert.match(shown, /invalid fields\. \/question: must not be blank\. invalid_request/);
     assert.equal(await page.getByLabel("Your question").inputValue(), "what?");
     await accessible(page);
   });
@@ -336,7 +336,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
     assert.equal(requests.length, 5);
     assert.equal(await page.locator(".text").innerText(), "there");
     await page.unrouteAll();
-    await script(page, problem(503, "overloaded", "As many runs as this service allows are going on."));
+    await script(page, problem(503, "overloaded", "The service has too many runs in progress."));
     await ask(page, "?");
     await answered(page);
     assert.match(await page.locator(".turn").last().textContent(), /overloaded/);
