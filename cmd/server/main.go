@@ -33,7 +33,7 @@ func main() {
 	// Whoever reads our log may die before us: that is an error of one write then, and
 	// not the end of the process (os/signal, "SIGPIPE").
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	stderr := telemetry.NewLines(os.Stderr)
+	stderr := telemetry.NewLogWriter(os.Stderr)
 	// What net/http says of its own accord goes the same way, as the same lines.
 	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
 		slog.SetDefault(logger)

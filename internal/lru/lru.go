@@ -28,11 +28,11 @@ type Cache[K comparable, V any] struct {
 	idle    time.Duration
 	discard func(V)
 
-	mu      sync.Mutex // protects what follows, and the fields of entries
-	entries map[K]*list.Element
-	recent  *list.List // of *entry[K, V], the latest first
-	closed  bool
-	work    sync.WaitGroup // calls of discard
+	mu       sync.Mutex // protects what follows, and the fields of entries
+	entries  map[K]*list.Element
+	recent   *list.List // of *entry[K, V], the latest first
+	closed   bool
+	discards sync.WaitGroup // running calls of discard
 }
 
 type entry[K comparable, V any] struct {
@@ -79,6 +79,7 @@ func (c *Cache[K, V]) Release(key K) {
 	c.useLocked(c.entries[key], -1)
 }
 
+// useLocked adds users to the users of e and marks it as just used.
 func (c *Cache[K, V]) useLocked(e *list.Element, users int) {
 	c.recent.MoveToFront(e)
 	v := e.Value.(*entry[K, V])
@@ -95,7 +96,7 @@ func (c *Cache[K, V]) Sweep() {
 	}
 }
 
-// sweepLocked discards idle values, and those used longest ago until n more have room.
+// sweepLocked discards idle values, and those used longest ago until there is space for n more.
 func (c *Cache[K, V]) sweepLocked(n int) {
 	for e := c.recent.Back(); e != nil; {
 		v, next := e.Value.(*entry[K, V]), e.Prev()
@@ -105,7 +106,7 @@ func (c *Cache[K, V]) sweepLocked(n int) {
 		if v.users == 0 {
 			c.recent.Remove(e)
 			delete(c.entries, v.key)
-			c.work.Go(func() { c.discard(v.value) })
+			c.discards.Go(func() { c.discard(v.value) })
 		}
 		e = next
 	}
@@ -118,14 +119,14 @@ func (c *Cache[K, V]) Len() int {
 	return len(c.entries)
 }
 
-// Close discards all values, used or not, and waits until that is done. They can still be
-// acquired; new ones cannot.
+// Close discards all values, used or not, and waits until that is done. Acquire still returns
+// these values, but creates no new ones.
 func (c *Cache[K, V]) Close() {
 	c.mu.Lock()
 	for e := c.recent.Front(); e != nil && !c.closed; e = e.Next() {
-		c.work.Go(func() { c.discard(e.Value.(*entry[K, V]).value) })
+		c.discards.Go(func() { c.discard(e.Value.(*entry[K, V]).value) })
 	}
 	c.closed = true
 	c.mu.Unlock()
-	c.work.Wait()
+	c.discards.Wait()
 }

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Handler puts every request of next into a trace: the one that the caller's traceparent
-// names, else a new one. TraceID returns its id. With tracing on, the request also gets a
+// Handler gives every request of next a trace: the one of the caller's traceparent, or else a
+// new one. TraceID returns its id. With tracing on, the request also gets a
 // server span named after its method and route. Requests to /healthz, /readyz and /metrics
 // are left out, because probes would outnumber all others.
 //
@@ -23,9 +23,9 @@ import (
 func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string) http.Handler {
 	propagators := otelhttp.WithPropagators(propagator)
 	if !t.tracing {
-		propagators = otelhttp.WithPropagators(newTrace{propagator})
+		propagators = otelhttp.WithPropagators(newTracePropagator{propagator})
 	}
-	traced := otelhttp.NewHandler(next, "", t.provider(), noMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
+	traced := otelhttp.NewHandler(next, "", t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
 	if !t.tracing || route == nil {
 		return traced // without spans nothing needs the route
 	}
@@ -36,12 +36,12 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 	})
 }
 
-// provider returns the option that makes otelhttp use our tracers and not the global ones.
-func (t *Telemetry) provider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
+// tracerProvider returns the option that makes otelhttp use our tracers and not the global ones.
+func (t *Telemetry) tracerProvider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
 
-// noMetrics returns the option that switches otelhttp's metrics off: those of the handler have
+// withoutMetrics returns the option that switches otelhttp's metrics off: those of the handler have
 // the Host header, which the caller chooses, as a label.
-func noMetrics() otelhttp.Option {
+func withoutMetrics() otelhttp.Option {
 	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
 }
 
@@ -53,12 +53,12 @@ func isNotProbe(r *http.Request) bool {
 	return true
 }
 
-// newTrace puts a request that belongs to no trace into a new one. Tracers that are off make
-// no ids. The trace is marked as not sampled, so that the servers we call don't record it.
-type newTrace struct{ propagation.TextMapPropagator }
+// newTracePropagator starts a new trace for a request without one, since tracers that are off
+// make no ids. The trace is marked as not sampled, so that the servers we call do not record it.
+type newTracePropagator struct{ propagation.TextMapPropagator }
 
 // Extract implements propagation.TextMapPropagator.
-func (p newTrace) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
+func (p newTracePropagator) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
 	ctx = p.TextMapPropagator.Extract(ctx, carrier)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, randomSpanContext())
@@ -66,7 +66,7 @@ func (p newTrace) Extract(ctx context.Context, carrier propagation.TextMapCarrie
 	return ctx
 }
 
-// randomSpanContext makes ids as the SDK does: random, not secret.
+// randomSpanContext returns ids as the SDK makes them: random, not secret.
 func randomSpanContext() trace.SpanContext {
 	var c trace.SpanContextConfig
 	for !c.TraceID.IsValid() {

@@ -12,34 +12,34 @@ import (
 )
 
 // With tracing off an answer has a trace id all the same, and the next server is told.
-func TestEveryRequestHasATraceWithTracingOff(t *testing.T) {
-	tel := start(t, Config{})
+func TestHandlerGivesEveryRequestATraceWithTracingOff(t *testing.T) {
+	tel := newTelemetry(t, Config{})
 	var seen http.Header
-	next, nextClient := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Clone() }))
+	next, nextClient := serveHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Clone() }))
 	outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
-	url, client := serve(t, tel.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := tel.Tracer("test").Start(r.Context(), "work")
 		defer span.End()
 		if span.IsRecording() {
-			t.Error("a span records")
+			t.Error("got a recording span, want none with tracing off")
 		}
-		fetch(ctx, t, outgoing, next)
+		fetchURL(ctx, t, outgoing, next)
 		_, _ = io.WriteString(w, TraceID(ctx))
 	}), nil))
 
-	if id := get(t, client, url, "traceparent", caller, "baggage", "user=4711"); id != callerTrace {
+	if id := fetchBody(t, client, url, "traceparent", caller, "baggage", "user=4711"); id != callerTrace {
 		t.Errorf("trace %q, want the caller's", id)
 	}
 	if got := seen.Get("traceparent"); got != caller {
 		t.Errorf("the next server got %q, want the caller's traceparent as it came", got)
 	}
 	if seen.Get("baggage") != "" {
-		t.Error("baggage was sent on")
+		t.Error("got baggage in the outgoing request, want none")
 	}
 
 	ids := map[string]bool{}
 	for _, bad := range []string{"", "00-" + strings.Repeat("0", 32) + "-" + callerSpan + "-01", "garbage", strings.ToUpper(caller)} {
-		id := get(t, client, url, "traceparent", bad)
+		id := fetchBody(t, client, url, "traceparent", bad)
 		if len(id) != 32 || id == callerTrace || ids[id] {
 			t.Errorf("after %q the trace is %q, want a new one", bad, id)
 		}
@@ -51,17 +51,17 @@ func TestEveryRequestHasATraceWithTracingOff(t *testing.T) {
 }
 
 // A request that belongs to no trace goes out as it is, and no request is changed.
-func TestTransportLeavesTheRequestAlone(t *testing.T) {
+func TestTransportDoesNotChangeTheRequest(t *testing.T) {
 	col := newCollector(t)
 	for name, tel := range map[string]*Telemetry{
-		"off": start(t, Config{}), "on": start(t, Config{Tracing: true, Endpoint: col.endpoint()}),
+		"off": newTelemetry(t, Config{}), "on": newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()}),
 	} {
 		var seen string
-		url, server := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
+		url, server := serveHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
 		client := &http.Client{Transport: tel.Transport(server.Transport)}
-		get(t, client, url)
+		fetchBody(t, client, url)
 		if seen != "" {
-			t.Errorf("%s: traceparent %q out of nowhere", name, seen)
+			t.Errorf("%s: got traceparent %q, want none outside of a trace", name, seen)
 		}
 		ctx := trace.ContextWithSpanContext(t.Context(), randomSpanContext())
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -72,38 +72,38 @@ func TestTransportLeavesTheRequestAlone(t *testing.T) {
 		}
 		resp.Body.Close()
 		if seen == "" || len(req.Header) != 0 {
-			t.Errorf("%s: sent %q, and the caller's header is %v", name, seen, req.Header)
+			t.Errorf("%s: got traceparent %q and the caller's header %v, want the latter unchanged", name, seen, req.Header)
 		}
 	}
 }
 
-// idle counts the calls that http.Client.CloseIdleConnections lets through.
-type idle struct {
+// idleCloser counts the calls that http.Client.CloseIdleConnections lets through.
+type idleCloser struct {
 	http.RoundTripper
 	closed int
 }
 
-func (i *idle) CloseIdleConnections() { i.closed++ }
+func (i *idleCloser) CloseIdleConnections() { i.closed++ }
 
-func TestIdleConnectionsCanBeClosedThroughTransport(t *testing.T) {
+func TestTransportClosesIdleConnections(t *testing.T) {
 	col := newCollector(t)
 	for _, c := range []Config{{}, {Tracing: true, Endpoint: col.endpoint()}} {
-		base := &idle{RoundTripper: http.DefaultTransport}
-		client := http.Client{Transport: start(t, c).Transport(base)}
+		base := &idleCloser{RoundTripper: http.DefaultTransport}
+		client := http.Client{Transport: newTelemetry(t, c).Transport(base)}
 		client.CloseIdleConnections()
 		if base.closed != 1 {
-			t.Errorf("tracing %t: the base transport heard of it %d times", c.Tracing, base.closed)
+			t.Errorf("tracing %t: got %d calls of CloseIdleConnections, want 1", c.Tracing, base.closed)
 		}
 	}
 }
 
 // The stream loop sets a deadline for each write and flushes by itself; both must
 // reach the connection through the wrapping.
-func TestStreamsPassThroughHandler(t *testing.T) {
+func TestHandlerPassesStreamsThrough(t *testing.T) {
 	col := newCollector(t)
 	for _, c := range []Config{{}, {Tracing: true, Endpoint: col.endpoint()}} {
 		heard := make(chan struct{})
-		url, client := serve(t, start(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		url, client := serveHandler(t, newTelemetry(t, c).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rc := http.NewResponseController(w)
 			if err := rc.SetWriteDeadline(time.Now().Add(time.Hour)); err != nil {
 				t.Errorf("SetWriteDeadline: %v", err)
@@ -124,11 +124,11 @@ func TestStreamsPassThroughHandler(t *testing.T) {
 		}
 		first := make([]byte, 3)
 		if _, err := io.ReadFull(resp.Body, first); err != nil {
-			t.Errorf("tracing %t: reading the first bytes: %v", c.Tracing, err)
+			t.Errorf("tracing %t: got %v for the first bytes, want no error", c.Tracing, err)
 		}
 		close(heard)
 		if _, err := io.ReadAll(resp.Body); err == nil {
-			t.Errorf("tracing %t: an aborted stream ended cleanly", c.Tracing)
+			t.Errorf("tracing %t: got a clean end of an aborted stream, want an error", c.Tracing)
 		}
 		resp.Body.Close()
 	}
@@ -164,11 +164,11 @@ func BenchmarkRequest(b *testing.B) {
 		})
 	}
 	run("bare", handler(sent))
-	off := start(b, Config{})
+	off := newTelemetry(b, Config{})
 	run("off", off.Handler(handler(off.Transport(sent)), nil))
 	for _, sampler := range []string{"always_off", "always_on"} {
 		b.Setenv("OTEL_TRACES_SAMPLER", sampler)
-		on := start(b, Config{Tracing: true, Endpoint: newCollector(b).endpoint()})
+		on := newTelemetry(b, Config{Tracing: true, Endpoint: newCollector(b).endpoint()})
 		run(sampler, on.Handler(handler(on.Transport(sent)), nil))
 	}
 }

@@ -17,8 +17,9 @@ const redacted = "[redacted]"
 // NewLogger writes JSON lines to w from level on: debug, info, warn or error, in any
 // case; debug means level debug whatever level says. A line that is logged with the
 // context of a request or run carries its trace_id. Values whose key names a secret
-// are replaced, in maps and headers too; that is the last net, not the rule. If w is a
-// *Lines that has no room, lines below warn are dropped first. An error names LOG_LEVEL.
+// are replaced, in maps and headers too; that is a safeguard, and no caller may rely on it.
+// If w is a *LogWriter whose buffer is full, lines below warn are dropped first. An error
+// names LOG_LEVEL.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -27,8 +28,8 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	if debug {
 		l = slog.LevelDebug
 	}
-	lines, _ := w.(*Lines)
-	out := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redact})
+	lines, _ := w.(*LogWriter)
+	out := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redactAttr})
 	return slog.New(&logHandler{Handler: out, root: out, lines: lines}), nil
 }
 
@@ -39,11 +40,11 @@ type logHandler struct {
 	// first group on, root and the steps from it are kept, to add it in front.
 	root  slog.Handler
 	steps []func(slog.Handler) slog.Handler
-	lines *Lines // nil if what is written to is none
+	lines *LogWriter // nil if the writer is another one
 }
 
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if h.lines != nil && !h.lines.admits(r.Level) {
+	if h.lines != nil && !h.lines.admitLevel(r.Level) {
 		return nil
 	}
 	sc := trace.SpanContextFromContext(ctx)
@@ -68,17 +69,17 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 		next := h.Handler.WithAttrs(attrs)
 		return &logHandler{Handler: next, root: next, lines: h.lines}
 	}
-	return h.step(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
+	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
 
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
 	}
-	return h.step(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
+	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
 }
 
-func (h *logHandler) step(step func(slog.Handler) slog.Handler) slog.Handler {
+func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler {
 	return &logHandler{
 		Handler: step(h.Handler),
 		root:    h.root,
@@ -87,9 +88,9 @@ func (h *logHandler) step(step func(slog.Handler) slog.Handler) slog.Handler {
 	}
 }
 
-// redact is the slog.HandlerOptions.ReplaceAttr of NewLogger.
-func redact(groups []string, a slog.Attr) slog.Attr {
-	if secretKey(a.Key) || slices.ContainsFunc(groups, secretKey) {
+// redactAttr implements slog.HandlerOptions.ReplaceAttr for NewLogger.
+func redactAttr(groups []string, a slog.Attr) slog.Attr {
+	if isSecretKey(a.Key) || slices.ContainsFunc(groups, isSecretKey) {
 		return slog.String(a.Key, redacted)
 	}
 	if a.Value.Kind() != slog.KindAny {
@@ -106,11 +107,11 @@ func redact(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactMap is m with in place of its secrets; m itself stays as it is.
+// redactMap returns a copy of m with in instead of the values of secret keys.
 func redactMap[M ~map[string]V, V any](m M, in V) M {
 	out := make(M, len(m))
 	for k, v := range m {
-		if secretKey(k) {
+		if isSecretKey(k) {
 			v = in
 		}
 		out[k] = v
@@ -118,17 +119,17 @@ func redactMap[M ~map[string]V, V any](m M, in V) M {
 	return out
 }
 
-// secretEnds are the ends of keys that name a secret, in lower case and without
-// separators. They are ends because prefixes vary (LLM_API_KEY, X-Api-Key) and
-// because what merely speaks of tokens must stay readable (total_tokens, token_url).
-var secretEnds = []string{
+// secretSuffixes are the suffixes of keys that name a secret, in lower case and without
+// separators. Prefixes vary (LLM_API_KEY, X-Api-Key), and keys that only contain such a word
+// must stay readable (total_tokens, token_url).
+var secretSuffixes = []string{
 	"authorization", "cookie", "token", "secret", "password", "passwd", "apikey", "datakey",
 	"privatekey", "sessionid", "assertion",
 }
 
 var separators = strings.NewReplacer("-", "", "_", "", ".", "", " ", "")
 
-func secretKey(key string) bool {
+func isSecretKey(key string) bool {
 	key = separators.Replace(strings.ToLower(key))
-	return slices.ContainsFunc(secretEnds, func(end string) bool { return strings.HasSuffix(key, end) })
+	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return strings.HasSuffix(key, end) })
 }

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// line gives the one JSON line that write logged.
-func line(t *testing.T, write func(*slog.Logger)) (map[string]any, string) {
+// logLine gives the one JSON line that write logged.
+func logLine(t *testing.T, write func(*slog.Logger)) (map[string]any, string) {
 	t.Helper()
 	var out bytes.Buffer
 	log, err := NewLogger(&out, "info", false)
@@ -28,10 +28,10 @@ func line(t *testing.T, write func(*slog.Logger)) (map[string]any, string) {
 	return fields, out.String()
 }
 
-// S2.2: never logged, whatever somebody calls it.
-func TestSecretsAreNotLogged(t *testing.T) {
+// Secrets are never logged, whatever the name of their key.
+func TestLoggerRedactsSecrets(t *testing.T) {
 	header := http.Header{"Authorization": {"Bearer CANARY"}, "Mcp-Session-Id": {"CANARY"}, "Accept": {"text/plain"}}
-	fields, text := line(t, func(l *slog.Logger) {
+	fields, text := logLine(t, func(l *slog.Logger) {
 		l.With("client_secret", "CANARY").Info("asked",
 			"token", "CANARY", "access_token", "CANARY", "LLM_API_KEY", "CANARY", "X-Api-Key", "CANARY",
 			"Set-Cookie", "CANARY", "password", []string{"CANARY"}, "session_id", "CANARY",
@@ -42,17 +42,17 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		)
 	})
 	if strings.Contains(text, "CANARY") {
-		t.Errorf("the line tells a secret: %s", text)
+		t.Errorf("got a line with a secret, want it redacted: %s", text)
 	}
 	if fields["total_tokens"] != 7.0 || fields["token_url"] != "https://iam/token" || !strings.Contains(text, "text/plain") {
-		t.Errorf("the line lost what is no secret: %s", text)
+		t.Errorf("got a line without its other values, want them: %s", text)
 	}
 	if header.Get("Authorization") != "Bearer CANARY" {
-		t.Error("logging changed the header")
+		t.Error("got the header changed by logging, want it unchanged")
 	}
 }
 
-func TestLinesCarryTheTraceID(t *testing.T) {
+func TestLoggerAddsTheTraceID(t *testing.T) {
 	ctx := trace.ContextWithSpanContext(t.Context(), randomSpanContext())
 	id := TraceID(ctx)
 	for name, write := range map[string]func(*slog.Logger){
@@ -61,20 +61,20 @@ func TestLinesCarryTheTraceID(t *testing.T) {
 		"in group":  func(l *slog.Logger) { l.WithGroup("g").InfoContext(ctx, "m", "b", 2) },
 		"all mixed": func(l *slog.Logger) { l.With("a", 1).WithGroup("g").With("c", 3).InfoContext(ctx, "m", "b", 2) },
 	} {
-		fields, text := line(t, write)
+		fields, text := logLine(t, write)
 		if fields["trace_id"] != id {
-			t.Errorf("%s: no trace_id at the top of %s", name, text)
+			t.Errorf("%s: got %s, want trace_id at its top", name, text)
 		}
 		if name == "all mixed" && (fields["a"] != 1.0 || !reflect.DeepEqual(fields["g"], map[string]any{"b": 2.0, "c": 3.0})) {
-			t.Errorf("%s: fields are out of place in %s", name, text)
+			t.Errorf("%s: got %s, want the fields in their groups", name, text)
 		}
 	}
-	if fields, text := line(t, func(l *slog.Logger) { l.Info("m") }); fields["trace_id"] != nil {
-		t.Errorf("a trace_id out of nowhere: %s", text)
+	if fields, text := logLine(t, func(l *slog.Logger) { l.Info("m") }); fields["trace_id"] != nil {
+		t.Errorf("got a trace_id outside of a trace, want none: %s", text)
 	}
 }
 
-func TestLogLevel(t *testing.T) {
+func TestLoggerLevel(t *testing.T) {
 	for _, c := range []struct {
 		level string
 		debug bool

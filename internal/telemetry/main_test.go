@@ -45,8 +45,8 @@ func newCollector(t testing.TB) *collector {
 
 func (c *collector) endpoint() string { return c.URL + "/v1/traces" }
 
-// span is the one span of that name that came in.
-func (c *collector) span(t *testing.T, name string) otlptest.Span {
+// onlySpan is the one span of that name that came in.
+func (c *collector) onlySpan(t *testing.T, name string) otlptest.Span {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,13 +57,13 @@ func (c *collector) span(t *testing.T, name string) otlptest.Span {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("%d spans %q among %d, want 1", len(found), name, len(c.spans))
+		t.Fatalf("got %d spans %q among %d, want 1", len(found), name, len(c.spans))
 	}
 	return found[0]
 }
 
-// start makes a Telemetry that is shut down with the test.
-func start(t testing.TB, c Config) *Telemetry {
+// newTelemetry makes a Telemetry that is shut down with the test.
+func newTelemetry(t testing.TB, c Config) *Telemetry {
 	t.Helper()
 	tel, err := New(t.Context(), c)
 	if err != nil {
@@ -74,16 +74,16 @@ func start(t testing.TB, c Config) *Telemetry {
 	return tel
 }
 
-// serve runs h and gives its URL and a client, both gone with the test.
-func serve(t testing.TB, h http.Handler) (string, *http.Client) {
+// serveHandler runs h and gives its URL and a client, both gone with the test.
+func serveHandler(t testing.TB, h http.Handler) (string, *http.Client) {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s.URL, s.Client()
 }
 
-// get asks for url with headers ("k", "v", …) and returns the whole body.
-func get(t testing.TB, client *http.Client, url string, headers ...string) string {
+// fetchBody asks for url with headers ("k", "v", …) and returns the whole body.
+func fetchBody(t testing.TB, client *http.Client, url string, headers ...string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {

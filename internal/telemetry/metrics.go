@@ -13,19 +13,19 @@ import (
 )
 
 var (
-	// durations in seconds: from a call over loopback, 1 ms, to a run at its
+	// durationBuckets in seconds: from a call over loopback, 1 ms, to a run at its
 	// usual limit, 120 s.
-	durations = []float64{
+	durationBuckets = []float64{
 		0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120,
 	}
-	// tokens as the GenAI conventions advise for gen_ai.client.token.usage.
-	tokens = []float64{
+	// tokenBuckets as the GenAI conventions advise for gen_ai.client.token.usage.
+	tokenBuckets = []float64{
 		1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
 	}
 )
 
-// newMetrics makes the meter provider and the page that shows it, on a registry of
-// its own, next to the Go runtime's and the process's figures. The SDK holds each
+// newMetrics returns the meter provider and the handler of /metrics, with a registry of its
+// own that also has the metrics of the Go runtime and the process. The SDK limits each
 // instrument to 2,000 label sets, so a hostile label costs bounded memory.
 func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
@@ -41,7 +41,7 @@ func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterPr
 	provider := sdkmetric.NewMeterProvider(
 		sdkmetric.WithResource(res),
 		sdkmetric.WithReader(reader),
-		sdkmetric.WithView(buckets("s", durations), buckets("{token}", tokens)),
+		sdkmetric.WithView(newBucketView("s", durationBuckets), newBucketView("{token}", tokenBuckets)),
 	)
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
@@ -53,8 +53,8 @@ func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterPr
 	return provider, page, nil
 }
 
-// buckets gives all histograms of one unit the same boundaries.
-func buckets(unit string, boundaries []float64) sdkmetric.View {
+// newBucketView returns a view that gives all histograms of one unit the same boundaries.
+func newBucketView(unit string, boundaries []float64) sdkmetric.View {
 	return sdkmetric.NewView(
 		sdkmetric.Instrument{Kind: sdkmetric.InstrumentKindHistogram, Unit: unit},
 		sdkmetric.Stream{Aggregation: sdkmetric.AggregationExplicitBucketHistogram{Boundaries: boundaries}},

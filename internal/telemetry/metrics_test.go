@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// page is what Prometheus would read.
-func (t *Telemetry) page(tb testing.TB) string {
+// metricsPage is what Prometheus would read.
+func (t *Telemetry) metricsPage(tb testing.TB) string {
 	tb.Helper()
 	w := httptest.NewRecorder()
 	t.Metrics().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -27,10 +27,10 @@ type sample struct {
 	value  float64
 }
 
-// samples returns the lines of one name, in order.
-func (t *Telemetry) samples(tb testing.TB, name string) (all []sample) {
+// parseSamples returns the lines of one name, in order.
+func (t *Telemetry) parseSamples(tb testing.TB, name string) (all []sample) {
 	tb.Helper()
-	for line := range strings.Lines(t.page(tb)) {
+	for line := range strings.Lines(t.metricsPage(tb)) {
 		rest, ok := strings.CutPrefix(line, name)
 		if !ok || rest[0] != '{' && rest[0] != ' ' {
 			continue
@@ -45,9 +45,9 @@ func (t *Telemetry) samples(tb testing.TB, name string) (all []sample) {
 	return all
 }
 
-func (t *Telemetry) dropped(tb testing.TB, reason string) float64 {
+func (t *Telemetry) droppedSpans(tb testing.TB, reason string) float64 {
 	tb.Helper()
-	for _, s := range t.samples(tb, "answerd_trace_spans_dropped_total") {
+	for _, s := range t.parseSamples(tb, "answerd_trace_spans_dropped_total") {
 		if strings.Contains(s.labels, `reason="`+reason+`"`) {
 			return s.value
 		}
@@ -57,7 +57,7 @@ func (t *Telemetry) dropped(tb testing.TB, reason string) float64 {
 }
 
 func TestMetricsPageShowsInstrumentsAndProcess(t *testing.T) {
-	tel := start(t, Config{})
+	tel := newTelemetry(t, Config{})
 	m := tel.Meter("test")
 	seconds, err := m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(1, 2)) // ours win
@@ -72,14 +72,14 @@ func TestMetricsPageShowsInstrumentsAndProcess(t *testing.T) {
 	used.Record(t.Context(), 12)
 
 	for _, name := range []string{"go_goroutines", "process_open_fds", "target_info"} {
-		if len(tel.samples(t, name)) != 1 {
-			t.Errorf("the page lacks %s", name)
+		if len(tel.parseSamples(t, name)) != 1 {
+			t.Errorf("got a page without %s, want it", name)
 		}
 	}
-	if n := len(tel.samples(t, "answerd_run_duration_seconds_count")); n != 1 {
-		t.Fatalf("%d run durations, want 1", n)
+	if n := len(tel.parseSamples(t, "answerd_run_duration_seconds_count")); n != 1 {
+		t.Fatalf("got %d run durations, want 1", n)
 	}
-	buckets := tel.samples(t, "answerd_run_duration_seconds_bucket") // the last one is +Inf
+	buckets := tel.parseSamples(t, "answerd_run_duration_seconds_bucket") // the last one is +Inf
 	first, last := buckets[0].labels, buckets[len(buckets)-2].labels
 	if !strings.Contains(first, `le="0.001"`) || !strings.Contains(last, `le="120"`) {
 		t.Errorf("durations from %s to %s, want 0.001 to 120 s", first, last)
@@ -87,14 +87,14 @@ func TestMetricsPageShowsInstrumentsAndProcess(t *testing.T) {
 	if got := buckets[1].value; got != 1 {
 		t.Errorf("the second bucket has %v, want the 1.1 ms", got)
 	}
-	if b := tel.samples(t, "gen_ai_client_token_usage_bucket"); !strings.Contains(b[1].labels, `le="4"`) {
+	if b := tel.parseSamples(t, "gen_ai_client_token_usage_bucket"); !strings.Contains(b[1].labels, `le="4"`) {
 		t.Errorf("the second bucket of tokens is %s, want to 4", b[1].labels)
 	}
 }
 
 // A label that outsiders choose must not fill the memory.
-func TestLabelSetsAreBounded(t *testing.T) {
-	tel := start(t, Config{})
+func TestMetricsBoundTheirLabelSets(t *testing.T) {
+	tel := newTelemetry(t, Config{})
 	c, err := tel.Meter("test").Int64Counter("answerd.hostile")
 	if err != nil {
 		t.Fatal(err)
@@ -102,19 +102,19 @@ func TestLabelSetsAreBounded(t *testing.T) {
 	for i := range 3000 {
 		c.Add(t.Context(), 1, metric.WithAttributes(attribute.Int("who", i)))
 	}
-	if n := len(tel.samples(t, "answerd_hostile_total")); n > 2000 {
-		t.Errorf("%d label sets, want 2000 at most", n)
+	if n := len(tel.parseSamples(t, "answerd_hostile_total")); n > 2000 {
+		t.Errorf("got %d label sets, want 2000 at most", n)
 	}
 }
 
-func TestTelemetriesLiveSideBySide(t *testing.T) {
-	a, b := start(t, Config{}), start(t, Config{})
+func TestTelemetryInstancesAreIndependent(t *testing.T) {
+	a, b := newTelemetry(t, Config{}), newTelemetry(t, Config{})
 	c, err := a.Meter("test").Int64Counter("answerd.mine")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Add(t.Context(), 1)
-	if strings.Contains(b.page(t), "mine") {
-		t.Error("one's metrics are on the other's page")
+	if strings.Contains(b.metricsPage(t), "mine") {
+		t.Error("got the metrics of one Telemetry on the page of another, want them apart")
 	}
 }

@@ -2,8 +2,12 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 
@@ -15,41 +19,42 @@ import (
 )
 
 const (
-	defaultQueue = 2048 // ended spans, as the SDK's own
-	maxValue     = 4096 // bytes of one attribute, unless OTEL_* says otherwise
+	defaultQueue      = 2048 // ended spans, as the SDK's own
+	maxAttributeBytes = 4096 // bytes of one attribute, unless OTEL_* says otherwise
 )
 
-// pipeline is the way of a span from its end to the collector:
+// tracePipeline passes ended spans to the collector:
 //
-//	OnEnd → places (bounded) → the SDK's batch processor → ExportSpans → OTLP
+//	OnEnd → spanQueue (bounded) → the SDK's batch processor → ExportSpans → OTLP
 //
-// The batch processor drops silently when it is full and reports failed exports to
-// a global handler with the collector's own words. So the places in front of it are
-// ours, never more than it can hold, and ExportSpans hands it no errors.
-type pipeline struct {
-	provider *sdktrace.TracerProvider
-	abandon  context.CancelFunc // ends the export under way and all later ones
+// The batch processor drops silently when it is full and reports failed exports, with the
+// collector's message, to a global handler. So spanQueue bounds the spans before it, to what
+// it can hold, and ExportSpans returns no errors to it.
+type tracePipeline struct {
+	provider     *sdktrace.TracerProvider
+	cancelExport context.CancelFunc // ends the export under way and all later ones
 }
 
-// spanQueue lets in as many spans as there are places.
+// spanQueue accepts at most size spans that are not exported yet.
 type spanQueue struct {
 	sdktrace.SpanProcessor
-	size    int64
-	waiting *atomic.Int64 // spans taken in and not yet exported
-	full    func()        // counts a dropped span
+	size      int64
+	waiting   *atomic.Int64 // spans taken in and not yet exported
+	countFull func()        // counts a dropped span
 }
 
-// spanSender gives the places back. ExportSpans is never called concurrently.
+// spanSender exports spans and releases their places in spanQueue. ExportSpans is never called
+// concurrently.
 type spanSender struct {
 	sdktrace.SpanExporter
-	abandoned context.Context
-	waiting   *atomic.Int64
-	failed    func(spans int)
-	logger    *slog.Logger
-	failing   bool // so that an outage is one line and not one per batch
+	canceled    context.Context
+	waiting     *atomic.Int64
+	countFailed func(spans int)
+	logger      *slog.Logger
+	failing     bool // so that an outage is one line and not one per batch
 }
 
-func newPipeline(ctx context.Context, c Config, res *resource.Resource, m metric.Meter) (*pipeline, error) {
+func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
 	exporter, err := newExporter(ctx, c)
 	if err != nil {
 		return nil, err
@@ -65,15 +70,15 @@ func newPipeline(ctx context.Context, c Config, res *resource.Resource, m metric
 	abandoned, abandon := context.WithCancel(context.Background())
 	waiting := new(atomic.Int64)
 	sender := &spanSender{
-		SpanExporter: exporter, abandoned: abandoned, waiting: waiting, failed: failed, logger: c.Logger,
+		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed, logger: c.Logger,
 	}
 	queue := &spanQueue{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(c.QueueSize)),
 		size:          int64(c.QueueSize),
 		waiting:       waiting,
-		full:          full,
+		countFull:     full,
 	}
-	return &pipeline{abandon: abandon, provider: sdktrace.NewTracerProvider(
+	return &tracePipeline{cancelExport: abandon, provider: sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
 		sdktrace.WithRawSpanLimits(spanLimits()),
@@ -98,18 +103,18 @@ func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// spanLimits bounds the length of an attribute, which the SDK leaves open: the
-// caller's user agent is one, and a full queue of long ones is a lot of memory.
+// spanLimits bounds the length of an attribute, which the SDK does not: the caller's user
+// agent is one, and a full queue of long ones would need much memory.
 func spanLimits() sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
 	if l.AttributeValueLengthLimit < 0 {
-		l.AttributeValueLengthLimit = maxValue
+		l.AttributeValueLengthLimit = maxAttributeBytes
 	}
 	return l
 }
 
-// dropCounters makes the counter of lost spans, with both reasons standing at 0
-// from the start so that an alert can see the first loss.
+// dropCounters creates the counter of lost spans, with both reasons at 0 from the start so
+// that an alert can see the first loss.
 func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
 	counter, err := m.Int64Counter("answerd.trace.spans.dropped", metric.WithUnit("{span}"),
 		metric.WithDescription("Ended spans that never reached the collector."))
@@ -125,14 +130,14 @@ func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
 	return func() { fullN(1) }, failed, nil
 }
 
-// OnEnd takes a place for s or drops it; it never blocks (F33).
+// OnEnd queues s or drops it. It never blocks, whatever the collector does.
 func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return // recorded, but not for export
 	}
 	if q.waiting.Add(1) > q.size {
 		q.waiting.Add(-1)
-		q.full()
+		q.countFull()
 		return
 	}
 	q.SpanProcessor.OnEnd(s)
@@ -144,14 +149,14 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	defer s.waiting.Add(-int64(len(spans)))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.abandoned, cancel)()
+	defer context.AfterFunc(s.canceled, cancel)()
 
-	err := s.export(ctx, spans)
+	err := s.exportRecovered(ctx, spans)
 	switch {
 	case err != nil:
-		s.failed(len(spans))
+		s.countFailed(len(spans))
 		if !s.failing {
-			s.logger.Warn("traces do not reach the collector", "error", withoutBody(err))
+			s.logger.Warn("traces do not reach the collector", "error", withoutResponse(err))
 		}
 	case s.failing:
 		s.logger.Info("traces reach the collector again")
@@ -160,9 +165,9 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	return nil
 }
 
-// export is the exporter's. A panic in it is a failure: the goroutine is the SDK's, and
-// all runs would go with the process.
-func (s *spanSender) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) (err error) {
+// exportRecovered calls the exporter and returns a panic as an error: on the SDK's goroutine
+// it would end the process and every run with it.
+func (s *spanSender) exportRecovered(ctx context.Context, spans []sdktrace.ReadOnlySpan) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
@@ -171,9 +176,9 @@ func (s *spanSender) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) 
 	return s.SpanExporter.ExportSpans(ctx, spans)
 }
 
-// withoutBody cuts off what the collector wrote: the exporter puts it behind one of
-// these words.
-func withoutBody(err error) string {
+// withoutResponse returns the text of err without the collector's response, which follows one
+// of these words.
+func withoutResponse(err error) string {
 	text := err.Error()
 	for _, mark := range []string{"body: ", "partial success: "} {
 		text, _, _ = strings.Cut(text, mark)
@@ -181,20 +186,73 @@ func withoutBody(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// close flushes within flushTime and ctx. The provider itself gets no deadline,
-// because then it would return and leave its goroutine in the export; abandoning
-// the export ends both.
-func (p *pipeline) close(ctx context.Context) error {
+// shutdown flushes within flushTime and ctx. The provider itself gets no deadline, because it
+// would return then and leave its goroutine in the export; cancelling the export ends both.
+func (p *tracePipeline) shutdown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	stop := context.AfterFunc(ctx, p.abandon)
+	stop := context.AfterFunc(ctx, p.cancelExport)
 	err := p.provider.Shutdown(context.WithoutCancel(ctx))
 	if !stop() {
 		return fmt.Errorf("flushing traces: %w", context.Cause(ctx))
 	}
-	p.abandon()
+	p.cancelExport()
 	if err != nil {
 		return fmt.Errorf("flushing traces: %w", err)
 	}
 	return nil
+}
+
+// errRedirected stops an export that the collector wants to send elsewhere.
+var errRedirected = errors.New("the collector redirected; redirects are not followed")
+
+// OCIHeaders returns the headers that OCI Application Performance Monitoring requires in
+// every export: the data key (private or public) of the APM domain.
+func OCIHeaders(dataKey string) map[string]string {
+	return map[string]string{"authorization": "dataKey " + dataKey}
+}
+
+// checkEndpoint returns an error for an endpoint that the exporter would silently change or to
+// which it would leak credentials. Its errors never contain the URL, which may have a password.
+func checkEndpoint(endpoint string, headers map[string]string) error {
+	const settings = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or OCI_APM_TRACES_URL"
+	if endpoint == "" {
+		return fmt.Errorf("ENABLE_TRACING is true, but there is no endpoint: set %s", settings)
+	}
+	bad := func(what string) error { return fmt.Errorf("the traces endpoint (%s) %s", settings, what) }
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil:
+		return bad("is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return bad("must begin with http:// or https://")
+	case u.Hostname() == "":
+		return bad("names no host")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		// The exporter keeps only scheme, host and path.
+		return bad("must have no user, query or fragment; credentials go into headers")
+	case u.Scheme == "http" && len(headers) > 0 && !isLoopback(u.Hostname()):
+		return bad("must be https, because credentials are sent to it")
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// proxyUnlessRedirected returns the exporter's proxy, or an error for a redirect. This is the
+// only hook that can refuse redirects and keeps the OTEL_EXPORTER_OTLP_* timeout and TLS
+// files: an http.Client of our own would switch those off. net/http sets Response only on
+// requests that a redirect caused, and asks for the proxy before it connects, so no
+// credential reaches the other host.
+func proxyUnlessRedirected(r *http.Request) (*url.URL, error) {
+	if r.Response != nil {
+		return nil, errRedirected
+	}
+	return http.ProxyFromEnvironment(r)
 }

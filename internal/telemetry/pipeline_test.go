@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// hang serves a collector that takes every export and never answers. busy is closed
+// newHangingCollector serves a collector that takes every export and never answers. busy is closed
 // when the first one is there.
-func hang(t *testing.T) (endpoint string, busy chan struct{}) {
+func newHangingCollector(t *testing.T) (endpoint string, busy chan struct{}) {
 	busy = make(chan struct{})
 	var first atomic.Bool
 	release := make(chan struct{})
@@ -36,26 +36,26 @@ func hang(t *testing.T) (endpoint string, busy chan struct{}) {
 	return s.URL + "/v1/traces", busy
 }
 
-// F33: while the collector hangs, requests are answered as ever; spans wait only as
-// far as there are places, and each one beyond is counted.
-func TestHangingCollectorDelaysNobody(t *testing.T) {
-	endpoint, busy := hang(t)
+// While the collector hangs, requests are answered as usual; at most QueueSize spans wait,
+// and every further one is counted.
+func TestCollectorThatHangsDelaysNoSpan(t *testing.T) {
+	endpoint, busy := newHangingCollector(t)
 	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
 	const places, requests = 32, 200
-	tel := start(t, Config{Tracing: true, Endpoint: endpoint, QueueSize: places})
-	url, client := serve(t, tel.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil))
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: endpoint, QueueSize: places})
+	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil))
 	for range requests {
-		get(t, client, url+"/answer")
+		fetchBody(t, client, url+"/answer")
 	}
 	<-busy
-	if got, want := tel.dropped(t, "queue_full"), float64(requests-places); got != want {
-		t.Errorf("%v spans dropped, want %v", got, want)
+	if got, want := tel.droppedSpans(t, "queue_full"), float64(requests-places); got != want {
+		t.Errorf("got %v spans dropped, want %v", got, want)
 	}
 }
 
-func TestShutdownGivesUpOnHangingCollector(t *testing.T) {
-	endpoint, busy := hang(t)
-	tel := start(t, Config{Tracing: true, Endpoint: endpoint})
+func TestShutdownEndsWithAHangingCollector(t *testing.T) {
+	endpoint, busy := newHangingCollector(t)
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: endpoint})
 	_, span := tel.Tracer("test").Start(t.Context(), "work")
 	span.End()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,7 +72,7 @@ func TestShutdownGivesUpOnHangingCollector(t *testing.T) {
 
 // A collector that refuses is one line in the log, without what it wrote, and
 // another line when it takes spans again.
-func TestOutageIsOneLine(t *testing.T) {
+func TestCollectorOutageIsOneLogLine(t *testing.T) {
 	var up atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !up.Load() {
@@ -81,7 +81,7 @@ func TestOutageIsOneLine(t *testing.T) {
 	}))
 	defer s.Close()
 	var log bytes.Buffer
-	tel := start(t, Config{
+	tel := newTelemetry(t, Config{
 		Tracing: true, Endpoint: s.URL + "/v1/traces", Headers: OCIHeaders("KEY"), QueueSize: 1,
 		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
@@ -94,17 +94,17 @@ func TestOutageIsOneLine(t *testing.T) {
 	}
 	export()
 	export()
-	if got := tel.dropped(t, "export_failed"); got != 2 {
-		t.Errorf("%v spans counted as lost, want 2", got)
+	if got := tel.droppedSpans(t, "export_failed"); got != 2 {
+		t.Errorf("got %v spans counted as lost, want 2", got)
 	}
 	up.Store(true)
 	export()
 	export()
-	if got := tel.dropped(t, "queue_full"); got != 0 {
-		t.Errorf("%v spans found no place, though one was free each time", got)
+	if got := tel.droppedSpans(t, "queue_full"); got != 0 {
+		t.Errorf("got %v spans dropped, want none while the queue has space", got)
 	}
 	if got := strings.Count(log.String(), "\n"); got != 2 {
-		t.Errorf("%d lines, want 2", got)
+		t.Errorf("got %d lines, want 2", got)
 	}
 	for _, want := range []string{"403 Forbidden", "do not reach", "reach the collector again"} {
 		if !strings.Contains(log.String(), want) {
@@ -113,7 +113,7 @@ func TestOutageIsOneLine(t *testing.T) {
 	}
 	for _, secret := range []string{"CANARY", "KEY"} {
 		if strings.Contains(log.String(), secret) {
-			t.Errorf("the log tells %q", secret)
+			t.Errorf("got %q in the log, want no secret", secret)
 		}
 	}
 	if t.Failed() {
@@ -122,29 +122,29 @@ func TestOutageIsOneLine(t *testing.T) {
 }
 
 // A redirect would take the data key to another host.
-func TestRedirectIsNotFollowed(t *testing.T) {
+func TestCollectorRedirectIsNotFollowed(t *testing.T) {
 	var stolen atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { stolen.Add(1) }))
 	defer other.Close()
 	s := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer s.Close()
-	tel := start(t, Config{Tracing: true, Endpoint: s.URL + "/v1/traces", Headers: map[string]string{"x-key": "KEY"}})
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: s.URL + "/v1/traces", Headers: map[string]string{"x-key": "KEY"}})
 	_, span := tel.Tracer("test").Start(t.Context(), "work")
 	span.End()
 	if err := tel.traces.provider.ForceFlush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := stolen.Load(); n != 0 {
-		t.Errorf("the other host got %d requests", n)
+		t.Errorf("got %d requests at the other host, want none", n)
 	}
-	if got := tel.dropped(t, "export_failed"); got != 1 {
-		t.Errorf("%v spans counted as lost, want 1", got)
+	if got := tel.droppedSpans(t, "export_failed"); got != 1 {
+		t.Errorf("got %v spans counted as lost, want 1", got)
 	}
 }
 
-// Enabled without an endpoint is a start-up error (S2.10), and so is an endpoint
+// Enabled without an endpoint is a start-up error, and so is an endpoint
 // that the exporter would quietly change.
-func TestUnusableEndpointIsRefused(t *testing.T) {
+func TestEndpointThatIsUnusableIsRefused(t *testing.T) {
 	key := OCIHeaders("CANARY")
 	for _, c := range []struct {
 		endpoint string
@@ -163,20 +163,20 @@ func TestUnusableEndpointIsRefused(t *testing.T) {
 		tel, err := New(t.Context(), Config{Tracing: true, Endpoint: c.endpoint, Headers: c.headers})
 		if err == nil {
 			_ = tel.Shutdown(t.Context())
-			t.Errorf("%q was taken", c.endpoint)
+			t.Errorf("got no error for the endpoint %q, want one", c.endpoint)
 			continue
 		}
 		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") {
-			t.Errorf("%q: %v, want %q in it and no secret", c.endpoint, err, c.want)
+			t.Errorf("%q: got %v, want %q in it and no secret", c.endpoint, err, c.want)
 		}
 	}
 	for _, endpoint := range []string{"https://collector/x", "http://127.0.0.1:1/x", "http://[::1]:1", "http://localhost:1"} {
-		start(t, Config{Tracing: true, Endpoint: endpoint, Headers: key})
+		newTelemetry(t, Config{Tracing: true, Endpoint: endpoint, Headers: key})
 	}
-	start(t, Config{Tracing: true, Endpoint: "http://jaeger:4318/v1/traces"})
+	newTelemetry(t, Config{Tracing: true, Endpoint: "http://jaeger:4318/v1/traces"})
 }
 
-func TestBadResourceAttributesAreNamed(t *testing.T) {
+func TestResourceErrorNamesItsSetting(t *testing.T) {
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "no-equals-sign")
 	if _, err := New(t.Context(), Config{}); err == nil || !strings.Contains(err.Error(), "OTEL_RESOURCE_ATTRIBUTES") {
 		t.Errorf("New: %v, want an error that names the setting", err)

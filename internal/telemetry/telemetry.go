@@ -1,9 +1,8 @@
-// Package telemetry sets up what watches the service: traces that go out by OTLP,
-// metrics that Prometheus reads, and the log. Nobody else imports the OpenTelemetry
-// SDK; the other rooms are handed a trace.Tracer or a metric.Meter and see only the
-// OpenTelemetry API.
+// Package telemetry sets up traces that are exported by OTLP, metrics that Prometheus reads,
+// and the log. No other package imports the OpenTelemetry SDK; they get a trace.Tracer or a
+// metric.Meter and use only the OpenTelemetry API.
 //
-//	lines := telemetry.NewLines(os.Stderr) // nobody waits for stderr
+//	lines := telemetry.NewLogWriter(os.Stderr) // never blocks
 //	log, err := telemetry.NewLogger(lines, "info", false)
 //	tel, err := telemetry.New(ctx, telemetry.Config{Version: version, Logger: log})
 //	defer tel.Shutdown(ctx)
@@ -14,12 +13,12 @@
 //	server.Handler = tel.Handler(router, route)            // one span per request
 //
 // Every request has a trace id, with tracing off too: the caller's, or a random one.
-// With tracing off nothing records; what stays is that id. No caller ever waits for
-// the collector: spans wait in a bounded queue, and what doesn't fit is dropped and
-// counted. Nothing global is set, so two Telemetry can live side by side. Only W3C
+// With tracing off no span is recorded, and only that id remains. No caller ever waits for
+// the collector: spans wait in a bounded queue, and those that do not fit are dropped and
+// counted. No global state is set, so several Telemetry values are independent. Only W3C
 // trace context crosses the service; baggage is neither read nor sent.
 //
-// Everything here may be used concurrently.
+// All functions and methods may be used concurrently.
 package telemetry
 
 import (
@@ -30,20 +29,23 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// flushTime is how long Shutdown waits for the collector to take the last spans.
+// flushTime bounds how long Shutdown waits for the collector to accept the last spans.
 const flushTime = 5 * time.Second
 
-// propagator is the one format in which a trace enters and leaves the service.
+// propagator reads and writes the only format in which a trace enters and leaves the service.
 var propagator = propagation.TraceContext{}
 
-// Config says what to watch with. The zero Config is valid: metrics, no tracing.
+// Config selects what is exported. The zero Config is valid: metrics, no tracing.
 // Sampler, batch sizes, time-outs, TLS files and resource attributes are not here:
 // the SDK reads the standard OTEL_* settings itself.
 type Config struct {
@@ -67,7 +69,7 @@ type Telemetry struct {
 	version string
 	tracing bool
 	tracers trace.TracerProvider // no-op unless tracing
-	traces  *pipeline            // nil unless tracing
+	traces  *tracePipeline       // nil unless tracing
 	meters  *sdkmetric.MeterProvider
 	metrics http.Handler
 
@@ -75,14 +77,13 @@ type Telemetry struct {
 	err      error // of the shutdown; written inside it
 }
 
-// New sets up telemetry. It makes no connection, so a collector that is away is no
-// error; every error is an unusable configuration and says which setting is wrong.
-// ctx is not kept.
+// New sets up telemetry. It makes no connection, so it succeeds without a reachable collector.
+// Every error is an unusable configuration and names the setting. ctx is not kept.
 func New(ctx context.Context, c Config) (*Telemetry, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	res, err := describe(ctx, c)
+	res, err := newResource(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +91,11 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 	if t.meters, t.metrics, err = newMetrics(res, c.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if err := observe(c.Logger, t.Meter("answerd/telemetry")); err != nil {
+	if err := observeDropped(c.Logger, t.Meter("answerd/telemetry")); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if c.Tracing {
-		if t.traces, err = newPipeline(ctx, c, res, t.Meter("answerd/telemetry")); err != nil {
+		if t.traces, err = newTracePipeline(ctx, c, res, t.Meter("answerd/telemetry")); err != nil {
 			return nil, err
 		}
 		t.tracers = t.traces.provider
@@ -102,29 +103,29 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Tracer gives the tracer of one room, for example "answerd/agent". With tracing
-// off its spans do nothing but carry the trace id of their parent.
+// Tracer returns the tracer of one package, for example "answerd/agent". With tracing off its
+// spans only carry the trace id of their parent.
 func (t *Telemetry) Tracer(name string) trace.Tracer {
 	return t.tracers.Tracer(name, trace.WithInstrumentationVersion(t.version))
 }
 
-// Meter gives the meter of one room. Its instruments are always on. Instrument
-// names must be unique across rooms: the metrics page shows no scopes. Histograms
-// in seconds ("s") and in tokens ("{token}") get their buckets here.
+// Meter returns the meter of one package. Its instruments are always on. Instrument names must
+// be unique across packages: the metrics page shows no scopes. Histograms in seconds ("s") and
+// in tokens ("{token}") get their buckets here.
 func (t *Telemetry) Meter(name string) metric.Meter {
 	return t.meters.Meter(name, metric.WithInstrumentationVersion(t.version))
 }
 
-// Metrics serves the Prometheus page.
+// Metrics returns the handler that serves the Prometheus page.
 func (t *Telemetry) Metrics() http.Handler { return t.metrics }
 
-// Shutdown sends the spans that still wait, for 5 s at most or until ctx ends, and
-// returns when the exporting goroutine is gone. Its error says that spans were lost.
-// Later calls return what the first one did.
+// Shutdown exports the waiting spans, for 5 s at most or until ctx ends, and returns after the
+// exporting goroutine has. Its error says that spans were lost. Later calls return the result
+// of the first.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.shutdown.Do(func() {
 		if t.traces != nil {
-			t.err = t.traces.close(ctx)
+			t.err = t.traces.shutdown(ctx)
 		}
 		// The reader only unregisters; it has nothing to wait for and no error
 		// that anybody could act on.
@@ -133,12 +134,35 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	return t.err
 }
 
-// TraceID is the id of the trace that ctx belongs to, 32 hex digits, or "" outside
-// of any.
+// TraceID returns the id of ctx's trace, 32 hex digits, or "" outside of any trace.
 func TraceID(ctx context.Context) string {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.HasTraceID() {
 		return ""
 	}
 	return sc.TraceID().String()
+}
+
+// newResource returns the attributes of this process that every span and metric carries. Of
+// attributes given twice the later option wins, hence the order: our default name, then
+// OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
+func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
+	var set []attribute.KeyValue
+	if c.ServiceName != "" {
+		set = append(set, semconv.ServiceName(c.ServiceName))
+	}
+	if c.Version != "" {
+		set = append(set, semconv.ServiceVersion(c.Version))
+	}
+	res, err := resource.New(ctx,
+		resource.WithAttributes(semconv.ServiceName("answerd")),
+		resource.WithTelemetrySDK(),
+		resource.WithHost(),
+		resource.WithFromEnv(),
+		resource.WithAttributes(set...),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	return res, nil
 }

@@ -18,18 +18,18 @@ const (
 	caller      = "00-" + callerTrace + "-" + callerSpan + "-01"
 )
 
-// S2.10: the spans of a run are children of the request's span, which continues the
+// The spans of a run are children of the request's span, which continues the
 // caller's trace; the trace goes on to the next server; the collector gets it all,
 // with the data key of OCI APM.
 func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	col := newCollector(t)
-	tel := start(t, Config{
+	tel := newTelemetry(t, Config{
 		Tracing: true, Endpoint: col.endpoint(), Headers: OCIHeaders("KEY"),
 		ServiceName: "assistant", Version: "1.2.3",
 	})
 
 	var seen http.Header // by the next server
-	next, nextClient := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	next, nextClient := serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen = r.Header.Clone()
 		_, _ = io.WriteString(w, "pong")
 	}))
@@ -42,10 +42,10 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 		defer loop.End()
 		ctx, call := tel.Tracer("test").Start(ctx, "tool_call")
 		defer call.End()
-		fetch(ctx, t, outgoing, next+"/mcp?customer=4711")
+		fetchURL(ctx, t, outgoing, next+"/mcp?customer=4711")
 	})
-	url, client := serve(t, tel.Handler(handler, func(*http.Request) string { return "/runs/{run_id}" }))
-	get(t, client, url+"/runs/run_1?secret=1", "traceparent", caller, "baggage", "user=4711")
+	url, client := serveHandler(t, tel.Handler(handler, func(*http.Request) string { return "/runs/{run_id}" }))
+	fetchBody(t, client, url+"/runs/run_1?secret=1", "traceparent", caller, "baggage", "user=4711")
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,16 +54,16 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 		t.Errorf("TraceID = %q, want the caller's", id)
 	}
 	chain := []otlptest.Span{
-		col.span(t, "GET /runs/{run_id}"), col.span(t, "tool_calling_loop"),
-		col.span(t, "tool_call"), col.span(t, "GET"),
+		col.onlySpan(t, "GET /runs/{run_id}"), col.onlySpan(t, "tool_calling_loop"),
+		col.onlySpan(t, "tool_call"), col.onlySpan(t, "GET"),
 	}
 	parent := callerSpan
 	for _, s := range chain {
 		if got := s.TraceID; got != callerTrace {
-			t.Errorf("%s is in trace %s", s.Name, got)
+			t.Errorf("%s: got trace %s, want another", s.Name, got)
 		}
 		if got := s.ParentID; got != parent {
-			t.Errorf("%s has the parent %s, want %s", s.Name, got, parent)
+			t.Errorf("got %s has the parent %s, want %s", s.Name, got, parent)
 		}
 		parent = s.SpanID
 	}
@@ -71,47 +71,47 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 		t.Errorf("next server got traceparent %q, want %q…", got, want)
 	}
 	if seen.Get("baggage") != "" {
-		t.Error("baggage was sent on")
+		t.Error("got baggage in the outgoing request, want none")
 	}
 	server, out := chain[0], chain[3]
 	if got := server.Attributes["http.route"]; got != "/runs/{run_id}" {
-		t.Errorf("http.route = %q", got)
+		t.Errorf("got http.route %q, want the pattern", got)
 	}
 	if got := out.Attributes["url.full"]; got != next+"/mcp" {
 		t.Errorf("url.full = %q, want it without the query", got)
 	}
 	if got := col.headers.Get("Authorization"); got != "dataKey KEY" {
-		t.Errorf("collector got Authorization %q", got)
+		t.Errorf("got Authorization %q at the collector, want the data key", got)
 	}
 	if n, v := server.Resource["service.name"], server.Resource["service.version"]; n != "assistant" || v != "1.2.3" {
-		t.Errorf("service = %q %q", n, v)
+		t.Errorf("got service %q %q, want the configured ones", n, v)
 	}
 }
 
 // A trace that is not sampled goes on just the same, for the next server to know it.
-func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
+func TestTransportPropagatesATraceThatIsNotSampled(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
 	col := newCollector(t)
-	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
 	var seen string
-	next, nextClient := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
+	next, nextClient := serveHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
 	outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
 	for _, sampled := range []bool{true, false} {
 		seen = ""
-		url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			fetch(r.Context(), t, outgoing, next)
+		url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			fetchURL(r.Context(), t, outgoing, next)
 		}), nil))
 		flag := map[bool]string{true: "01", false: "00"}[sampled]
-		get(t, client, url+"/x", "traceparent", strings.TrimSuffix(caller, "01")+flag)
+		fetchBody(t, client, url+"/x", "traceparent", strings.TrimSuffix(caller, "01")+flag)
 		if !strings.HasPrefix(seen, "00-"+callerTrace+"-") || !strings.HasSuffix(seen, "-"+flag) {
-			t.Errorf("sampled %v: the next server got traceparent %q", sampled, seen)
+			t.Errorf("sampled %v: got traceparent %q at the next server, want the caller's trace", sampled, seen)
 		}
 	}
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(col.spans) != 2 { // of the one that its caller sampled: ours, and the way out
-		t.Errorf("%d spans", len(col.spans))
+		t.Errorf("got %d spans, want none", len(col.spans))
 	}
 }
 
@@ -120,7 +120,7 @@ func TestATraceThatIsNotSampledGoesOnWithoutASpan(t *testing.T) {
 func TestTransportSendsTheBody(t *testing.T) {
 	for sampler, recorded := range map[string]bool{"always_on": true, "always_off": false} {
 		t.Setenv("OTEL_TRACES_SAMPLER", sampler)
-		tel := start(t, Config{Tracing: true, Endpoint: newCollector(t).endpoint()})
+		tel := newTelemetry(t, Config{Tracing: true, Endpoint: newCollector(t).endpoint()})
 		ctx, span := tel.Tracer("test").Start(t.Context(), "asks")
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server.test/?user=1", strings.NewReader("body"))
 		if err != nil {
@@ -140,7 +140,7 @@ func TestTransportSendsTheBody(t *testing.T) {
 				}
 			}
 			if r.Header.Get("traceparent") == "" || req.Header.Get("traceparent") != "" {
-				t.Errorf("%s: the header is %v, made of %v", sampler, r.Header, req.Header)
+				t.Errorf("%s: got the header %v made of %v, want the latter unchanged", sampler, r.Header, req.Header)
 			}
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, r.Body.Close()
 		})).RoundTrip(req)
@@ -162,13 +162,13 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // As many requests are recorded as the sampler says, each as one trace, and those that are not
 // have a trace all the same.
-func TestEveryRequestIsSampledOnce(t *testing.T) {
+func TestSamplerDecidesOncePerRequest(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
 	t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
 	col := newCollector(t)
-	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
 	sampled, all := map[string]bool{}, map[string]bool{}
-	url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, span := tel.Tracer("test").Start(r.Context(), "within")
 		defer span.End()
 		id := TraceID(r.Context())
@@ -178,13 +178,13 @@ func TestEveryRequestIsSampledOnce(t *testing.T) {
 	}), nil))
 	const requests = 800
 	for range requests {
-		get(t, client, url+"/x")
+		fetchBody(t, client, url+"/x")
 	}
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(sampled); len(all) != requests || n < requests/2-100 || n > requests/2+100 { // 7 standard deviations
-		t.Errorf("%d of %d traces are sampled, want about half of %d", n, len(all), requests)
+		t.Errorf("got %d of %d traces are sampled, want about half of %d", n, len(all), requests)
 	}
 	spans := map[string]int{}
 	for _, s := range col.spans {
@@ -196,12 +196,12 @@ func TestEveryRequestIsSampledOnce(t *testing.T) {
 		}
 	}
 	if len(spans) != len(sampled) {
-		t.Errorf("%d traces came to the collector, want %d", len(spans), len(sampled))
+		t.Errorf("got %d traces came to the collector, want %d", len(spans), len(sampled))
 	}
 }
 
-// fetch reads url to its end under ctx.
-func fetch(ctx context.Context, t *testing.T, client *http.Client, url string) {
+// fetchURL reads url to its end under ctx.
+func fetchURL(ctx context.Context, t *testing.T, client *http.Client, url string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Error(err)
@@ -224,48 +224,48 @@ func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
 	} {
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.env)
 		col := newCollector(t)
-		tel := start(t, Config{Tracing: true, Endpoint: col.endpoint(), ServiceName: c.config})
+		tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint(), ServiceName: c.config})
 		_, span := tel.Tracer("test").Start(t.Context(), "work")
 		span.End()
 		if err := tel.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := col.span(t, "work").Resource["service.name"]; got != c.want {
-			t.Errorf("with %+v the service is %q", c, got)
+		if got := col.onlySpan(t, "work").Resource["service.name"]; got != c.want {
+			t.Errorf("with %+v: got service %q, want another", c, got)
 		}
 	}
 }
 
-func TestProbesMakeNoSpans(t *testing.T) {
+func TestHandlerMakesNoSpansForProbes(t *testing.T) {
 	col := newCollector(t)
-	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
-	url, client := serve(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if id := TraceID(r.Context()); id != "" {
-			t.Errorf("%s is in trace %s", r.URL.Path, id)
+			t.Errorf("%s: got trace %s, want another", r.URL.Path, id)
 		}
 	}), nil))
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		get(t, client, url+path, "traceparent", caller)
+		fetchBody(t, client, url+path, "traceparent", caller)
 	}
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(col.spans) != 0 {
-		t.Errorf("%d spans, want none", len(col.spans))
+		t.Errorf("got %d spans, want none", len(col.spans))
 	}
 }
 
 // The caller's user agent is an attribute, so its length is the caller's choice.
-func TestAttributesAreCut(t *testing.T) {
+func TestSpanAttributesAreTruncated(t *testing.T) {
 	col := newCollector(t)
-	tel := start(t, Config{Tracing: true, Endpoint: col.endpoint()})
-	url, client := serve(t, tel.Handler(http.NotFoundHandler(), nil))
-	get(t, client, url+"/no/such/path", "User-Agent", strings.Repeat("x", 2*maxValue))
+	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
+	url, client := serveHandler(t, tel.Handler(http.NotFoundHandler(), nil))
+	fetchBody(t, client, url+"/no/such/path", "User-Agent", strings.Repeat("x", 2*maxAttributeBytes))
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// Without a route the path, which the caller made up, is not in the name.
-	if got := len(col.span(t, "GET").Attributes["user_agent.original"]); got != maxValue {
-		t.Errorf("user agent of %d bytes, want %d", got, maxValue)
+	if got := len(col.onlySpan(t, "GET").Attributes["user_agent.original"]); got != maxAttributeBytes {
+		t.Errorf("user agent of %d bytes, want %d", got, maxAttributeBytes)
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Transport sends the trace of a request's context on, as W3C traceparent, and within
-// a span that is recorded makes a client span, which ends when the response body is closed
-// or read to its end. A request outside of any trace, a token refresh for example, goes out
-// as it is. next must not be nil.
+// Transport sends the trace of a request's context as W3C traceparent, and within a recorded
+// span makes a client span, which ends when the response body is closed or read to its end. A
+// request outside of any trace, such as a token refresh, is sent unchanged. next must not be
+// nil.
 func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
-	return &transport{next: next, RoundTripper: otelhttp.NewTransport(propagating{next},
-		t.provider(), noMetrics(),
+	return &transport{next: next, RoundTripper: otelhttp.NewTransport(propagatingTransport{next},
+		t.tracerProvider(), withoutMetrics(),
 		otelhttp.WithPropagators(propagator),
 		otelhttp.WithFilter(isRecorded),
 		// The HTTP conventions want the method alone where no route is known.
@@ -43,12 +43,12 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// propagating does two things that otelhttp doesn't. In a span that is recorded it removes the query
-// from url.full, which otelhttp has just set: what a run's context puts there are ids of people and
-// their records. To a request that the filter has left out it adds the traceparent.
-type propagating struct{ next http.RoundTripper }
+// propagatingTransport does two things that otelhttp does not. In a recorded span it removes
+// the query from url.full, which otelhttp has just set: a run's context puts ids of people and
+// their records there. To a request that the filter excluded it adds the traceparent.
+type propagatingTransport struct{ next http.RoundTripper }
 
-func (p propagating) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p propagatingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch span := trace.SpanFromContext(r.Context()); {
 	case span.IsRecording():
 		if r.URL.RawQuery != "" {

@@ -13,7 +13,7 @@
 //	}
 //
 // openai-go sends the requests. The chunks are decoded here, because endpoints vary in what
-// they send, and the SDK decodes each token 30 times slower. A request is retried only while
+// they send, and the SDK needs at least 25 times as long for each. A request is retried only while
 // no part of its answer was emitted. Errors never contain what the endpoint wrote, except
 // its error codes.
 package openai
