@@ -10,7 +10,7 @@ import (
 )
 
 // RFC 6750 section 2.1: one header, one token, and nowhere else.
-func TestTokenComesFromExactlyOneHeader(t *testing.T) {
+func TestFromRequestReadsExactlyOneHeader(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		headers []string

@@ -76,8 +76,8 @@ func good(kid string) string {
 	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": kid}), authtest.ClaimsOf(fakeIssuer, nil))
 }
 
-// F28: cold, nobody can be judged: 503, and it heals by itself.
-func TestWithoutKeysItIs503AndNot401(t *testing.T) {
+// Cold, nobody can be judged: 503, and it heals by itself.
+func TestVerifyWithoutKeysIs503AndNot401(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		f.down()
 		for range 10 {
@@ -97,8 +97,8 @@ func TestWithoutKeysItIs503AndNot401(t *testing.T) {
 	})
 }
 
-// F28: warm, the keys that are there serve for an hour, and no longer.
-func TestKeysServeForAnHourWhileTheirEndpointIsDown(t *testing.T) {
+// Warm, the keys that are there serve for an hour, and no longer.
+func TestKeyCacheUsesKeysForAnHourWhileTheEndpointIsDown(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		begin := time.Now()
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
@@ -120,8 +120,8 @@ func TestKeysServeForAnHourWhileTheirEndpointIsDown(t *testing.T) {
 	})
 }
 
-// F28: a new key is found by the first token that it signed, with one fetch.
-func TestRotationIsPickedUpByOneFetch(t *testing.T) {
+// A new key is found by the first token that it signed, with one fetch.
+func TestKeyCacheFetchesRotatedKeysOnce(t *testing.T) {
 	for name, published := range map[string][]authtest.JSON{
 		"under a new kid":      {authtest.RSAJWK("k1", &authtest.OtherRSAKey().PublicKey), authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
 		"under the same kid":   {authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
@@ -160,8 +160,8 @@ func merge(base, change authtest.JSON) authtest.JSON {
 	return base
 }
 
-// F28: 1,000 tokens of made-up keys cause one fetch in 30 s, working or not.
-func TestMadeUpKeysCauseOneFetchIn30s(t *testing.T) {
+// 1,000 tokens of made-up keys cause one fetch in 30 s, working or not.
+func TestKeyCacheFetchesOnceIn30sForUnknownKeys(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 			if _, err := v.Verify(t.Context(), good("k1")); err != nil {
@@ -187,7 +187,7 @@ func TestMadeUpKeysCauseOneFetchIn30s(t *testing.T) {
 }
 
 // A key that was taken back is refused within the interval, even after a quiet time.
-func TestRevokedKeyIsRefusedWithin15Minutes(t *testing.T) {
+func TestKeyCacheDropsARevokedKeyWithin15Minutes(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestRevokedKeyIsRefusedWithin15Minutes(t *testing.T) {
 }
 
 // A refresh that failed is tried again at the next call, not a quarter of an hour later.
-func TestFailedRefreshIsRepeatedSoon(t *testing.T) {
+func TestKeyCacheRepeatsAFailedRefresh(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Fatal(err)
@@ -219,8 +219,8 @@ func TestFailedRefreshIsRepeatedSoon(t *testing.T) {
 	})
 }
 
-// F28: a slow endpoint is given up after 5 s; a caller in a hurry goes earlier.
-func TestSlowKeysAreGivenUp(t *testing.T) {
+// A slow endpoint is given up after 5 s; a caller in a hurry goes earlier.
+func TestKeyCacheTimesOut(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		f.delay = 4 * time.Second
 		begin := time.Now()
@@ -236,7 +236,7 @@ func TestSlowKeysAreGivenUp(t *testing.T) {
 	})
 }
 
-func TestCloseEndsTheFetchOfKeys(t *testing.T) {
+func TestVerifierCloseEndsTheRequestForKeys(t *testing.T) {
 	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
 			t.Fatal(err)
@@ -253,8 +253,8 @@ func TestCloseEndsTheFetchOfKeys(t *testing.T) {
 	})
 }
 
-// F28, over real HTTP: what the endpoint may answer instead of keys.
-func TestMisbehavingKeyEndpointIs503(t *testing.T) {
+// Over real HTTP: what the endpoint may answer instead of keys.
+func TestKeyEndpointMisbehaviorIs503(t *testing.T) {
 	many := make([]authtest.JSON, maxKeys+1)
 	for n := range many {
 		many[n] = authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey)
@@ -284,8 +284,8 @@ func TestMisbehavingKeyEndpointIs503(t *testing.T) {
 	}
 }
 
-// F19: keys come from where the configuration says, not from where that sends us.
-func TestKeysDoNotFollowARedirect(t *testing.T) {
+// Keys come from where the configuration says, not from where that sends us.
+func TestKeyCacheFollowsNoRedirect(t *testing.T) {
 	i, other := authtest.NewIAM(t), authtest.NewIAM(t)
 	i.HandleKeys(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL+"/jwks", http.StatusFound)
@@ -297,7 +297,7 @@ func TestKeysDoNotFollowARedirect(t *testing.T) {
 	}
 }
 
-func TestKeyServesOnlyItsOwnAlgorithms(t *testing.T) {
+func TestKeyVerifiesOnlyItsOwnAlgorithms(t *testing.T) {
 	all := strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA HS256 none")
 	ed := authtest.JSON{"kty": "OKP", "crv": "Ed25519", "x": authtest.Base64(make([]byte, 32))}
 	p384 := elliptic.P384().Params()

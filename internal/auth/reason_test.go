@@ -10,7 +10,7 @@ import (
 
 // A label of a metric is a series for each of its values: whoever makes up tokens must not
 // be able to make series.
-func TestRefusalsHaveAFewReasonsWhateverTheToken(t *testing.T) {
+func TestReasonIsOneOfAFixedSet(t *testing.T) {
 	all := Reasons()
 	for err, want := range map[error]string{
 		ErrNoToken: "no_token", ErrMalformed: "malformed", &ScopeError{Required: "x"}: "scope", ErrInvalidToken: "other",

@@ -26,7 +26,7 @@ func rulesOf(t testing.TB, file string) *Rules {
 	return NewRules(rules)
 }
 
-func TestACallerMayUseWhatAnyRuleAboutHimAllows(t *testing.T) {
+func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 	r := rulesOf(t, `{"rules": [
 		{"name": "ops", "claims": {"groups": ["ops", "root*"]}},
 		{"subjects": ["svc/*"], "scopes": ["crm", "read"], "servers": ["crm"], "tools": ["crm_get_*", "crm_list"], "models": ["openai/*"]},
@@ -75,7 +75,7 @@ func TestACallerMayUseWhatAnyRuleAboutHimAllows(t *testing.T) {
 	}
 }
 
-func TestWithoutRulesEverythingIsAllowed(t *testing.T) {
+func TestRulesNilAllowsEverything(t *testing.T) {
 	access := (*Rules)(nil).Of(Identity{})
 	if _, ok := access.Tool("s", "t"); !ok || !access.Server("s") || !access.Model("m") || access.Nothing() || !access.Unlimited() {
 		t.Error("something is not")
@@ -87,7 +87,7 @@ func TestWithoutRulesEverythingIsAllowed(t *testing.T) {
 }
 
 // A rule that is misspelt must not be one that everybody meets.
-func TestAFileOfRulesIsReadStrictly(t *testing.T) {
+func TestParseRulesIsStrict(t *testing.T) {
 	for file, want := range map[string]string{
 		``: "is not JSON (line 1)", "{\n\"rules\": [\n}": "is not JSON (line 3)", `{"rules": []} {}`: "is not JSON (line 1)",
 		`[]`: "must be an object whose names are unique, in UTF-8", `{}`: "/rules: must be a list", `{"rules": {}}`: "/rules: must be a list", `{"rules": null}`: "/rules: must be a list",

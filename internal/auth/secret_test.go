@@ -27,7 +27,7 @@ func TestSecretNeverPrints(t *testing.T) {
 	}
 }
 
-func TestSecretsCompareByTheirText(t *testing.T) {
+func TestSecretComparesByText(t *testing.T) {
 	var read Secret
 	if err := read.UnmarshalText([]byte("hush")); err != nil || read != NewSecret("hush") || read.Reveal() != "hush" {
 		t.Errorf("got %q, %v", read.Reveal(), err)

@@ -84,7 +84,7 @@ func (m mint) es256(signature []byte) string {
 
 // The matrix of authentication: every case is judged over a real key set, by the
 // same three steps that a request takes.
-func TestAuthenticationMatrix(t *testing.T) {
+func TestVerifyMatrix(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.ECJWK("e1", &authtest.ECKey().PublicKey), authtest.RSAJWK("small", &authtest.ShortRSAKey().PublicKey))
 	v, _ := newVerifier(t, i, nil)
@@ -105,7 +105,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 			t.Errorf("%s: %d for %+v", row.name, status, id)
 		}
 	}
-	// F28: one fetch at the start. All those kids came within 30 s of it.
+	// One fetch at the start. All those kids came within 30 s of it.
 	if n := i.KeyRequests.Load(); n > 1+int64(time.Since(begin)/keysCooldown) {
 		t.Errorf("%d fetches of the keys", n)
 	}
@@ -254,7 +254,7 @@ func derSignature() []byte {
 	return der
 }
 
-func TestIdentityIsWhatTheTokenSays(t *testing.T) {
+func TestVerifyReturnsTheTokensIdentity(t *testing.T) {
 	i := authtest.NewIAM(t)
 	v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Scope = "" })
 	exp := time.Now().Add(time.Minute).Truncate(time.Second)
@@ -270,7 +270,7 @@ func TestIdentityIsWhatTheTokenSays(t *testing.T) {
 }
 
 // What an operator may want of tokens beyond that they are in order.
-func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
+func TestVerifierConfigRestrictsTokens(t *testing.T) {
 	i := authtest.NewIAM(t)
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -315,7 +315,7 @@ func TestAnOperatorMayWantMoreOfATokenThanThatItIsInOrder(t *testing.T) {
 
 // CVE-2026-35030: a cache keyed by a part of the token mixes up its owners. Here
 // tokens that begin and end alike are each judged on their own.
-func TestTokensThatLookAlikeAreJudgedOnTheirOwn(t *testing.T) {
+func TestVerifyDoesNotConfuseSimilarTokens(t *testing.T) {
 	i := authtest.NewIAM(t)
 	v, _ := newVerifier(t, i, nil)
 	good := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil))
@@ -329,7 +329,7 @@ func TestTokensThatLookAlikeAreJudgedOnTheirOwn(t *testing.T) {
 	}
 }
 
-func TestVerifierConfigurationIsChecked(t *testing.T) {
+func TestNewVerifierChecksItsConfiguration(t *testing.T) {
 	good := VerifierConfig{Issuer: "https://iam.example", Audience: "a", JWKSURL: "https://iam.example/jwks"}
 	for name, change := range map[string]func(*VerifierConfig){
 		"no issuer":            func(c *VerifierConfig) { c.Issuer = "" },

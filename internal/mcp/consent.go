@@ -172,5 +172,5 @@ func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	if s == nil || s.consents() == nil {
 		return "", fmt.Errorf("sign in to %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.consents().At(ctx, auth.Identity{})
+	return s.consents().SignInHost(ctx, auth.Identity{})
 }

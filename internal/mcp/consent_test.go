@@ -286,7 +286,7 @@ func TestAToolWantsMoreRights(t *testing.T) {
 	wants.Store(&admin)
 	asked = c.asked.Load()
 	_, err := c.callAs("crm_who", "ann")
-	if e := kind(t, err); e.Kind != Unavailable || !strings.HasSuffix(e.Message, "it wants more rights than its token has") || c.asked.Load() != asked+1 {
+	if e := kind(t, err); e.Kind != Unavailable || !strings.HasSuffix(e.Message, "the server requires more scopes than the token has") || c.asked.Load() != asked+1 {
 		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
 	}
 }

@@ -78,8 +78,8 @@ func mustToken(t *testing.T, c *ClientCredentials) string {
 	return tok.Reveal()
 }
 
-// S2.2: cached until shortly before expiry.
-func TestRefreshedBeforeExpiryWhileTheOldOneServes(t *testing.T) {
+// Cached until shortly before expiry.
+func TestCachedSourceRefreshesBeforeExpiry(t *testing.T) {
 	for _, test := range []struct {
 		life        string
 		early, late time.Duration // no refresh before early, one at late
@@ -110,7 +110,7 @@ func TestRefreshedBeforeExpiryWhileTheOldOneServes(t *testing.T) {
 // Twenty sources of tokens that live for a second renew them as often as one alone does:
 // twice a second, as long as somebody asks. Nothing is shared that could slow them down, and
 // none fetches for itself; a source that is asked less often renews less often.
-func TestEachSourceRenewsAsOftenAsItIsAsked(t *testing.T) {
+func TestCachedSourcesRefreshIndependently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range 20 {
@@ -141,8 +141,8 @@ func TestEachSourceRenewsAsOftenAsItIsAsked(t *testing.T) {
 	})
 }
 
-// S2.2: nobody waits for a refresh while the old token is valid, even if it hangs.
-func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
+// Nobody waits for a refresh while the old token is valid, even if it hangs.
+func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
@@ -164,9 +164,9 @@ func TestRefreshingDoesNotHoldUpCallers(t *testing.T) {
 	})
 }
 
-// S2.2, F26: the old token serves while it is valid, and no longer; meanwhile the
+// The old token serves while it is valid, and no longer; meanwhile the
 // endpoint is asked at most once a second, and ever more rarely.
-func TestOldTokenServesUntilItExpiresWhileRefreshFails(t *testing.T) {
+func TestCachedSourceUsesTheOldTokenWhileRefreshFails(t *testing.T) {
 	f := &fakeIAM{life: "600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
@@ -189,8 +189,8 @@ func TestOldTokenServesUntilItExpiresWhileRefreshFails(t *testing.T) {
 	})
 }
 
-// F26: when the endpoint fails, everybody fails by the one request, with one error.
-func TestOneFailureIsEverybodys(t *testing.T) {
+// When the endpoint fails, everybody fails by the one request, with one error.
+func TestCachedSourceReturnsOneFailureToAllCallers(t *testing.T) {
 	f := &fakeIAM{fail: true, delay: time.Second}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		errs := make([]error, 100)
@@ -210,8 +210,8 @@ func TestOneFailureIsEverybodys(t *testing.T) {
 	})
 }
 
-// F26: callers in between fail at once, with the same error.
-func TestPauseAfterFailuresGrowsTo30s(t *testing.T) {
+// Callers in between fail at once, with the same error.
+func TestCachedSourcePausesUpTo30sAfterFailures(t *testing.T) {
 	f := &fakeIAM{life: "600", fail: true}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		_, first := c.Token(t.Context())
@@ -235,8 +235,8 @@ func TestPauseAfterFailuresGrowsTo30s(t *testing.T) {
 	})
 }
 
-// F26: an endpoint that hangs costs 5 s; a caller in a hurry fails at its own deadline.
-func TestHangingEndpointIsGivenUp(t *testing.T) {
+// An endpoint that hangs costs 5 s; a caller in a hurry fails at its own deadline.
+func TestCachedSourceTimesOut(t *testing.T) {
 	f := &fakeIAM{hang: true}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		hurry, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -252,9 +252,9 @@ func TestHangingEndpointIsGivenUp(t *testing.T) {
 	})
 }
 
-// F27: what counts is how long the issuer says the token lives, not what our clock
+// What counts is how long the issuer says the token lives, not what our clock
 // says about its exp; the earlier of exp and expires_in.
-func TestSkewedClocksDoNotChangeTheLife(t *testing.T) {
+func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 	for _, skew := range []time.Duration{-90 * time.Second, 0, 90 * time.Second} {
 		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}
 		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
@@ -273,8 +273,8 @@ func TestSkewedClocksDoNotChangeTheLife(t *testing.T) {
 	}
 }
 
-// F18: 401 from a server causes one fetch, however many callers were refused.
-func TestBurstOfRenewsIsOneFetch(t *testing.T) {
+// 401 from a server causes one fetch, however many callers were refused.
+func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 	f := &fakeIAM{life: "3600", delay: time.Second}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
@@ -300,8 +300,8 @@ func TestBurstOfRenewsIsOneFetch(t *testing.T) {
 	})
 }
 
-// F18: a server that refuses every token costs at most one fetch per second.
-func TestServerThatRefusesEverythingCostsOneFetchPerSecond(t *testing.T) {
+// A server that refuses every token costs at most one fetch per second.
+func TestCachedSourceRenewsOncePerSecond(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		refusals := 0
@@ -321,7 +321,7 @@ func TestServerThatRefusesEverythingCostsOneFetchPerSecond(t *testing.T) {
 	})
 }
 
-func TestFailedRenewKeepsTheOldTokenAndPauses(t *testing.T) {
+func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
@@ -337,7 +337,7 @@ func TestFailedRenewKeepsTheOldTokenAndPauses(t *testing.T) {
 	})
 }
 
-func TestCloseEndsTheFetchAndKeepsTheToken(t *testing.T) {
+func TestCachedSourceCloseEndsTheRequestAndKeepsTheToken(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))

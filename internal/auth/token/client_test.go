@@ -15,8 +15,8 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// F26: whatever the token endpoint does, it is one typed error that repeats nothing.
-func TestMisbehavingTokenEndpointIsATypedError(t *testing.T) {
+// Whatever the token endpoint does, it is one typed error that repeats nothing.
+func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -89,7 +89,7 @@ func eachGrant(t *testing.T, handler http.HandlerFunc) {
 			if strings.Contains(refusal.Public, "127.0.0.1") {
 				t.Errorf("public text %q names a host", refusal.Public)
 			}
-			// S2.2: never logged.
+			// Never logged.
 			authtest.CheckNoCanary(t, fmt.Sprintf("%s %+v %#v", err, err, refusal.Err)+try.logged.String())
 			if !strings.Contains(try.logged.String(), "token fetch failed") {
 				t.Errorf("log %q", try.logged)
@@ -98,8 +98,8 @@ func eachGrant(t *testing.T, handler http.HandlerFunc) {
 	}
 }
 
-// F26: no more is read than can be of use.
-func TestEndlessReplyIsCutOff(t *testing.T) {
+// No more is read than can be of use.
+func TestTokenEndpointReplyIsBounded(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		for chunk := make([]byte, 1<<10); ; {
@@ -116,7 +116,7 @@ func TestEndlessReplyIsCutOff(t *testing.T) {
 	}
 }
 
-func TestUnreachableTokenEndpointIsATypedError(t *testing.T) {
+func TestTokenEndpointUnreachableIsATypedError(t *testing.T) {
 	i := authtest.NewIAM(t)
 	c, logged := newClient(t, i, nil)
 	i.Close()
@@ -128,8 +128,8 @@ func TestUnreachableTokenEndpointIsATypedError(t *testing.T) {
 	authtest.CheckNoCanary(t, err.Error()+logged.String())
 }
 
-// S2.2: never logged, however it is printed.
-func TestNothingPrintsATokenOrASecret(t *testing.T) {
+// Never logged, however it is printed.
+func TestClientCredentialsPrintsNoSecret(t *testing.T) {
 	i := authtest.NewIAM(t)
 	c, logged := newClient(t, i, nil)
 	tok, err := c.Token(t.Context())

@@ -14,8 +14,8 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// S2.2: refreshed by one request however many wait.
-func TestOneFetchHoweverManyWait(t *testing.T) {
+// Refreshed by one request however many wait.
+func TestClientCredentialsSendsOneRequestForAllCallers(t *testing.T) {
 	i := authtest.NewIAM(t)
 	const callers = 100
 	var ready, done sync.WaitGroup
@@ -39,7 +39,7 @@ func TestOneFetchHoweverManyWait(t *testing.T) {
 	}
 }
 
-func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
+func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 	i := authtest.NewIAM(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
@@ -63,8 +63,8 @@ func TestCallerWaitsUnderItsOwnContext(t *testing.T) {
 	}
 }
 
-// S2.2, RFC 6749 section 2.3.1 and RFC 8707.
-func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
+// RFC 6749 section 2.3.1 and RFC 8707.
+func TestClientCredentialsRequest(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
@@ -89,8 +89,8 @@ func TestRequestIsTheClientCredentialsGrant(t *testing.T) {
 	}
 }
 
-// S2.2: the secret may be changed in the vault; it is read again once, not for ever.
-func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
+// The secret may be changed in the vault; it is read again once, not for ever.
+func TestClientSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	i := authtest.NewIAM(t)
 	var wanted atomic.Pointer[string]
 	setWanted := func(s string) { wanted.Store(&s) }
@@ -122,7 +122,7 @@ func TestSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	}
 }
 
-func TestUnchangedSecretIsNotTriedTwice(t *testing.T) {
+func TestClientSecretThatIsUnchangedIsNotTriedTwice(t *testing.T) {
 	for name, test := range map[string]struct {
 		before          bool // a token was fetched before with this secret
 		requests, reads int64
@@ -155,7 +155,7 @@ func TestUnchangedSecretIsNotTriedTwice(t *testing.T) {
 	}
 }
 
-func TestUnreadableSecretIsATypedError(t *testing.T) {
+func TestClientSecretThatIsUnreadableIsATypedError(t *testing.T) {
 	i := authtest.NewIAM(t)
 	for name, secret := range map[string]func(context.Context) (auth.Secret, error){
 		"error": func(context.Context) (auth.Secret, error) { return auth.Secret{}, errors.New("no such file") },
@@ -170,7 +170,7 @@ func TestUnreadableSecretIsATypedError(t *testing.T) {
 	}
 }
 
-func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
+func TestNewClientCredentialsChecksItsConfiguration(t *testing.T) {
 	good := ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me", Secret: FixedSecret(auth.NewSecret("x"))}
 	for name, change := range map[string]func(*ClientCredentialsConfig){
 		"plain http beyond loopback": func(c *ClientCredentialsConfig) { c.TokenURL = "http://iam.example/t" },
@@ -208,7 +208,7 @@ func TestConfigurationIsCheckedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-func TestStaticHasNothingNewer(t *testing.T) {
+func TestStaticHasNoOtherToken(t *testing.T) {
 	s := Static(auth.NewSecret("fixed"))
 	if tok, err := s.Token(t.Context()); err != nil || tok.Reveal() != "fixed" {
 		t.Errorf("got %q, %v", tok.Reveal(), err)
@@ -234,7 +234,7 @@ func BenchmarkToken(b *testing.B) {
 	})
 }
 
-func TestTokenThatIsThereCostsNoAllocation(t *testing.T) {
+func TestClientCredentialsCachedTokenDoesNotAllocate(t *testing.T) {
 	c, _ := newClient(t, authtest.NewIAM(t), nil)
 	ctx := t.Context()
 	if _, err := c.Token(ctx); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // RFC 8693 section 2.1, RFC 8707: the request and nothing but it.
-func TestRequestIsTheTokenExchangeGrant(t *testing.T) {
+func TestExchangeRequest(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
@@ -53,7 +53,7 @@ func echoSubjectToken(i *authtest.IAM, gate func()) {
 }
 
 // One exchange for a caller, however many of his calls wait, and never another's token.
-func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
+func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 	i := authtest.NewIAM(t)
 	const each = 50
 	var ready, done sync.WaitGroup
@@ -78,7 +78,7 @@ func TestOneExchangePerCallerHoweverManyWait(t *testing.T) {
 
 // A4 (CVE-2026-35030): tokens that are alike at either end, one person with two tokens,
 // one token under two names: each is judged on its own.
-func TestCallersAreToldApartByTheWholeToken(t *testing.T) {
+func TestExchangeSeparatesCallersByTheWholeToken(t *testing.T) {
 	i := authtest.NewIAM(t)
 	echoSubjectToken(i, func() {})
 	e, _ := newExchange(t, i, nil)
@@ -101,8 +101,8 @@ func TestCallersAreToldApartByTheWholeToken(t *testing.T) {
 	}
 }
 
-// F26: the IAM's refusal of one caller is no other's.
-func TestOneCallersRefusalIsHisOwn(t *testing.T) {
+// The IAM's refusal of one caller is no other's.
+func TestExchangeRefusalAffectsOneCaller(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("subject_token") == ann.Token.Reveal() {
@@ -126,7 +126,7 @@ func TestOneCallersRefusalIsHisOwn(t *testing.T) {
 	authtest.CheckNoCanary(t, logged.String()+fmt.Sprintf("%+v %#v %v", ann, ann, e.For(ann)))
 }
 
-func TestCallerWithoutTokenIsNotAskedFor(t *testing.T) {
+func TestExchangeWithoutACallersTokenSendsNothing(t *testing.T) {
 	i := authtest.NewIAM(t)
 	e, _ := newExchange(t, i, nil)
 	_, err := e.For(auth.Identity{Issuer: "i", Subject: "s"}).Token(t.Context())
@@ -150,9 +150,9 @@ func exchangeInBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Excha
 	})
 }
 
-// F26, F27: kept until shortly before the token expires; the old one serves while it
+// Kept until shortly before the token expires; the old one serves while it
 // is valid and no longer, and the endpoint is asked ever more rarely while it fails.
-func TestExchangedTokenIsRenewedBeforeItExpires(t *testing.T) {
+func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 	f := &fakeIAM{life: "600"}
 	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
 		get := func() string {
@@ -185,8 +185,8 @@ func TestExchangedTokenIsRenewedBeforeItExpires(t *testing.T) {
 	})
 }
 
-// F18: a refused token is exchanged again by one request.
-func TestBurstOfRenewsIsOneExchange(t *testing.T) {
+// A refused token is exchanged again by one request.
+func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 	f := &fakeIAM{life: "3600", delay: time.Second}
 	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
 		old, err := e.For(ann).Token(t.Context())
@@ -209,7 +209,7 @@ func TestBurstOfRenewsIsOneExchange(t *testing.T) {
 }
 
 // What is kept of callers is bounded, and forgotten when they have gone.
-func TestCallersAreForgotten(t *testing.T) {
+func TestExchangeDropsIdleCallers(t *testing.T) {
 	f := &fakeIAM{life: "86400"}
 	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
 		visit := func(n int) {
@@ -237,7 +237,7 @@ func TestCallersAreForgotten(t *testing.T) {
 	})
 }
 
-func TestCloseEndsExchangesAndKeepsTokens(t *testing.T) {
+func TestExchangeCloseEndsRequestsAndKeepsTokens(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
 		if _, err := e.For(ann).Token(t.Context()); err != nil {

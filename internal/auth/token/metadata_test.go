@@ -34,7 +34,7 @@ func discovering(issuer string) func(*ClientCredentialsConfig) {
 }
 
 // RFC 8414 section 3.1, and OpenID Connect where an issuer has nothing else.
-func TestTokenEndpointIsFoundInTheIssuersMetadata(t *testing.T) {
+func TestMetadataNamesTheTokenEndpoint(t *testing.T) {
 	for path, at := range map[string][]string{
 		"":        {"/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"},
 		"/":       {"/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"},
@@ -52,7 +52,7 @@ func TestTokenEndpointIsFoundInTheIssuersMetadata(t *testing.T) {
 }
 
 // A document that is another issuer's, or that points elsewhere, gets no secret.
-func TestMetadataThatIsNotTheIssuersGetsNoSecret(t *testing.T) {
+func TestMetadataOfAnotherIssuerGetsNoSecret(t *testing.T) {
 	var stolen atomic.Int64
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { stolen.Add(1) }))
 	t.Cleanup(thief.Close)
@@ -114,7 +114,7 @@ func TestMetadataIsReadOnce(t *testing.T) {
 
 // An endpoint that moves is found within the hour, and nobody waits for that; while the
 // metadata cannot be read the known one will do.
-func TestMovedTokenEndpointIsFoundWithinAnHour(t *testing.T) {
+func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail atomic.Bool
 		var at atomic.Value

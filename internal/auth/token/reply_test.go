@@ -9,8 +9,8 @@ import (
 	"answerd/internal/auth/authtest"
 )
 
-// F26: expires_in 0, missing, negative, 1e12, and what else is sent.
-func TestLifeOfATokenIsTheShorterOfWhatIsSaid(t *testing.T) {
+// Expires_in 0, missing, negative, 1e12, and what else is sent.
+func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	jwt := func(life time.Duration) string {
 		return authtest.Base64([]byte(`{"alg":"XY9"}`)) + "." + authtest.Base64([]byte(fmt.Sprintf(`{"exp":%d}`, now.Add(life).Unix()))) + ".AA"

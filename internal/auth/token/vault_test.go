@@ -98,8 +98,8 @@ func onlyLoopback(t *testing.T) *http.Client {
 	})}
 }
 
-// S2.2: the client secret from OCI Vault by SECRET_OCID, read when it is needed.
-func TestSecretComesFromTheVaultAtFirstUse(t *testing.T) {
+// The client secret from OCI Vault by SECRET_OCID, read when it is needed.
+func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
 	v.keep(authtest.SecretCanary + "\n")
 	c, logged := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
@@ -117,8 +117,8 @@ func TestSecretComesFromTheVaultAtFirstUse(t *testing.T) {
 	authtest.CheckNoCanary(t, logged.String())
 }
 
-// S2.2: a rotated secret is read once more.
-func TestRotatedSecretIsReadFromTheVaultAgain(t *testing.T) {
+// A rotated secret is read once more.
+func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
 	v.keep("old")
 	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
@@ -140,7 +140,7 @@ func TestRotatedSecretIsReadFromTheVaultAgain(t *testing.T) {
 	}
 }
 
-func TestVaultProfileIsTheOneThatIsNamed(t *testing.T) {
+func TestVaultUsesTheNamedProfile(t *testing.T) {
 	v := newVault(t)
 	cfg := v.config(t)
 	cfg.Profile = "OTHER"
@@ -149,8 +149,8 @@ func TestVaultProfileIsTheOneThatIsNamed(t *testing.T) {
 	}
 }
 
-// F26, for the vault: one typed error, one request, nothing repeated.
-func TestMisbehavingVaultIsATypedError(t *testing.T) {
+// For the vault: one typed error, one request, nothing repeated.
+func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 	v, other := newVault(t), newVault(t)
 	bundle := func(content string) string {
 		return `{"secretId":"x","versionNumber":1,"secretBundleContent":` + content + `}`
@@ -204,7 +204,7 @@ func TestVaultReadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestUnusableVaultConfigurationIsSaidAtFirstUse(t *testing.T) {
+func TestVaultConfigurationIsCheckedAtFirstUse(t *testing.T) {
 	v := newVault(t)
 	for name, change := range map[string]func(*VaultConfig){
 		"auth type": func(c *VaultConfig) { c.AuthType = "magic" },
@@ -227,7 +227,7 @@ func TestUnusableVaultConfigurationIsSaidAtFirstUse(t *testing.T) {
 }
 
 // Left alone, the SDK would sleep for two minutes here.
-func TestInstancePrincipalGivesUpAtOnceBeyondOCI(t *testing.T) {
+func TestVaultInstancePrincipalFailsAtOnceOutsideOCI(t *testing.T) {
 	v := newVault(t)
 	asked := atomic.Int64{}
 	metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -244,7 +244,7 @@ func TestInstancePrincipalGivesUpAtOnceBeyondOCI(t *testing.T) {
 }
 
 // The whole way of an instance: metadata, federation, vault.
-func TestInstancePrincipalReadsTheSecret(t *testing.T) {
+func TestVaultInstancePrincipalReadsTheSecret(t *testing.T) {
 	v := newVault(t)
 	cert, key := instanceCertificate(t)
 	mux := http.NewServeMux()

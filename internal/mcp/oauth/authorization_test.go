@@ -13,7 +13,7 @@ import (
 )
 
 // OAuth 2.1 section 4.1 with PKCE, RFC 7591, RFC 8707: the test's server checks it.
-func TestAPersonAgreesInHisBrowser(t *testing.T) {
+func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
 		w.as.Metadata["scopes_supported"] = []string{"basic", "offline_access"}
 	})
@@ -40,7 +40,7 @@ func TestAPersonAgreesInHisBrowser(t *testing.T) {
 
 // However many of a principal's calls wait, he is sent to one address; another principal
 // to his own.
-func TestOneAuthorizationForAllCallsOfAPrincipal(t *testing.T) {
+func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
 	states := map[string]int{}
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func TestOneAuthorizationForAllCallsOfAPrincipal(t *testing.T) {
 
 // RFC 9207 and RFC 9700 section 4.4 (mix-up): a response of another issuer, or of none
 // where there must be one, ends the authorization, and its code goes nowhere.
-func TestAResponseOfAnotherIssuerIsRefused(t *testing.T) {
+func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 	for name, c := range map[string]struct {
 		silent bool // the metadata says nothing of iss
 		change func(url.Values)
@@ -106,7 +106,7 @@ func TestAResponseOfAnotherIssuerIsRefused(t *testing.T) {
 }
 
 // A state is good once, for ten minutes, and a made-up one never.
-func TestACallbackIsGoodOnce(t *testing.T) {
+func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
 	a := w.begin(person("ann"))
 	q := oauthtest.Browse(t, a.URL)
@@ -138,7 +138,7 @@ func TestACallbackIsGoodOnce(t *testing.T) {
 
 // A code that somebody else's browser brought is not ours to redeem: PKCE binds it to the
 // authorization that it was given for.
-func TestACodeOfAnotherAuthorizationIsRefused(t *testing.T) {
+func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
 	mine, theirs := w.begin(person("ann")), w.begin(person("eve"))
 	q := oauthtest.Browse(t, theirs.URL)
@@ -151,7 +151,7 @@ func TestACodeOfAnotherAuthorizationIsRefused(t *testing.T) {
 
 // Refresh tokens are used once each, kept when they are replaced, and given up when they
 // are refused: then the person is asked again.
-func TestRefreshTokensAreRotated(t *testing.T) {
+func TestRefreshTokenIsRotated(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
 	w.agree(person("ann"))
 	for n := range 2 {
@@ -175,18 +175,18 @@ func TestRefreshTokensAreRotated(t *testing.T) {
 
 // keptLongAgo makes the token of who one that has expired.
 func (w *world) keptLongAgo(who auth.Identity) {
-	h, err := w.take(who)
+	h, err := w.acquireUser(who)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer w.release(h)
-	if token, ok := h.kept.Cached(); ok {
-		h.kept.Forget(token)
+	defer w.releaseUser(h)
+	if token, ok := h.source.Cached(); ok {
+		h.source.Forget(token)
 	}
 }
 
 // Without a refresh token the person is asked when the token is no good any more.
-func TestWithoutARefreshTokenThePersonIsAskedAgain(t *testing.T) {
+func TestExpiredTokenWithoutRefreshTokenNeedsANewSignIn(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) { w.as.Refresh = false })
 	w.agree(person("ann"))
 	w.says(person("ann"), "ann hello")
@@ -196,7 +196,7 @@ func TestWithoutARefreshTokenThePersonIsAskedAgain(t *testing.T) {
 }
 
 // SEP-2350: agreeing to more keeps what was agreed to before.
-func TestAPersonAgreesToMore(t *testing.T) {
+func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
 		w.mcp.Needs = nil
 	})
@@ -223,7 +223,7 @@ func TestAPersonAgreesToMore(t *testing.T) {
 
 // SEP-2352: a server that moves to another authorization server: we register there, and
 // what the old one gave us stays there.
-func TestNothingOfOneIssuerGoesToAnother(t *testing.T) {
+func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
 	first := w.agree(person("ann"))
 	w.says(person("ann"), "ann hello")
@@ -243,7 +243,7 @@ func TestNothingOfOneIssuerGoesToAnother(t *testing.T) {
 		t.Error("the old one was asked again and again")
 	}
 	for _, r := range other.Requests {
-		if r.Grant == "refresh_token" || r.Client == first.who.id {
+		if r.Grant == "refresh_token" || r.Client == first.client.id {
 			t.Errorf("the new one got %v", r.Form)
 		}
 	}

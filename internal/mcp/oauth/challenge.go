@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	maxChallenge = 8 << 10 // bytes of one WWW-Authenticate header; a longer one says nothing
+	maxChallenge = 8 << 10 // bytes of one WWW-Authenticate header; a longer one is ignored
 	maxScopes    = 64      // of a challenge, or of metadata; the others are left out
 	maxScope     = 256     // bytes of one; a longer one is left out
 )
 
-// challenge is what a server says with a refusal (RFC 6750 section 3, RFC 9728 section
-// 5.1, RFC 9449 section 7.1).
+// challenge has what a server says in WWW-Authenticate with a refusal (RFC 6750 section 3,
+// RFC 9728 section 5.1, RFC 9449 section 7.1).
 type challenge struct {
-	metadata string // where the server's metadata is; "": at its well-known place
+	metadata string // the URL of the server's metadata; "": its well-known URL
 	scopes   []string
 	code     string // such as insufficient_scope
 }
 
-// readChallenge reads the challenges of schemes that we can answer. What is broken says
-// nothing.
-func readChallenge(h http.Header) challenge {
+// parseChallenge reads the challenges of the schemes Bearer and DPoP. It ignores malformed
+// ones.
+func parseChallenge(h http.Header) challenge {
 	var out challenge
 	for _, line := range h.Values("WWW-Authenticate") {
 		if len(line) > maxChallenge {
@@ -42,7 +42,7 @@ func readChallenge(h http.Header) challenge {
 				out.metadata = c.Params["resource_metadata"]
 			}
 			if out.scopes == nil {
-				out.scopes = cleanScopes(strings.Fields(c.Params["scope"]))
+				out.scopes = validScopes(strings.Fields(c.Params["scope"]))
 			}
 			if out.code == "" {
 				out.code = c.Params["error"]
@@ -52,8 +52,8 @@ func readChallenge(h http.Header) challenge {
 	return out
 }
 
-// cleanScopes are those of scopes that are scopes (RFC 6749 section 3.3), each once.
-func cleanScopes(scopes []string) []string {
+// validScopes returns the valid ones of scopes (RFC 6749 section 3.3), each once.
+func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {
 		bad := strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
@@ -65,10 +65,10 @@ func cleanScopes(scopes []string) []string {
 	return out
 }
 
-// union is a, and what of b is not in it.
-func union(a, b []string) []string { return cleanScopes(slices.Concat(a, b)) }
+// mergeScopes returns the scopes of a, then those of b that are not in a.
+func mergeScopes(a, b []string) []string { return validScopes(slices.Concat(a, b)) }
 
-// within reports whether all of a are in b.
-func within(a, b []string) bool {
+// isSubset reports whether all of a are in b.
+func isSubset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
 }

@@ -1,52 +1,58 @@
 package oauth
 
 import (
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"strings"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 )
 
-// Kind is how tokens are got.
+// Kind is the grant by which tokens are requested.
 type Kind string
 
 // The kinds of grants.
 const (
-	// ClientCredentials is a token of the service's own (RFC 6749 section 4.4).
+	// ClientCredentials gets the service's own token (RFC 6749 section 4.4).
 	ClientCredentials Kind = "client_credentials"
-	// JWTBearer is one that an assertion about the service is given for: workload
-	// identity federation (RFC 7523 section 2.1, SEP-1933).
+	// JWTBearer gets the service's own token for an assertion: workload identity federation
+	// (RFC 7523 section 2.1, SEP-1933).
 	JWTBearer Kind = "jwt_bearer"
-	// AuthorizationCode is one that each principal agrees to in his browser (OAuth 2.1
+	// AuthorizationCode gets a token per user, who signs in with a browser (OAuth 2.1
 	// section 4.1).
 	AuthorizationCode Kind = "authorization_code"
-	// Enterprise is one that the principal's own token is exchanged for: at the identity
-	// provider for an assertion (ID-JAG, RFC 8693), and with that at the server's
-	// authorization server (RFC 7523, SEP-990).
+	// Enterprise exchanges the user's own token: at the identity provider for an assertion
+	// (ID-JAG, RFC 8693), and that at the server's authorization server (RFC 7523, SEP-990).
 	Enterprise Kind = "enterprise"
 )
 
-// Config says how the tokens for one MCP server are got. Kind and URL are required.
+// Config says how tokens for one MCP server are requested. Kind and URL are required.
 type Config struct {
 	Kind Kind
 	URL  string // of the MCP server: https, or http on loopback
-	// Resource is whom tokens are for (RFC 8707); "": the server, by the name that its
-	// metadata gives it.
+	// Resource is the URI of the server that tokens are for (RFC 8707); "" means the
+	// resource that the server's own metadata names.
 	Resource string
-	// Issuer or TokenURL, if set, says where tokens come from, and the server does not.
+	// Issuer or TokenURL, if set, says where to request tokens; then what the server says
+	// about that is ignored.
 	Issuer, TokenURL string
 
-	// Who we are there. Without ClientID it is ClientMetadataURL, where the
-	// authorization server takes that, else it registers us (RFC 7591).
+	// ClientID is our client at the authorization server. Without it, it is
+	// ClientMetadataURL if the authorization server accepts that, else the authorization
+	// server registers a client (RFC 7591).
 	ClientID          string
 	ClientMetadataURL string
 	ClientSecret      auth.Secret
 	PrivateKey        Text // PEM, for private_key_jwt, instead of ClientSecret
 
-	Scope     string // "" asks for what the server wants, with spaces between
+	Scope     string // separated by spaces; "" requests what the server requires
 	Assertion Text   // of JWTBearer
-	// RedirectURL is where browsers come back to (AuthorizationCode).
+	// RedirectURL is the page that browsers come back to (AuthorizationCode).
 	RedirectURL string
-	// IdP is where Enterprise gets its assertions.
+	// IdP is the identity provider that gives the assertions of Enterprise.
 	IdP IdP
 	// DPoP binds tokens to a key of this process (RFC 9449).
 	DPoP bool
@@ -54,10 +60,46 @@ type Config struct {
 	Logger *slog.Logger // gets a debug line per token and a warning per failure; nil is silent
 }
 
-// IdP is the callers' identity provider, as whom we ask there, and what for.
+// IdP is the callers' identity provider, our client there, and the type of callers' tokens.
 type IdP struct {
 	TokenURL         string
 	ClientID         string
 	ClientSecret     auth.Secret // zero: a public client
-	SubjectTokenType string      // of the token that callers bring; "": an ID token
+	SubjectTokenType string      // of the token that callers send; "" means an ID token
+}
+
+// maxText bounds a key or an assertion, in bytes.
+const maxText = 64 << 10
+
+// Text is a secret in the configuration or in a file. The file is read for each use, because
+// such files are replaced: a Kubernetes projected token, for example.
+type Text struct {
+	Value auth.Secret
+	File  string
+}
+
+// IsZero reports whether neither is set.
+func (t Text) IsZero() bool { return t == Text{} }
+
+// readText returns the secret without the line feeds at its end. what names it in errors.
+func (t Text) readText(what string) (string, error) {
+	if t.File == "" {
+		return t.Value.Reveal(), nil
+	}
+	f, err := os.Open(t.File)
+	if err != nil {
+		return "", &fetch.Error{Public: what + " cannot be read", Err: err}
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	text := strings.TrimRight(string(b), "\r\n")
+	switch {
+	case err != nil:
+		return "", &fetch.Error{Public: what + " cannot be read", Err: err}
+	case len(b) > maxText:
+		return "", &fetch.Error{Public: what + " is too large", Err: fmt.Errorf("more than %d bytes", maxText)}
+	case text == "":
+		return "", &fetch.Error{Public: what + " is empty"}
+	}
+	return text, nil
 }

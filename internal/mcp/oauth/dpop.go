@@ -19,22 +19,23 @@ import (
 )
 
 const (
-	proofAlg   = "ES256"
-	maxNonce   = 1 << 10 // bytes; a longer one is not kept
-	maxOrigins = 16      // whose nonces are kept
-	useNonce   = "use_dpop_nonce"
+	proofAlgorithm = "ES256"
+	maxNonce       = 1 << 10 // bytes; a longer one is ignored
+	maxOrigins     = 16      // whose nonces are stored
+	errorUseNonce  = "use_dpop_nonce"
 )
 
-// proofKey is the key that tokens are bound to (RFC 9449). It lives as long as its
-// Client, as the tokens do: neither leaves the process's memory.
+// proofKey is the key pair that tokens are bound to (RFC 9449), and the servers' nonces. It
+// lives as long as its Client, as the tokens do: neither leaves the process's memory.
 type proofKey struct {
 	key *ecdsa.PrivateKey
 	jwk map[string]string
 
-	mu     sync.Mutex // protects nonces
-	nonces map[string]string
+	mu     sync.Mutex        // protects nonces
+	nonces map[string]string // by origin
 }
 
+// newProofKey generates a P-256 key.
 func newProofKey() (*proofKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -51,16 +52,16 @@ func newProofKey() (*proofKey, error) {
 	}, nil
 }
 
-// prove sets r's DPoP header: a new proof for every request (section 4.2). token is the
-// one that r carries; zero for a token request.
-func (k *proofKey) prove(r *http.Request, token auth.Secret) error {
+// addProof sets r's DPoP header to a new proof (RFC 9449 section 4.2). token is the one that r
+// carries; zero for a token request.
+func (k *proofKey) addProof(r *http.Request, token auth.Secret) error {
 	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
 	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": at.String(), "iat": time.Now().Unix()}
 	if !token.IsZero() {
 		sum := sha256.Sum256([]byte(token.Reveal()))
 		claims["ath"] = base64.RawURLEncoding.EncodeToString(sum[:])
 	}
-	if nonce := k.nonce(r.URL); nonce != "" {
+	if nonce := k.nonceFor(r.URL); nonce != "" {
 		claims["nonce"] = nonce
 	}
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
@@ -73,16 +74,17 @@ func (k *proofKey) prove(r *http.Request, token auth.Secret) error {
 	return nil
 }
 
-func (k *proofKey) nonce(u *url.URL) string {
+// nonceFor returns the nonce for the origin of u, "" if there is none.
+func (k *proofKey) nonceFor(u *url.URL) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.nonces[origin(u)]
 }
 
-// hear keeps the nonce of a reply for the next proof at its origin (section 8.2), and
-// reports whether it is another one than before: only then is a refused request sent
-// again.
-func (k *proofKey) hear(u *url.URL, h http.Header) bool {
+// saveNonce stores the nonce of a reply for the next proof at its origin (RFC 9449 section
+// 8.2). It reports whether the nonce is a new one: only then is it useful to send a refused
+// request again.
+func (k *proofKey) saveNonce(u *url.URL, h http.Header) bool {
 	nonce := h.Get("DPoP-Nonce")
 	if nonce == "" || len(nonce) > maxNonce {
 		return false
@@ -100,11 +102,11 @@ func (k *proofKey) hear(u *url.URL, h http.Header) bool {
 	return true
 }
 
-// wantsNonce reports whether a token endpoint refused a request for want of its nonce
-// (section 8).
-func wantsNonce(r fetch.Reply) bool {
+// requiresNonce reports whether a token endpoint refused a request because the proof lacks its
+// nonce (RFC 9449 section 8).
+func requiresNonce(r fetch.Reply) bool {
 	var w struct {
 		Error string `json:"error"`
 	}
-	return r.Status == http.StatusBadRequest && json.Unmarshal(r.Body, &w) == nil && w.Error == useNonce
+	return r.Status == http.StatusBadRequest && json.Unmarshal(r.Body, &w) == nil && w.Error == errorUseNonce
 }

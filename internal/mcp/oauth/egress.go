@@ -13,22 +13,23 @@ import (
 )
 
 const (
-	requestTime = 5 * time.Second // of one request, from dialling to the last byte
-	maxHeader   = 64 << 10        // bytes of a reply's header
+	requestTimeout = 5 * time.Second // of one request, from dialing to the last byte
+	maxHeader      = 64 << 10        // bytes of a reply's header
 )
 
-// egress is how authorization servers are reached: two http.Clients that follow no
-// redirects, which would carry a secret to whatever host a reply names (F19).
+// egress has the two http.Clients for authorization servers. They follow no redirects, which
+// would carry a secret to whatever host a reply names.
 type egress struct {
 	server *url.URL
-	// trusted is for what the configuration names, the MCP server's own origin included:
-	// it may be anywhere, and proxies from the environment are used (S3.7).
+	// trusted is for URLs of the configuration, the MCP server's own origin included. They
+	// may be anywhere, and proxies from the environment are used.
 	trusted *http.Client
-	// named is for what a server named: it is checked at dial time, when the address is
-	// known that DNS gave, so that no proxy may stand between.
+	// named is for URLs that a server named. The address is checked at dial time, when DNS
+	// has resolved it; therefore no proxy is used.
 	named *http.Client
 }
 
+// newEgress returns the clients for the authorization servers of one MCP server.
 func newEgress(server *url.URL) *egress {
 	pooled := func() *http.Transport {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -37,20 +38,21 @@ func newEgress(server *url.URL) *egress {
 	}
 	guarded := pooled()
 	guarded.Proxy = nil
-	limit := nearness(server.Hostname())
-	guarded.DialContext = (&net.Dialer{Timeout: requestTime, Control: func(_, address string, _ syscall.RawConn) error {
+	limit := classifyHost(server.Hostname())
+	guarded.DialContext = (&net.Dialer{Timeout: requestTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		return checkAddress(address, limit)
 	}}).DialContext
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &egress{
 		server:  server,
-		trusted: &http.Client{Transport: pooled(), CheckRedirect: stay, Timeout: requestTime},
-		named:   &http.Client{Transport: guarded, CheckRedirect: stay, Timeout: requestTime},
+		trusted: &http.Client{Transport: pooled(), CheckRedirect: stay, Timeout: requestTimeout},
+		named:   &http.Client{Transport: guarded, CheckRedirect: stay, Timeout: requestTimeout},
 	}
 }
 
-// to is the client for a URL; trusted says that the configuration named who named it.
-func (e *egress) to(raw string, trusted bool) *http.Client {
+// clientFor returns the client for a URL. trusted means that the configuration names the
+// server which the URL comes from.
+func (e *egress) clientFor(raw string, trusted bool) *http.Client {
 	if u, err := url.Parse(raw); trusted || err == nil && origin(u) == origin(e.server) {
 		return e.trusted
 	}
@@ -62,22 +64,24 @@ func (e *egress) close() {
 	e.named.CloseIdleConnections()
 }
 
-// origin is scheme, host and port of u.
+// origin returns scheme, host and port of u.
 func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(u.Host) }
 
-// How near an address is to us. A server may lead us to what is as near as it is itself
-// or further away: one on the internet to the internet only, one on this machine, as in
-// development, to this machine too. By its name a server counts as far away, whatever
-// DNS says, because it could say something else each time.
+// addressClass says how private an address is. A server may name servers of its own class or
+// of a less private one: a server on the internet only others on the internet, a server on
+// this machine, as in development, also others on this machine. A server that the
+// configuration names by host name counts as public, because its DNS answer may change.
+type addressClass int
+
 const (
-	public = iota
+	public addressClass = iota
 	private
 	local
 	forbidden // nobody's authorization server is there: link-local holds clouds' metadata
 )
 
-// nearness is how near a host of the configuration is.
-func nearness(host string) int {
+// classifyHost returns the class of a host of the configuration.
+func classifyHost(host string) addressClass {
 	if strings.EqualFold(host, "localhost") {
 		return local
 	}
@@ -85,10 +89,10 @@ func nearness(host string) int {
 	if err != nil {
 		return public
 	}
-	return min(nearnessOf(ip), local)
+	return min(classifyAddress(ip), local)
 }
 
-// special are the blocks of the IANA special-purpose registries that netip has no word
+// special has the blocks of the IANA special-purpose registries that netip has no method
 // for: shared address space, protocol assignments, documentation, benchmarks, reserved,
 // and those that embed an IPv4 address, the deprecated ::/96 too. fd00:ec2::254 is a cloud's
 // metadata service in a block that is private otherwise.
@@ -104,7 +108,8 @@ var special = func() []netip.Prefix {
 	return out
 }()
 
-func nearnessOf(ip netip.Addr) int {
+// classifyAddress returns the class of an address that DNS gave.
+func classifyAddress(ip netip.Addr) addressClass {
 	ip = ip.Unmap().WithZone("")
 	switch {
 	case ip.IsLoopback():
@@ -123,18 +128,19 @@ func nearnessOf(ip netip.Addr) int {
 	return public
 }
 
-// errNearer ends the dialling of an address that a server must not lead us to.
-var errNearer = errors.New("the address is nearer to this machine than the server that named it")
+// errMorePrivate is returned for an address that a server must not make us connect to.
+var errMorePrivate = errors.New("refusing to connect: the authorization server resolves to a more private address than the MCP server")
 
-// checkAddress is called with the address that is about to be dialled.
-func checkAddress(address string, limit int) error {
+// checkAddress returns an error if the address that is about to be dialed is more private
+// than limit.
+func checkAddress(address string, limit addressClass) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("read the address: %w", err)
 	}
 	ip, err := netip.ParseAddr(host)
-	if err != nil || nearnessOf(ip) > limit {
-		return errNearer
+	if err != nil || classifyAddress(ip) > limit {
+		return errMorePrivate
 	}
 	return nil
 }

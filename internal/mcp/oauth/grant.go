@@ -26,8 +26,8 @@ const (
 	idpEndpoint   = "the identity provider's token endpoint"
 )
 
-// form is the token request of a kind that takes no person, for a principal.
-func (c *Client) form(ctx context.Context, a *authority, id auth.Identity, scopes []string) (url.Values, error) {
+// grantForm returns the form of a token request by a grant that needs no sign-in, for a user.
+func (c *Client) grantForm(ctx context.Context, a *authServer, id auth.Identity, scopes []string) (url.Values, error) {
 	form := url.Values{}
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
@@ -37,7 +37,7 @@ func (c *Client) form(ctx context.Context, a *authority, id auth.Identity, scope
 		form.Set("grant_type", "client_credentials")
 		return form, nil
 	case JWTBearer:
-		assertion, err := c.cfg.Assertion.read("the assertion")
+		assertion, err := c.cfg.Assertion.readText("the assertion")
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (c *Client) form(ctx context.Context, a *authority, id auth.Identity, scope
 		form.Set("assertion", assertion)
 		return form, nil
 	}
-	assertion, err := c.identityAssertion(ctx, a, id, scopes)
+	assertion, err := c.requestIDJAG(ctx, a, id, scopes)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +54,11 @@ func (c *Client) form(ctx context.Context, a *authority, id auth.Identity, scope
 	return form, nil
 }
 
-// identityAssertion exchanges the token that a caller brought for an ID-JAG: the
-// identity provider's word, to that one authorization server, that this client may act
-// for him at that one resource. oauthex.ExchangeToken does not fit: it sends the secret in
-// the form, where an identity provider need not take it, and an empty code.
-func (c *Client) identityAssertion(ctx context.Context, a *authority, id auth.Identity, scopes []string) (string, error) {
+// requestIDJAG exchanges the token that a user sent for an ID-JAG (RFC 8693 section 2.1): the
+// identity provider's assertion, for that one authorization server, that this client may act
+// for the user at that one resource. oauthex.ExchangeToken does not fit: it sends the secret in
+// the form, which an identity provider need not accept, and an empty code.
+func (c *Client) requestIDJAG(ctx context.Context, a *authServer, id auth.Identity, scopes []string) (string, error) {
 	idp := c.cfg.IdP
 	form := url.Values{
 		"grant_type": {grantExchange}, "requested_token_type": {typeIDJAG}, "audience": {a.issuer}, "resource": {a.resource},
@@ -85,33 +85,33 @@ func (c *Client) identityAssertion(ctx context.Context, a *authority, id auth.Id
 		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
 	var w struct {
-		Assertion string `json:"access_token"` // RFC 8693 section 2.2.1 calls it so, whatever it is
+		Assertion string `json:"access_token"` // RFC 8693 section 2.2.1 names every issued token so
 		Type      string `json:"issued_token_type"`
 	}
 	if json.Unmarshal(got.Body, &w) != nil || w.Assertion == "" || w.Type != typeIDJAG {
-		return "", wrong("%s gave no identity assertion", idpEndpoint)
+		return "", fetchErrorf("%s returned no identity assertion", idpEndpoint)
 	}
 	return w.Assertion, nil
 }
 
-// scopes are what is asked for: what the configuration says, or else the challenge, or
-// else the server's metadata (MCP basic/authorization, scope selection), with what the
-// principal's token has been asked for before at the same place (SEP-2350).
-func (c *Client) scopes(a *authority, ch challenge, before []string) []string {
-	want := cleanScopes(strings.Fields(c.cfg.Scope))
+// selectScopes returns the scopes to request: those of the configuration, or else those of the
+// challenge, or else those of the server's metadata (MCP basic/authorization, scope
+// selection), with those requested before for the same user at the same place (SEP-2350).
+func (c *Client) selectScopes(a *authServer, ch challenge, previous []string) []string {
+	want := validScopes(strings.Fields(c.cfg.Scope))
 	if c.cfg.Scope == "" {
 		want = ch.scopes
 		if len(want) == 0 {
 			want = a.wanted
 		}
-		want = union(before, want)
+		want = mergeScopes(previous, want)
 	}
-	// SEP-2207: only where the authorization server says that it knows it.
+	// SEP-2207: only if the authorization server states that it supports the scope.
 	if c.cfg.Kind == AuthorizationCode && slices.Contains(a.scopes, offlineAccess) {
-		want = union(want, []string{offlineAccess})
+		want = mergeScopes(want, []string{offlineAccess})
 	}
 	return want
 }
 
-// fetchTime bounds one fetch of a token, with everything that has to be asked first.
-const fetchTime = 20 * time.Second
+// fetchTimeout bounds the requests for one token, with those that must come before it.
+const fetchTimeout = 20 * time.Second

@@ -46,7 +46,7 @@ func pemOf(t *testing.T, key any) string {
 }
 
 // What is wrong with metadata is said, and nothing is asked of whom it names.
-func TestHostileMetadataIsRefused(t *testing.T) {
+func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 	thief := oauthtest.New(t)
 	big := strings.Repeat("x", maxMetadata)
 	for want, change := range map[string]func(*world){
@@ -71,7 +71,7 @@ func TestHostileMetadataIsRefused(t *testing.T) {
 		"names no registration endpoint":        func(w *world) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
 		"offers no PKCE with S256":              func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = nil },
 		"offers no PKCE with S256 (plain)":      func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
-		"must name the client id":               func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
+		"set the client id":                     func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
 		"answered with too many bytes (issuer)": func(w *world) { w.as.Metadata["x"] = big },
 	} {
 		w := newWorld(t, Config{Kind: AuthorizationCode}, change)
@@ -87,7 +87,7 @@ func TestHostileMetadataIsRefused(t *testing.T) {
 	}
 }
 
-// F19: a redirect leads nowhere, whoever sends it.
+// A redirect leads nowhere, whoever sends it.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var stolen atomic.Int64
 	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,8 +104,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 }
 
 // A server may not lead us nearer to this machine than it is itself.
-func TestAServerLeadsUsNoNearer(t *testing.T) {
-	for text, want := range map[string]int{
+func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
+	for text, want := range map[string]addressClass{
 		"93.184.216.34": public, "2606:2800:220:1::1": public, "10.1.2.3": private, "172.16.0.1": private, "192.168.1.1": private, "fd00::1": private,
 		"127.0.0.1": local, "127.9.9.9": local, "::1": local, "::ffff:127.0.0.1": local, "::ffff:10.0.0.1": private,
 		"169.254.169.254": forbidden, "fe80::1": forbidden, "0.0.0.0": forbidden, "::": forbidden, "224.0.0.1": forbidden, "255.255.255.255": forbidden,
@@ -113,7 +113,7 @@ func TestAServerLeadsUsNoNearer(t *testing.T) {
 		"::127.0.0.1": forbidden, "::10.0.0.1": forbidden, "fd00:ec2::254": forbidden, "100.100.100.200": forbidden, "fec0::1": forbidden, "fe80::a9fe:a9fe": forbidden,
 		"::ffff:169.254.169.254": forbidden, "3fff::1": forbidden, "5f00::1": forbidden, "192.88.99.1": forbidden, "ff02::1": forbidden,
 	} {
-		if got := nearnessOf(netip.MustParseAddr(text)); got != want {
+		if got := classifyAddress(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
@@ -128,7 +128,7 @@ func TestAServerLeadsUsNoNearer(t *testing.T) {
 		reached.Store(0)
 		// localhost, too: what counts is the address that a name leads to.
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
-			_, err := fetch.Get(t.Context(), c.egress.to(at, false), at, "it", maxMetadata)
+			_, err := fetch.Get(t.Context(), c.egress.clientFor(at, false), at, "it", maxMetadata)
 			if (err == nil) != (want == 1) {
 				t.Errorf("%s led to %s: %v", server, at, err)
 			}
@@ -141,7 +141,7 @@ func TestAServerLeadsUsNoNearer(t *testing.T) {
 }
 
 // Where metadata is looked for, and whose it may be there.
-func TestPlacesOfMetadata(t *testing.T) {
+func TestMetadataLocations(t *testing.T) {
 	root := wellKnown
 	for server, c := range map[string]struct{ given, want string }{
 		"https://h/mcp":       {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
@@ -156,8 +156,8 @@ func TestPlacesOfMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, p := range client.places(c.given) {
-			got = append(got, p.url+"="+strings.Join(p.names, ","))
+		for _, p := range client.metadataLocations(c.given) {
+			got = append(got, p.url+"="+strings.Join(p.resources, ","))
 		}
 		if text := strings.Join(got, "; "); text != c.want {
 			t.Errorf("%s: %s", server, text)
@@ -167,7 +167,7 @@ func TestPlacesOfMetadata(t *testing.T) {
 }
 
 // Before 2025-06-18 servers had no metadata of their own: the origin is the issuer.
-func TestAServerWithoutMetadataIsItsOwnIssuer(t *testing.T) {
+func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
 	var self *httptest.Server
 	self = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -200,7 +200,7 @@ func TestAServerWithoutMetadataIsItsOwnIssuer(t *testing.T) {
 }
 
 // What a server registers us as is checked.
-func TestRegistrationsAreChecked(t *testing.T) {
+func TestRegistrationIsChecked(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"client_id":"a","client_secret":"b"}`:                                                   "a client_secret_basic",
 		`{"client_id":"a","client_secret":"b","token_endpoint_auth_method":"client_secret_post"}`: "a client_secret_post",
@@ -211,7 +211,7 @@ func TestRegistrationsAreChecked(t *testing.T) {
 		`{"client_id":"` + strings.Repeat("a", maxClientID+1) + `","client_secret":"b"}`: "",
 		`[]`: "",
 	} {
-		who, err := readRegistration([]byte(body), methodBasic)
+		who, err := parseRegistration([]byte(body), methodBasic)
 		if got := who.id + " " + who.method; (err == nil) != (want != "") || err == nil && got != want {
 			t.Errorf("%.80s: %s, %v", body, got, err)
 		}
@@ -219,14 +219,14 @@ func TestRegistrationsAreChecked(t *testing.T) {
 }
 
 // Keys of other kinds, and weak ones, are refused without a word of what they are.
-func TestPrivateKeys(t *testing.T) {
+func TestParsePrivateKey(t *testing.T) {
 	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
 	strong, _ := rsa.GenerateKey(rand.Reader, 2048)
 	elliptic384, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	elliptic224, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	for want, text := range map[string]string{
 		"EdDSA": pemOf(t, edwards), "RS256": pemOf(t, strong), "ES384": pemOf(t, elliptic384),
-		"no kind": pemOf(t, elliptic224), "not PEM": "s3cret",
+		"unsupported type": pemOf(t, elliptic224), "not PEM": "s3cret",
 		"cannot be read": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("s3cret")})),
 	} {
 		_, method, err := ParsePrivateKey(text)
@@ -238,22 +238,22 @@ func TestPrivateKeys(t *testing.T) {
 }
 
 // What is kept of principals is bounded, and one who is being served stays.
-func TestPrincipalsAreBounded(t *testing.T) {
+func TestUserTokensAreBounded(t *testing.T) {
 	c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	busy, _ := c.take(auth.Identity{Subject: "busy"})
-	for n := range maxHolders + 10 {
-		h, err := c.take(auth.Identity{Subject: "p", Issuer: strings.Repeat("i", n)})
+	busy, _ := c.acquireUser(auth.Identity{Subject: "busy"})
+	for n := range maxUsers + 10 {
+		h, err := c.acquireUser(auth.Identity{Subject: "p", Issuer: strings.Repeat("i", n)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.release(h)
+		c.releaseUser(h)
 	}
-	if again, _ := c.take(auth.Identity{Subject: "busy"}); c.holders.Len() != maxHolders || again != busy {
-		t.Errorf("%d holders", c.holders.Len())
+	if again, _ := c.acquireUser(auth.Identity{Subject: "busy"}); c.users.Len() != maxUsers || again != busy {
+		t.Errorf("%d holders", c.users.Len())
 	}
 }
 
@@ -266,7 +266,7 @@ func FuzzChallenge(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, header string) {
-		c := readChallenge(http.Header{"Www-Authenticate": {header}})
+		c := parseChallenge(http.Header{"Www-Authenticate": {header}})
 		if len(c.scopes) > maxScopes {
 			t.Errorf("%d scopes", len(c.scopes))
 		}
@@ -292,15 +292,15 @@ func FuzzMetadata(f *testing.F) {
 	}
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if r, err := readResource(body, []string{"https://h/mcp"}); err == nil && token.CheckTokenEndpoint(r.issuer, "") != nil {
+		if r, err := parseResource(body, []string{"https://h/mcp"}); err == nil && token.CheckTokenEndpoint(r.issuer, "") != nil {
 			t.Errorf("issuer %q", r.issuer)
 		}
-		a, err := c.readAuthority(body, "https://a", false)
+		a, err := c.parseAuthServer(body, "https://a", false)
 		if err != nil {
 			return
 		}
-		for _, at := range []string{a.token, a.authorize} {
-			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && nearness(u.Hostname()) == local) {
+		for _, at := range []string{a.tokenURL, a.authorizeURL} {
+			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && classifyHost(u.Hostname()) == local) {
 				t.Errorf("endpoint %q", at)
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/oauth/oauthtest"
-
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,29 +1,29 @@
-// Package oauth gets the tokens for one MCP server from the authorization server that
-// it names, or that the configuration does, as the MCP authorization specification
-// wants it (2025-11-25 and 2026-07-28, basic/authorization).
+// Package oauth requests the tokens for one MCP server from the authorization server that
+// the MCP server or the configuration names, as the MCP authorization specification
+// requires (2025-11-25 and 2026-07-28, basic/authorization).
 //
 //	c, err := oauth.New(oauth.Config{Kind: oauth.AuthorizationCode, URL: "https://crm.example.com/mcp", …})
 //	defer c.Close()
-//	resp, err := c.For(caller).Send(transport, req)   // with a token, got now if need be
+//	resp, err := c.For(caller).Send(transport, req)   // with a token, requested now if necessary
 //	if errors.Is(err, oauth.ErrConsent) {
 //		a, err := c.Authorize(ctx, caller)        // show a.URL to the caller, wait for a.Done
 //	}
 //	name, err := c.Callback(ctx, query)               // what the browser came back with
 //
-// A request goes without a token until the server refuses one, because the refusal says
-// where to ask and for what (RFC 9728); where the configuration names the issuer, only
-// authorization_code waits for that. Every principal has tokens of his own; however
-// many requests of one wait, one request for a token is under way.
+// The first request has no token: the server's refusal says where to request one, and with
+// which scopes (RFC 9728). If the configuration names the issuer, only authorization_code
+// waits for that refusal. Every user has their own tokens. However many requests of a user
+// wait, one token request is in flight.
 //
-// What a server says is hostile until checked: its metadata must be its own, the
-// authorization server's must be of the issuer that was asked for, everything is https
-// beyond loopback, bounded, without redirects, and never nearer to this machine than
-// the server itself (egress.go). Credentials are bound to the issuer that they were made
-// for; those of the configuration go to the issuer that it names, or else to the first
-// one that the server named, and to no other.
+// What a server says is checked before it is used. Its metadata must describe itself, and
+// the authorization server's metadata must name the issuer that was asked for (RFC 8414).
+// Every URL is https beyond loopback. Replies are bounded, redirects are not followed, and no
+// address may be more private than the MCP server's own (egress.go). Credentials are sent
+// only to their own issuer: those of the configuration to the issuer that it names, or else
+// to the first one that the server named.
 //
-// The SDK's handlers do the same for one user; they are not race free, follow what a
-// server names to any address, and know neither private_key_jwt, jwt-bearer nor DPoP.
+// The go-sdk's handlers do the same for one user. They have data races, connect to any
+// address that a server names, and support neither private_key_jwt, jwt-bearer nor DPoP.
 package oauth
 
 import (
@@ -40,31 +40,31 @@ import (
 	"answerd/internal/lru"
 )
 
-// Client is the tokens for one MCP server. New makes one; it may be used concurrently.
+// Client requests and caches the tokens for one MCP server. It may be used concurrently.
 type Client struct {
-	cfg    Config
-	log    *slog.Logger
-	server *url.URL // without query
-	egress *egress
-	key    *proofKey // nil without DPoP
-	finder *finder
+	cfg       Config
+	log       *slog.Logger
+	server    *url.URL // without query
+	egress    *egress
+	key       *proofKey // nil without DPoP
+	discovery *discovery
 
-	life context.Context // ends with Close
-	end  context.CancelFunc
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
 
-	holders *lru.Cache[holderKey, *holder]
+	users *lru.Cache[userKey, *userTokens]
 
-	mu      sync.Mutex // protects what follows
-	closed  bool
-	work    sync.WaitGroup // callbacks
-	pending map[string]*Authorization
+	mu        sync.Mutex // protects what follows
+	closed    bool
+	callbacks sync.WaitGroup // running calls of Callback
+	pending   map[string]*Authorization
 }
 
-// New checks cfg and asks nobody anything. Close must be called in the end.
+// New checks cfg and sends nothing. Close must be called in the end.
 func New(cfg Config) (*Client, error) {
 	server, err := url.Parse(cfg.URL)
 	if err != nil {
-		return nil, errors.New("the server's URL is no URL")
+		return nil, errors.New("the server's URL is not a URL")
 	}
 	server.RawQuery, server.ForceQuery = "", false
 	if cfg.Issuer != "" || cfg.TokenURL != "" {
@@ -79,23 +79,24 @@ func New(cfg Config) (*Client, error) {
 		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server),
 		pending: map[string]*Authorization{},
 	}
-	c.holders = c.newHolders()
-	c.finder = newFinder(c)
-	c.life, c.end = context.WithCancel(context.Background())
+	c.users = c.newUserCache()
+	c.discovery = newDiscovery(c)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if cfg.DPoP {
 		if c.key, err = newProofKey(); err != nil {
-			return nil, fmt.Errorf("make a key for DPoP: %w", err)
+			return nil, fmt.Errorf("generate a key for DPoP: %w", err)
 		}
 	}
 	return c, nil
 }
 
-// For is the tokens of a principal; of the service itself, whoever id is, for kinds that
-// are not personal. It holds nothing and need not be closed.
-func (c *Client) For(id auth.Identity) *Source { return &Source{c, c.principal(id)} }
+// For returns the Source of id's requests. For ClientCredentials and JWTBearer it uses the
+// service's own tokens, whoever id is. It need not be closed.
+func (c *Client) For(id auth.Identity) *Source { return &Source{c, c.principalOf(id)} }
 
-// principal is what is kept of id: the token that he brought is only where it is needed.
-func (c *Client) principal(id auth.Identity) auth.Identity {
+// principalOf returns the part of id that the cache stores. It drops the caller's token unless
+// the grant needs it.
+func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	switch c.cfg.Kind {
 	case Enterprise:
 		return auth.Identity{Issuer: id.Issuer, Subject: id.Subject, Token: id.Token}
@@ -105,32 +106,33 @@ func (c *Client) principal(id auth.Identity) auth.Identity {
 	return auth.Identity{}
 }
 
-// Close ends what is under way, waits for it, and lets nothing else start. Nobody may be
-// sending any more.
+// Close cancels the requests in flight and the pending authorizations, waits for them, and
+// lets no other start. No call of Send may be running any more.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	for _, a := range c.pending {
-		a.settle(errClosed)
+		a.finish(errClosed)
 	}
 	clear(c.pending)
 	c.mu.Unlock()
-	c.end()
-	c.holders.Close()
-	c.work.Wait()
+	c.cancel()
+	c.users.Close()
+	c.callbacks.Wait()
 	c.egress.close()
 }
 
-// ErrConsent is in the chain of an error whose remedy is Authorize: the principal has to
-// agree in his browser, for the first time or to more.
-var ErrConsent = errors.New("the caller has to allow it first")
+// ErrConsent is in the chain of an error that Authorize can resolve: the user must sign in
+// with a browser, for the first time or for more scopes.
+var ErrConsent = errors.New("the user has not authorized access")
 
-// errClosed is why nothing is fetched any more.
-var errClosed = errors.New("the service ends")
+// errClosed is returned after Close.
+var errClosed = errors.New("the service is shutting down")
 
-// Error is why a request was not sent, or was refused for good. It was not carried out.
+// Error says why a request was not sent, or was refused for good. The server did not carry
+// it out.
 type Error struct {
-	Public string // fit for the caller: no host, no value
+	Public string // may be shown to the caller: contains neither hosts nor values
 	Err    error  // the cause, for the log; may be nil
 }
 
@@ -143,15 +145,16 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// failed is err as an Error.
-func failed(err error) *Error {
+// asError returns err as an Error with a text for the caller.
+func asError(err error) *Error {
 	if errors.Is(err, ErrConsent) {
-		return &Error{Public: "its user has to allow first that it is used on his behalf", Err: err}
+		return &Error{Public: "sign-in required: the user has not authorized access to this server", Err: err}
 	}
-	return &Error{Public: "there is no token for it", Err: err}
+	return &Error{Public: "no token could be obtained for this server", Err: err}
 }
 
-// wrong is a failure in our own words, of what somebody else answered.
-func wrong(format string, args ...any) error {
+// fetchErrorf returns a fetch.Error with a text of ours. It must not quote what the other side
+// sent.
+func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }

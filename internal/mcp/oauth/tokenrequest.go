@@ -17,96 +17,97 @@ import (
 const (
 	tokenEndpoint = "the token endpoint"
 	maxTokenReply = 64 << 10 // bytes
-	maxRefresh    = 16 << 10 // bytes of a refresh token; a longer one is not kept
+	maxRefresh    = 16 << 10 // bytes of a refresh token; a longer one is ignored
 )
 
-// granted is what a token endpoint gave.
-type granted struct {
+// tokenReply is a successful reply of a token endpoint (RFC 6749 section 5.1).
+type tokenReply struct {
 	token.Token
 	refresh auth.Secret // zero: none
-	scopes  []string    // nil where it didn't say, which means those asked for
+	scopes  []string    // nil if not stated, which means the requested ones
 }
 
-// request asks a for a token with form, as who.
-func (c *Client) request(ctx context.Context, a *authority, who identity, form url.Values) (granted, error) {
+// requestGrant sends form to the token endpoint of a, as client, for a token of a.resource (RFC
+// 8707 section 2.2).
+func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (tokenReply, error) {
 	started := time.Now()
 	if a.resource != "" {
 		form.Set("resource", a.resource)
 	}
-	reply, err := c.post(ctx, a, who, form)
+	reply, err := c.postTokenRequest(ctx, a, client, form)
 	if err != nil {
-		return granted{}, err
+		return tokenReply{}, err
 	}
-	return c.read(reply, started)
+	return c.parseTokenReply(reply, started)
 }
 
-// post sends a token request, and once more if the endpoint wants a nonce in its proof
-// (RFC 9449 section 8).
-func (c *Client) post(ctx context.Context, a *authority, who identity, form url.Values) (fetch.Reply, error) {
-	for again := false; ; again = true {
-		req, err := c.tokenRequest(ctx, a, who, form)
+// postTokenRequest sends a token request, and once more if the endpoint requires a nonce in the
+// proof (RFC 9449 section 8).
+func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (fetch.Reply, error) {
+	for retried := false; ; retried = true {
+		req, err := c.newTokenRequest(ctx, a, client, form)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
-		got, err := fetch.Do(c.egress.to(a.token, a.trusted), req, tokenEndpoint, maxTokenReply)
+		got, err := fetch.Do(c.egress.clientFor(a.tokenURL, a.trusted), req, tokenEndpoint, maxTokenReply)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
-		fresh := c.key != nil && c.key.hear(req.URL, got.Header)
+		newNonce := c.key != nil && c.key.saveNonce(req.URL, got.Header)
 		switch {
 		case got.Status == http.StatusOK:
 			return got, nil
-		case !again && fresh && wantsNonce(got):
+		case !retried && newNonce && requiresNonce(got):
 			continue
 		}
 		return fetch.Reply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
 }
 
-// tokenRequest is form as a request of who's, with a proof of its own.
-func (c *Client) tokenRequest(ctx context.Context, a *authority, who identity, form url.Values) (*http.Request, error) {
+// newTokenRequest returns form as an authenticated request of client, with a proof of its own.
+func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
-	if err := c.sign(form, a, who); err != nil {
+	if err := c.addClientAuth(form, a, client); err != nil {
 		return nil, err
 	}
 	var secret auth.Secret
-	if who.method == methodBasic {
-		secret = who.secret
+	if client.method == methodBasic {
+		secret = client.secret
 	}
-	req, err := token.NewRequest(ctx, a.token, form, who.id, secret)
+	req, err := token.NewRequest(ctx, a.tokenURL, form, client.id, secret)
 	if err != nil {
 		return nil, err
 	}
 	if c.key != nil {
-		if err := c.key.prove(req, auth.Secret{}); err != nil {
-			return nil, wrong("the token request cannot be signed")
+		if err := c.key.addProof(req, auth.Secret{}); err != nil {
+			return nil, fetchErrorf("the proof of the token request cannot be signed")
 		}
 	}
 	return req, nil
 }
 
-// read is what a successful reply gives.
-func (c *Client) read(r fetch.Reply, asked time.Time) (granted, error) {
+// parseTokenReply reads a successful reply to a request that was sent at the time requested.
+func (c *Client) parseTokenReply(r fetch.Reply, requested time.Time) (tokenReply, error) {
 	kind := "Bearer"
 	if c.key != nil {
 		kind = "DPoP"
 	}
-	fresh, err := token.ParseReply(r, asked, kind)
+	fresh, err := token.ParseReply(r, requested, kind)
 	if err != nil {
-		return granted{}, err
+		return tokenReply{}, err
 	}
-	g := granted{Token: fresh}
+	g := tokenReply{Token: fresh}
 	var w struct {
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`
 	}
-	// What is broken of these is not there: the token is.
+	// Malformed optional members are ignored, since there is a token.
 	if json.Unmarshal(r.Body, &w) == nil {
 		if len(w.Refresh) <= maxRefresh {
 			g.refresh = auth.NewSecret(w.Refresh)
 		}
 		if w.Scope != nil {
-			g.scopes = cleanScopes(strings.Fields(*w.Scope))
+			g.scopes = validScopes(strings.Fields(*w.Scope))
 		}
 	}
 	return g, nil

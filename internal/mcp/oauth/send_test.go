@@ -48,8 +48,8 @@ func everyKind(t *testing.T, test func(t *testing.T, w *world, next, subject str
 	}
 }
 
-// F18: 50 requests after a revocation cost one token request, and all go through.
-func TestOneTokenRequestHoweverManyWereRevoked(t *testing.T) {
+// 50 requests after a revocation cost one token request, and all go through.
+func TestSendRenewsARevokedTokenOnceForAllRequests(t *testing.T) {
 	everyKind(t, func(t *testing.T, w *world, next, subject string) {
 		before := len(w.as.Granted(next))
 		w.as.Revoke(false)
@@ -68,8 +68,8 @@ func TestOneTokenRequestHoweverManyWereRevoked(t *testing.T) {
 	})
 }
 
-// F18: a server that refuses every token gets no endless row of them.
-func TestAServerThatRefusesEveryTokenEndsSoon(t *testing.T) {
+// A server that refuses every token gets no endless row of them.
+func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
 	everyKind(t, func(t *testing.T, w *world, next, _ string) {
 		w.mcp.Lock()
 		w.mcp.Refuse = true
@@ -94,7 +94,7 @@ func TestAServerThatRefusesEveryTokenEndsSoon(t *testing.T) {
 }
 
 // However many come first, one asks for the token.
-func TestOneTokenHoweverManyComeFirst(t *testing.T) {
+func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 	for _, kind := range []Kind{ClientCredentials, JWTBearer, Enterprise} {
 		w := newWorld(t, Config{Kind: kind}, nil)
 		var all sync.WaitGroup
@@ -113,7 +113,7 @@ func TestOneTokenHoweverManyComeFirst(t *testing.T) {
 }
 
 // Every principal has a token of his own, and what he brought reaches no server.
-func TestPrincipalsShareNoToken(t *testing.T) {
+func TestSendSharesNoTokenBetweenUsers(t *testing.T) {
 	for _, kind := range []Kind{Enterprise, AuthorizationCode} {
 		w := newWorld(t, Config{Kind: kind}, nil)
 		for _, name := range []string{"ann", "bob"} {
@@ -145,7 +145,7 @@ func TestPrincipalsShareNoToken(t *testing.T) {
 
 // A configured issuer is asked before the server refuses anything, and what the server
 // says about others is not.
-func TestTheConfiguredIssuerWins(t *testing.T) {
+func TestDiscoveryPrefersTheConfiguredIssuer(t *testing.T) {
 	w := newWorld(t, Config{Kind: ClientCredentials, Scope: "crm"}, func(w *world) {
 		w.cfg.Issuer = w.as.URL
 		w.mcp.Metadata["authorization_servers"] = []string{"https://thief.example"}
@@ -160,7 +160,7 @@ func TestTheConfiguredIssuerWins(t *testing.T) {
 }
 
 // Without a challenge the metadata is where it is when nothing else is said.
-func TestAServerWithoutAChallengeIsLookedUpAtItsWellKnownPlace(t *testing.T) {
+func TestDiscoveryWithoutAChallengeUsesTheWellKnownURL(t *testing.T) {
 	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.mcp.Silent = true })
 	w.says(person("ann"), "service hello")
 	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "basic" { // of scopes_supported
@@ -190,7 +190,7 @@ func TestClientAuthentication(t *testing.T) {
 }
 
 // Workload identity tokens are files that are replaced while we run.
-func TestAnAssertionIsReadEachTime(t *testing.T) {
+func TestAssertionIsReadForEachRequest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -199,7 +199,7 @@ func TestAnAssertionIsReadEachTime(t *testing.T) {
 	}
 	write("stale\n")
 	w := newWorld(t, Config{Kind: JWTBearer}, func(w *world) { w.cfg.Assertion = Text{File: path} })
-	if e := w.fails(person("ann")); e.Public != "there is no token for it" || strings.Contains(e.Error(), "stale") {
+	if e := w.fails(person("ann")); e.Public != "no token could be obtained for this server" || strings.Contains(e.Error(), "stale") {
 		t.Error(e)
 	}
 	// SEP-1933: a refused assertion is not sent again, nor another grant tried.
@@ -211,7 +211,7 @@ func TestAnAssertionIsReadEachTime(t *testing.T) {
 	second.says(person("ann"), "service hello")
 	for _, bad := range []string{"", strings.Repeat("x", maxText+1)} {
 		write(bad)
-		if _, err := (Text{File: path}).read("it"); err == nil {
+		if _, err := (Text{File: path}).readText("it"); err == nil {
 			t.Errorf("%d bytes are taken", len(bad))
 		}
 	}
@@ -219,7 +219,7 @@ func TestAnAssertionIsReadEachTime(t *testing.T) {
 
 // RFC 9449: tokens are bound to our key, every request has a proof of its own, and a
 // nonce costs one more request at either side. The test's servers check all of it.
-func TestProofOfPossession(t *testing.T) {
+func TestDPoPProofs(t *testing.T) {
 	for _, nonce := range []string{"", "n-1"} {
 		w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *world) { w.as.Nonce, w.mcp.Nonce = nonce, nonce })
 		for range 3 {
@@ -248,7 +248,7 @@ func TestProofOfPossession(t *testing.T) {
 }
 
 // A server that asks for another nonce each time is asked twice, not for ever.
-func TestANonceIsRetriedOnce(t *testing.T) {
+func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 	w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
 	w.says(person("ann"), "service hello")
 	sent := 0
@@ -295,7 +295,7 @@ func TestStepUpIsLimited(t *testing.T) {
 	w.as.Unlock()
 	w.as.Revoke(false)
 	for range 3 {
-		if e := w.fails(person("ann")); !errors.Is(e, errScope) || e.Public != "it wants more rights than its token has" {
+		if e := w.fails(person("ann")); !errors.Is(e, errScope) || e.Public != "the server requires more scopes than the token has" {
 			t.Error(e)
 		}
 	}
@@ -319,8 +319,8 @@ func TestStepUpIsLimited(t *testing.T) {
 	}
 }
 
-// S2.2: no token, secret, code or assertion is in the log or in an error.
-func TestNothingSecretIsLogged(t *testing.T) {
+// No token, secret, code or assertion is in the log or in an error.
+func TestLogContainsNoSecret(t *testing.T) {
 	everyKind(t, func(t *testing.T, w *world, _, _ string) {
 		w.as.Lock()
 		w.as.Fail = func(oauthtest.Request) string { return "invalid_grant" }
@@ -339,7 +339,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 }
 
 // Some WebSocket servers decline a handshake without a good token by 403.
-func TestARefusedHandshakeGetsAToken(t *testing.T) {
+func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.Issuer = "" })
 	var sent []string
 	next := roundTrip(func(r *http.Request) (*http.Response, error) {

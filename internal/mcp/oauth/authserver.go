@@ -1,0 +1,85 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
+)
+
+const issuerMetadata = "the authorization server's metadata"
+
+// authServer is an authorization server as its metadata (RFC 8414) describes it, and what
+// tokens are requested for. It is not changed once discovery has returned it.
+type authServer struct {
+	issuer   string   // "" where only the token endpoint is configured
+	trusted  bool     // the configuration names it
+	resource string   // the server that tokens are for (RFC 8707)
+	wanted   []string // scopes_supported of that server (RFC 9728)
+
+	tokenURL, authorizeURL, registerURL string // the last two may be ""
+
+	authMethods     []string // token_endpoint_auth_methods_supported; nil: not stated
+	scopes          []string // scopes_supported
+	returnsIssuer   bool     // its authorization responses have an iss (RFC 9207)
+	acceptsMetadata bool     // the client id may be the URL of our metadata document
+}
+
+// fetchAuthServer reads the metadata of an issuer.
+func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted bool) (*authServer, error) {
+	body, err := token.FetchMetadata(ctx, c.egress.clientFor(issuer, trusted), issuer, issuerMetadata)
+	if err != nil {
+		return nil, err
+	}
+	return c.parseAuthServer(body, issuer, trusted)
+}
+
+// parseAuthServer checks metadata. RFC 8414 section 3.3: it must name exactly the
+// issuer that was asked for, or it is another issuer's.
+func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*authServer, error) {
+	var w struct {
+		Issuer    string   `json:"issuer"`
+		Token     string   `json:"token_endpoint"`
+		Authorize string   `json:"authorization_endpoint"`
+		Register  string   `json:"registration_endpoint"`
+		Methods   []string `json:"token_endpoint_auth_methods_supported"`
+		Scopes    []string `json:"scopes_supported"`
+		PKCE      []string `json:"code_challenge_methods_supported"`
+		DPoP      []string `json:"dpop_signing_alg_values_supported"`
+		Iss       bool     `json:"authorization_response_iss_parameter_supported"`
+		CIMD      bool     `json:"client_id_metadata_document_supported"`
+	}
+	if json.Unmarshal(body, &w) != nil {
+		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
+	}
+	if w.Issuer != issuer {
+		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
+	}
+	personal := c.cfg.Kind == AuthorizationCode
+	for _, e := range []struct {
+		name, url string
+		required  bool
+	}{{"token", w.Token, true}, {"authorization", w.Authorize, personal}, {"registration", w.Register, false}} {
+		if e.url == "" && !e.required {
+			continue
+		}
+		// An issuer elsewhere must not point at a port of this machine either.
+		if fetch.CheckEndpoint("", e.url) != nil || !token.EndpointAllowed(issuer, e.url) {
+			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
+		}
+	}
+	// MCP basic/authorization: clients must refuse an authorization server that does not
+	// state S256, because it may accept a stolen code.
+	if personal && !slices.Contains(w.PKCE, "S256") {
+		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
+	}
+	if c.key != nil && w.DPoP != nil && !slices.Contains(w.DPoP, proofAlgorithm) {
+		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
+	}
+	return &authServer{
+		issuer: issuer, trusted: trusted, tokenURL: w.Token, authorizeURL: w.Authorize, registerURL: w.Register,
+		authMethods: w.Methods, scopes: validScopes(w.Scopes), returnsIssuer: w.Iss, acceptsMetadata: w.CIMD,
+	}, nil
+}

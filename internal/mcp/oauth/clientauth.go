@@ -1,0 +1,150 @@
+package oauth
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+)
+
+// The methods of client authentication (RFC 7591 section 2, OpenID Connect Core section 9).
+const (
+	methodBasic = "client_secret_basic"
+	methodPost  = "client_secret_post"
+	methodNone  = "none"
+	methodKey   = "private_key_jwt"
+)
+
+// clientIdentity is our client at one authorization server. It is sent to that one only.
+type clientIdentity struct {
+	id      string
+	secret  auth.Secret
+	method  string
+	expires time.Time // from then on it is registered again; zero: it is configured
+}
+
+// configuredClient returns the client that the configuration names.
+func (c *Client) configuredClient(a *authServer) clientIdentity {
+	client := clientIdentity{id: c.cfg.ClientID, secret: c.cfg.ClientSecret}
+	switch {
+	case !c.cfg.PrivateKey.IsZero():
+		client.method = methodKey
+	case client.secret.IsZero():
+		client.method = methodNone
+	default:
+		client.method = secretAuthMethod(a)
+	}
+	return client
+}
+
+// secretAuthMethod returns how a client secret is sent: in the Authorization header unless a
+// accepts it only in the form (RFC 8414 section 2: basic if a does not say).
+func secretAuthMethod(a *authServer) string {
+	if slices.Contains(a.authMethods, methodPost) && !slices.Contains(a.authMethods, methodBasic) {
+		return methodPost
+	}
+	return methodBasic
+}
+
+// addClientAuth adds to a token request what authenticates the client in the form. The secret
+// of client_secret_basic is added to the header later.
+func (c *Client) addClientAuth(form url.Values, a *authServer, client clientIdentity) error {
+	switch client.method {
+	case methodBasic:
+		return nil // in the header
+	case methodPost:
+		form.Set("client_secret", client.secret.Reveal())
+	case methodKey:
+		assertion, err := c.clientAssertion(a, client)
+		if err != nil {
+			return err
+		}
+		form.Set("client_assertion_type", assertionType)
+		form.Set("client_assertion", assertion)
+	}
+	if client.id != "" {
+		form.Set("client_id", client.id)
+	}
+	return nil
+}
+
+const (
+	assertionType     = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+	assertionLifetime = time.Minute
+)
+
+// clientAssertion returns a JWT that authenticates the client (RFC 7523 section 2.2). Its
+// audience is the issuer and nothing else (draft-ietf-oauth-rfc7523bis), so no other server
+// can use it.
+func (c *Client) clientAssertion(a *authServer, client clientIdentity) (string, error) {
+	text, err := c.cfg.PrivateKey.readText("the private key")
+	if err != nil {
+		return "", err
+	}
+	key, method, err := ParsePrivateKey(text)
+	if err != nil {
+		return "", &fetch.Error{Public: err.Error()}
+	}
+	audience := a.issuer
+	if audience == "" {
+		audience = a.tokenURL
+	}
+	now := time.Now()
+	signed, err := jwt.NewWithClaims(method, jwt.MapClaims{
+		"iss": client.id, "sub": client.id, "aud": audience, "jti": rand.Text(),
+		"iat": now.Unix(), "exp": now.Add(assertionLifetime).Unix(),
+	}).SignedString(key)
+	if err != nil {
+		return "", fetchErrorf("the private key cannot sign")
+	}
+	return signed, nil
+}
+
+// ParsePrivateKey reads a key in PEM: PKCS #8, SEC 1 or PKCS #1, of RSA with 2048 bits or
+// more, ECDSA over P-256, P-384 or P-521, or Ed25519. It also returns the algorithm to sign
+// with. The error does not quote the key.
+func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
+	block, _ := pem.Decode([]byte(strings.TrimSpace(text)))
+	if block == nil {
+		return nil, nil, fetchErrorf("the private key is not PEM")
+	}
+	var key any
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		if key, err = x509.ParseECPrivateKey(block.Bytes); err != nil {
+			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+		}
+	}
+	if err != nil {
+		return nil, nil, fetchErrorf("the private key cannot be read")
+	}
+	switch k := key.(type) {
+	case *ecdsa.PrivateKey:
+		methods := map[elliptic.Curve]jwt.SigningMethod{
+			elliptic.P256(): jwt.SigningMethodES256, elliptic.P384(): jwt.SigningMethodES384, elliptic.P521(): jwt.SigningMethodES512,
+		}
+		if m := methods[k.Curve]; m != nil {
+			return k, m, nil
+		}
+	case *rsa.PrivateKey:
+		if k.N.BitLen() >= 2048 {
+			return k, jwt.SigningMethodRS256, nil
+		}
+	case ed25519.PrivateKey:
+		return k, jwt.SigningMethodEdDSA, nil
+	}
+	return nil, nil, fetchErrorf("the private key is of an unsupported type")
+}

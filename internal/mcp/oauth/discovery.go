@@ -1,0 +1,188 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"answerd/internal/auth/fetch"
+)
+
+const (
+	discoveryTimeout    = 15 * time.Second // for all requests of one search
+	discoveryMaxAge     = time.Hour        // after which endpoints are looked up again
+	discoveryRetryAfter = time.Second      // after which a failed search is repeated
+	maxIssuers          = 8                // whose registrations are stored at a time
+)
+
+// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our
+// client there. It stores both for all users, and runs one search at a time.
+type discovery struct {
+	c    *Client
+	turn chan struct{} // semaphore of one; its owner may use what follows
+
+	metadataURL string                    // the resource_metadata of the challenge that led to server
+	server      *authServer               // the outcome of the last search
+	err         error                     // why the last search failed
+	searchedAt  time.Time                 // when the last search began
+	boundIssuer string                    // the issuer that the configured credentials belong to
+	registered  map[string]clientIdentity // by issuer
+}
+
+// newDiscovery sends nothing yet.
+func newDiscovery(c *Client) *discovery {
+	return &discovery{c: c, turn: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
+}
+
+// discover returns the authorization server that a challenge leads to, and our client there.
+// It uses the last search unless the challenge came after that: a server may have moved to
+// another authorization server (SEP-2352). Errors are *fetch.Error, or the context's.
+func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt time.Time) (*authServer, clientIdentity, error) {
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, clientIdentity{}, context.Cause(ctx)
+	}
+	ctx, stop := context.WithTimeout(ctx, discoveryTimeout)
+	defer stop()
+	if !d.isCurrent(ch, challengedAt) {
+		started := time.Now()
+		server, err := d.search(ctx, ch)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, clientIdentity{}, ctx.Err() // this caller gave up; for others the search may succeed
+		}
+		d.server, d.err, d.searchedAt, d.metadataURL = server, err, started, ch.metadata
+		if err == nil {
+			d.boundIssuer = server.issuer
+		}
+	}
+	if d.err != nil {
+		return nil, clientIdentity{}, d.err
+	}
+	client, err := d.clientAt(ctx, d.server)
+	return d.server, client, err
+}
+
+// lookUp returns the authorization server that a challenge leads to. It stores nothing and
+// registers no client.
+func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, error) {
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	ctx, stop := context.WithTimeout(ctx, discoveryTimeout)
+	defer stop()
+	return d.search(ctx, ch)
+}
+
+// isCurrent reports whether the outcome of the last search also applies to this challenge.
+func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
+	age := time.Since(d.searchedAt)
+	switch {
+	case d.server == nil && d.err == nil:
+		return false
+	case d.err != nil:
+		return age < discoveryRetryAfter
+	case d.server.trusted:
+		return age < discoveryMaxAge
+	}
+	return age < discoveryMaxAge && d.searchedAt.After(challengedAt) && d.metadataURL == ch.metadata
+}
+
+// search returns the authorization server that the configuration names, or else the one that
+// the MCP server names.
+func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, error) {
+	cfg := &d.c.cfg
+	if cfg.TokenURL != "" {
+		return d.withTarget(&authServer{trusted: true, tokenURL: cfg.TokenURL}, resource{name: d.c.server.String()}), nil
+	}
+	if cfg.Issuer != "" {
+		a, err := d.c.fetchAuthServer(ctx, cfg.Issuer, true)
+		if err != nil {
+			return nil, err
+		}
+		return d.withTarget(a, resource{name: d.c.server.String()}), nil
+	}
+	r, err := d.c.fetchResource(ctx, ch)
+	if err != nil {
+		return nil, err
+	}
+	if d.hasBoundCredentials() && d.boundIssuer != "" && d.boundIssuer != r.issuer {
+		return nil, fetchErrorf("the server names another authorization server than before, which the configured credentials are not for; set the issuer in the configuration")
+	}
+	a, err := d.c.fetchAuthServer(ctx, r.issuer, false)
+	if err != nil {
+		return nil, err
+	}
+	return d.withTarget(a, r), nil
+}
+
+// isConfigured reports whether the configuration says where tokens come from.
+func (d *discovery) isConfigured() bool { return d.c.cfg.Issuer != "" || d.c.cfg.TokenURL != "" }
+
+// hasBoundCredentials reports whether the configuration has credentials. They are valid at
+// one issuer: the first one that is found.
+func (d *discovery) hasBoundCredentials() bool {
+	return d.c.cfg.ClientID != "" || d.c.cfg.Kind != AuthorizationCode
+}
+
+// withTarget sets the resource that tokens of a are for, and its scopes.
+func (d *discovery) withTarget(a *authServer, r resource) *authServer {
+	a.resource, a.wanted = r.name, r.scopes
+	if d.c.cfg.Resource != "" {
+		a.resource = d.c.cfg.Resource
+	}
+	return a
+}
+
+// clientAt returns our client at a: the configured one, the URL of our metadata document, or
+// the one that a registers now (RFC 7591).
+func (d *discovery) clientAt(ctx context.Context, a *authServer) (clientIdentity, error) {
+	cfg := &d.c.cfg
+	switch {
+	case cfg.ClientID != "":
+		return d.c.configuredClient(a), nil
+	case cfg.Kind != AuthorizationCode:
+		return clientIdentity{method: methodNone}, nil
+	case cfg.ClientMetadataURL != "" && a.acceptsMetadata:
+		return clientIdentity{id: cfg.ClientMetadataURL, method: methodNone}, nil
+	}
+	if client, ok := d.registered[a.issuer]; ok && time.Now().Before(client.expires) {
+		return client, nil
+	}
+	if a.registerURL == "" {
+		return clientIdentity{}, fetchErrorf("the authorization server knows none of our clients and registers none: set the client id in the configuration")
+	}
+	client, err := d.c.registerClient(ctx, a)
+	if err != nil {
+		return clientIdentity{}, err
+	}
+	if len(d.registered) >= maxIssuers {
+		clear(d.registered)
+	}
+	d.registered[a.issuer] = client
+	return client, nil
+}
+
+// forgetClient drops a registration that its issuer no longer knows.
+func (d *discovery) forgetClient(ctx context.Context, a *authServer, client clientIdentity) {
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return
+	}
+	if d.registered[a.issuer].id == client.id {
+		delete(d.registered, a.issuer)
+	}
+}
+
+// isClientUnknown reports whether an authorization server does not know our client (RFC 6749
+// section 5.2).
+func isClientUnknown(err error) bool {
+	refusal, ok := errors.AsType[*fetch.Error](err)
+	return ok && refusal.Code == "invalid_client"
+}

@@ -1,0 +1,221 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"answerd/internal/auth"
+)
+
+// maxSends bounds how often one request is sent: without a token, with one, with a nonce,
+// with a renewed token, and with one of more scopes. A server that always refuses gets no
+// more requests than that.
+const maxSends = 5
+
+// Source sends requests with the tokens of one user. It may be used concurrently.
+type Source struct {
+	c  *Client
+	id auth.Identity
+}
+
+// Send sends r through next with a token of the user, if there is one or one can be got
+// without a sign-in. After a refusal it sends r again if a token, a renewed token or one of
+// more scopes may help. Send changes r, which must have GetBody or no body. It returns the
+// server's last response. Errors are *Error, for a request that was not carried out, or
+// those of next.
+func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	u, err := s.c.acquireUser(s.id)
+	if err != nil {
+		closeBody(r)
+		return nil, asError(err)
+	}
+	defer s.c.releaseUser(u)
+	token, err := u.currentToken(r.Context())
+	if err != nil {
+		closeBody(r)
+		return nil, asError(err)
+	}
+	t := attempt{u: u}
+	for sends := 1; ; sends++ {
+		if err := s.c.addToken(r, token); err != nil {
+			closeBody(r)
+			return nil, asError(err)
+		}
+		resp, err := next.RoundTrip(r)
+		if err == nil && s.c.key != nil {
+			t.newNonce = s.c.key.saveNonce(r.URL, resp.Header)
+		}
+		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
+			return resp, err
+		}
+		better, err := t.nextToken(r, resp, token)
+		if errors.Is(err, errFinal) {
+			return resp, nil
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxChallenge))
+		_ = resp.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		token = better
+		if r, err = cloneForRetry(r); err != nil {
+			return nil, &Error{Public: "the request cannot be sent again", Err: err}
+		}
+	}
+}
+
+// currentToken returns the token to send with. It returns the zero Secret if the request
+// must go without one, to get a challenge from the server.
+func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
+	if token, ok := u.source.Cached(); !ok && u.needsChallenge() {
+		return auth.Secret{}, nil
+	} else if ok && u.c.cfg.Kind == AuthorizationCode && !u.canRefresh() {
+		return token, nil // there is no refresh token
+	}
+	return u.source.Token(ctx)
+}
+
+// canRefresh reports whether there is a refresh token.
+func (u *userTokens) canRefresh() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.grant.refresh.IsZero()
+}
+
+// addToken sets the Authorization header of r (RFC 6750 section 2.1), with a proof of our key
+// if tokens are bound to it (RFC 9449 section 7.1).
+func (c *Client) addToken(r *http.Request, token auth.Secret) error {
+	r.Header.Del("DPoP")
+	if token.IsZero() {
+		return nil
+	}
+	if c.key == nil {
+		r.Header.Set("Authorization", "Bearer "+token.Reveal())
+		return nil
+	}
+	r.Header.Set("Authorization", "DPoP "+token.Reveal())
+	return c.key.addProof(r, token)
+}
+
+// cloneForRetry returns a copy of r whose body can be sent once more.
+func cloneForRetry(r *http.Request) (*http.Request, error) {
+	out := r.Clone(r.Context())
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		out.Body = body
+	}
+	return out, nil
+}
+
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}
+
+// attempt is one request and what was already tried to get it accepted.
+type attempt struct {
+	u            *userTokens
+	nonceRetried bool
+	tokenRenewed bool
+	steppedUp    bool
+	newNonce     bool // the latest response had a DPoP nonce that was not known
+}
+
+// errFinal means that no token helps, so the caller gets the server's refusal.
+var errFinal = errors.New("the server's refusal is final")
+
+// nextToken returns the token to send again with after a refusal, or errFinal, or an *Error.
+// A WebSocket handshake may be refused with 403 because of its token: some frameworks have
+// no other way to decline one.
+func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
+	u, ch := t.u, parseChallenge(resp.Header)
+	switch {
+	case resp.StatusCode == http.StatusForbidden && (ch.code == errorInsufficientScope || r.Header.Get("Upgrade") == ""):
+		return t.stepUp(r.Context(), ch, sent)
+	case t.newNonce && ch.code == errorUseNonce && !t.nonceRetried && !sent.IsZero():
+		t.nonceRetried = true // the token is valid, the proof was not
+		return sent, nil
+	case sent.IsZero():
+		u.saveChallenge(ch)
+	case t.tokenRenewed:
+		// A new token does not help. The user may have revoked access, or the server has
+		// moved to another authorization server.
+		return t.giveUp(ch, sent)
+	default:
+		u.saveChallenge(ch)
+		t.tokenRenewed = true
+	}
+	if u.c.cfg.Kind == AuthorizationCode && !u.canRefresh() {
+		return t.giveUp(ch, sent)
+	}
+	get := func(ctx context.Context) (auth.Secret, error) { return u.source.Renew(ctx, sent) }
+	if sent.IsZero() {
+		get = u.source.Token
+	}
+	token, err := get(r.Context())
+	if err != nil {
+		return auth.Secret{}, asError(err)
+	}
+	return token, nil
+}
+
+// giveUp drops a token that the server does not accept. It returns the token of another
+// request of the same user, if that got a new one meanwhile. Otherwise it returns
+// ErrConsent if a sign-in can help, else errFinal.
+func (t *attempt) giveUp(ch challenge, sent auth.Secret) (auth.Secret, error) {
+	u := t.u
+	if u.c.cfg.Kind != AuthorizationCode {
+		return auth.Secret{}, errFinal
+	}
+	if token, ok := u.source.Cached(); ok && token != sent {
+		return token, nil
+	}
+	u.saveChallenge(ch)
+	u.source.Forget(sent)
+	u.mu.Lock()
+	u.grant.refresh = auth.Secret{}
+	u.mu.Unlock()
+	return auth.Secret{}, asError(ErrConsent)
+}
+
+// stepUp gets a token of more scopes, once, after a 403 that requires them (MCP
+// basic/authorization, step-up authorization). It fails at once if those scopes were
+// requested before: requesting them again would give the same token, and loop.
+func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+	u := t.u
+	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
+		return auth.Secret{}, errFinal
+	}
+	if token, ok := u.source.Cached(); ok && token != sent && !t.steppedUp {
+		t.steppedUp = true
+		return token, nil // another request got it meanwhile
+	}
+	u.mu.Lock()
+	requested := u.grant.scopes
+	u.mu.Unlock()
+	if u.c.cfg.Scope != "" || isSubset(ch.scopes, requested) || t.steppedUp {
+		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errScope}
+	}
+	t.steppedUp = true
+	u.saveChallenge(ch)
+	if u.c.cfg.Kind == AuthorizationCode {
+		return auth.Secret{}, asError(ErrConsent)
+	}
+	u.source.Forget(sent)
+	token, err := u.source.Token(ctx)
+	if err != nil {
+		return auth.Secret{}, asError(err)
+	}
+	return token, nil
+}
+
+const errorInsufficientScope = "insufficient_scope" // RFC 6750 section 3.1
+
+var errScope = errors.New(errorInsufficientScope)

@@ -1,0 +1,219 @@
+package oauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
+	"answerd/internal/lru"
+)
+
+const (
+	maxUsers            = 4096                // users whose tokens are cached at a time
+	exchangeIdleTimeout = 30 * time.Minute    // after which tokens that need no sign-in are dropped
+	signInIdleTimeout   = 30 * 24 * time.Hour // after which tokens of a sign-in are dropped
+)
+
+// userKey identifies the user of cached tokens. Where the user's own token is exchanged, the
+// key includes the hash of that whole token: one person may come with tokens of different
+// rights (CVE-2026-35030).
+type userKey struct {
+	issuer, subject string
+	token           [sha256.Size]byte
+}
+
+// userTokens has the tokens of one user, and what the next token is requested with.
+type userTokens struct {
+	c      *Client
+	id     auth.Identity
+	key    userKey
+	source *token.CachedSource
+	turn   chan struct{} // semaphore of one: an authorization is being started
+
+	mu             sync.Mutex // protects everything below
+	challenge      challenge  // the latest one
+	challengedAt   time.Time  // when it came; zero: never
+	grant          grant
+	authorizations int // sign-ins so far
+}
+
+// grant is the latest token of a user, and how it was requested.
+type grant struct {
+	server  *authServer // nil: none yet
+	client  clientIdentity
+	scopes  []string    // that were requested
+	refresh auth.Secret // the refresh token, valid at that server for that client; zero: none
+	token   token.Token
+}
+
+// acquireUser returns the tokens of id, and creates an entry for id if there is none. The
+// caller must call releaseUser.
+func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
+	key := userKey{issuer: id.Issuer, subject: id.Subject}
+	if c.cfg.Kind == Enterprise {
+		if id.Token.IsZero() {
+			return nil, fetchErrorf("the caller brought no token")
+		}
+		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
+	}
+	u, err := c.users.Acquire(key, func() *userTokens {
+		u := &userTokens{c: c, id: id, key: key, turn: make(chan struct{}, 1)}
+		u.source = token.NewCachedSource(u.fetchToken)
+		return u
+	})
+	switch {
+	case errors.Is(err, lru.ErrClosed):
+		return nil, errClosed
+	case err != nil:
+		return nil, fetchErrorf("too many callers are waiting for their tokens")
+	}
+	return u, nil
+}
+
+func (c *Client) releaseUser(u *userTokens) { c.users.Release(u.key) }
+
+// newUserCache returns the cache of users' tokens, with the idle timeout of c's grant.
+func (c *Client) newUserCache() *lru.Cache[userKey, *userTokens] {
+	idle := exchangeIdleTimeout
+	if c.cfg.Kind == AuthorizationCode {
+		idle = signInIdleTimeout
+	}
+	return lru.New[userKey](maxUsers, idle, func(u *userTokens) { u.source.Close() }) // a refresh may be in flight
+}
+
+// saveGrant stores what a sign-in gave.
+func (u *userTokens) saveGrant(g grant) {
+	u.mu.Lock()
+	u.grant = g
+	u.authorizations++
+	u.mu.Unlock()
+	u.source.Put(g.token)
+}
+
+// saveChallenge stores a challenge. It says where, and with which scopes, the next token is
+// requested.
+func (u *userTokens) saveChallenge(ch challenge) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.challenge, u.challengedAt = ch, time.Now()
+}
+
+// clearChallenge drops a challenge that led to no authorization server: the server may say
+// something else now.
+func (u *userTokens) clearChallenge() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.challenge, u.challengedAt = challenge{}, time.Time{}
+}
+
+// needsChallenge reports whether no token can be requested before the MCP server has sent a
+// challenge, because only that says where, or with which scopes.
+func (u *userTokens) needsChallenge() bool {
+	if u.c.cfg.Kind != AuthorizationCode && u.c.discovery.isConfigured() {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.challengedAt.IsZero()
+}
+
+// fetchToken gets the next token without the user's help, and writes one line to the log.
+// The line contains no value of either side. The cached source calls it, once at a time.
+func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
+	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
+	defer stop()
+	started, get := time.Now(), u.requestToken
+	if u.c.cfg.Kind == AuthorizationCode {
+		get = u.refreshToken
+	}
+	fresh, err := get(ctx)
+	switch {
+	case err == ErrConsent: // nothing was sent
+	case err != nil:
+		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error())
+	default:
+		u.c.log.DebugContext(ctx, "token fetched", "grant", string(u.c.cfg.Kind),
+			"life_s", int(fresh.Lifetime.Seconds()), "took_ms", time.Since(started).Milliseconds())
+	}
+	return fresh, err
+}
+
+// requestToken gets a token by a grant that needs no sign-in.
+func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
+	u.mu.Lock()
+	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
+	u.mu.Unlock()
+	server, client, err := u.c.discovery.discover(ctx, ch, challengedAt)
+	if err != nil {
+		u.clearChallenge()
+		return token.Token{}, err
+	}
+	scopes := u.c.selectScopes(server, ch, previous.scopesAt(server))
+	form, err := u.c.grantForm(ctx, server, u.id, scopes)
+	if err != nil {
+		return token.Token{}, err
+	}
+	reply, err := u.c.requestGrant(ctx, server, client, form)
+	if err != nil {
+		return token.Token{}, err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.grant = grant{server: server, client: client, scopes: scopes, token: reply.Token}
+	return reply.Token, nil
+}
+
+// scopesAt returns the scopes that were requested before, if it was at the same
+// authorization server: the scopes of another one mean something else.
+func (g *grant) scopesAt(server *authServer) []string {
+	if g.server == nil || g.server.issuer != server.issuer {
+		return nil
+	}
+	return g.scopes
+}
+
+// refreshToken uses the refresh token, at the authorization server and as the client that it
+// was issued to. Without a valid one it returns ErrConsent: only the user can help.
+func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
+	u.mu.Lock()
+	current, authorizations := u.grant, u.authorizations
+	u.mu.Unlock()
+	if current.refresh.IsZero() {
+		return token.Token{}, ErrConsent
+	}
+	reply, err := u.c.requestGrant(ctx, current.server, current.client, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {current.refresh.Reveal()}})
+	if isClientUnknown(err) {
+		u.c.discovery.forgetClient(ctx, current.server, current.client)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.authorizations != authorizations: // the user signed in again meanwhile
+		return u.grant.token, nil
+	case err != nil && isGrantRefused(err):
+		u.grant.refresh = auth.Secret{}
+		return token.Token{}, fmt.Errorf("%w: %w", ErrConsent, err)
+	case err != nil:
+		return token.Token{}, err
+	}
+	u.grant.token = reply.Token
+	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); else the old one stays valid
+		u.grant.refresh = reply.refresh
+	}
+	return reply.Token, nil
+}
+
+// isGrantRefused reports whether a token endpoint refused a grant for good (RFC 6749 section
+// 5.2), as opposed to not having answered.
+func isGrantRefused(err error) bool {
+	refusal, ok := errors.AsType[*fetch.Error](err)
+	return ok && slices.Contains([]string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}, refusal.Code)
+}
