@@ -60,7 +60,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/content": {ours: []string{"mcp/schema", "mcp/wire"}, outside: jsonv2},
 
-	"answerd/internal/mcp/schema": {outside: jsonv2},
+	"answerd/internal/mcp/schema": {ours: []string{"mcp/wire"}, outside: jsonv2},
 
 	// The protocol of /mcp from the server's side: the go-sdk stays below internal/mcp, and
 	// what a call means stays in api, which is passed in as a function.

@@ -75,7 +75,7 @@ func canonical(raw json.RawMessage) json.RawMessage {
 	return canonicalNext(dec)
 }
 
-// canonicalNext reads one value. It recurses no deeper than maxDepth, which schemas
+// canonicalNext reads one value. It recurses no deeper than schema.MaxDepth, which schemas
 // were checked for.
 func canonicalNext(dec *json.Decoder) json.RawMessage {
 	tok, err := dec.Token()

@@ -104,7 +104,7 @@ func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, 
 		e.URL = p.URL
 		return e, checkElicitationURL(p.URL)
 	}
-	s, err := inputSchema(form)
+	s, err := schema.BoundedObject(form)
 	if err != nil {
 		return e, fmt.Errorf("the requested schema %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/schema"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -193,7 +194,7 @@ func TestElicitationThatIsNotSafeIsRefused(t *testing.T) {
 		"nested form":      `{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"object","properties":{"b":{"type":"string"}}}}}}`,
 		"a list":           `{"message":"m","requestedSchema":{"type":"array"}}`,
 		"a foreign $ref":   `{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string","$ref":"http://127.0.0.1:1/x"}}}}`,
-		"too large":        `{"message":"m","requestedSchema":{"type":"object","description":"` + strings.Repeat("x", maxSchema) + `"}}`,
+		"too large":        `{"message":"m","requestedSchema":{"type":"object","description":"` + strings.Repeat("x", schema.MaxSize) + `"}}`,
 		"unknown mode":     `{"mode":"phone","message":"m"}`,
 		"no object":        `[]`,
 	} {

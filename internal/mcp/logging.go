@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 
@@ -64,7 +65,7 @@ func boundLogData(raw json.RawMessage) json.RawMessage {
 	switch {
 	case len(raw) == 0:
 		return json.RawMessage("null")
-	case len(raw) <= maxLogData && wire.Depth(raw) <= maxDepth:
+	case len(raw) <= maxLogData && wire.Depth(raw) <= schema.MaxDepth:
 		return raw
 	}
 	begin := string(raw[:min(len(raw), maxLogData)])

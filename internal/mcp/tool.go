@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,8 +51,6 @@ const (
 	maxToolName    = 256      // bytes of a server's own name for a tool
 	maxTitle       = 256      // bytes; a longer one is cut
 	maxDescription = 16 << 10 // bytes; a longer one is cut
-	maxSchema      = 64 << 10 // bytes
-	maxDepth       = 32       // levels of nesting in a schema
 )
 
 // decodeTool reads one element of a tools/list result. The schemas stay the bytes
@@ -97,7 +94,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	}
 	t.Title = wire.Truncate(t.Title, maxTitle)
 	var err error
-	if t.InputSchema, err = inputSchema(w.InputSchema); err != nil {
+	if t.InputSchema, err = schema.BoundedObject(w.InputSchema); err != nil {
 		return t, fmt.Errorf("its inputSchema %w", err)
 	}
 	if _, err = headerParams(t.InputSchema); err != nil {
@@ -105,7 +102,7 @@ func decodeTool(raw json.RawMessage) (Tool, error) {
 	}
 	// What a tool says about its results is of no use to a call: a bad output schema
 	// is left out and the tool kept.
-	if out, err := boundedSchema(w.OutputSchema); err == nil {
+	if out, err := schema.Bounded(w.OutputSchema); err == nil {
 		t.OutputSchema = out
 	}
 	return t, nil
@@ -131,54 +128,4 @@ func checkToolName(name string) error {
 		return errors.New("its name has control characters")
 	}
 	return nil
-}
-
-// inputSchema checks a tool's input schema and makes sure that it says "object",
-// as providers demand.
-func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
-	s, err := boundedSchema(raw)
-	if err != nil {
-		return nil, err
-	}
-	if s == nil {
-		return json.RawMessage(`{"type":"object"}`), nil
-	}
-	var head struct {
-		Type json.RawMessage `json:"type"`
-	}
-	if err := json.Unmarshal(s, &head); err != nil {
-		return nil, fmt.Errorf("does not decode: %w", err)
-	}
-	switch {
-	case string(head.Type) == `"object"`:
-		return s, nil
-	// Arguments are always an object (MCP tools), and providers take nothing else.
-	case head.Type != nil:
-		return nil, errors.New("is not of type object")
-	case string(s) == "{}":
-		return json.RawMessage(`{"type":"object"}`), nil
-	}
-	return append(json.RawMessage(`{"type":"object",`), s[1:]...), nil
-}
-
-// boundedSchema checks the bounds of a schema that must be a JSON object; nil where
-// there is none.
-func boundedSchema(raw json.RawMessage) (json.RawMessage, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	if len(raw) > maxSchema {
-		return nil, fmt.Errorf("is larger than %d bytes", maxSchema)
-	}
-	if raw[0] != '{' {
-		return nil, errors.New("is not an object")
-	}
-	if wire.Depth(raw) > maxDepth {
-		return nil, fmt.Errorf("is nested deeper than %d levels", maxDepth)
-	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
 }

@@ -1,0 +1,67 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"answerd/internal/mcp/wire"
+)
+
+// Bounds of a schema that a server sends.
+const (
+	MaxSize  = 64 << 10 // bytes
+	MaxDepth = 32       // levels of nesting
+)
+
+// Bounded returns a schema of a server without spaces; nil if raw is empty or null. The error says
+// that raw is not a JSON object of at most MaxSize and MaxDepth; it continues a sentence that
+// begins with the schema.
+func Bounded(raw json.RawMessage) (json.RawMessage, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	if len(raw) > MaxSize {
+		return nil, fmt.Errorf("is larger than %d bytes", MaxSize)
+	}
+	if raw[0] != '{' {
+		return nil, errors.New("is not an object")
+	}
+	if wire.Depth(raw) > MaxDepth {
+		return nil, fmt.Errorf("is nested deeper than %d levels", MaxDepth)
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// BoundedObject returns Bounded(raw) with the type "object", which it adds if there is none,
+// because providers of models demand it. It is for tool arguments and forms, which are always
+// objects.
+func BoundedObject(raw json.RawMessage) (json.RawMessage, error) {
+	s, err := Bounded(raw)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	var head struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if err := json.Unmarshal(s, &head); err != nil {
+		return nil, fmt.Errorf("does not decode: %w", err)
+	}
+	switch {
+	case string(head.Type) == `"object"`:
+		return s, nil
+	case head.Type != nil:
+		return nil, errors.New("is not of type object")
+	case string(s) == "{}":
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	return append(json.RawMessage(`{"type":"object",`), s[1:]...), nil
+}
