@@ -3,7 +3,9 @@ package jetstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -11,9 +13,32 @@ import (
 	"answerd/internal/event"
 )
 
-// Claim implements event.Jobs. One message at a time, and not for long: what is asked
-// for in advance would wait here for a lease, and a question does not outlive a restart
-// of the server.
+// How one instance takes a run over from another
+//
+// A delivery from the work queue is a hint that a run may need an executor, not a right: a
+// server that restarts forgets leases and delivers jobs whose executors are well. So the
+// instance that gets a delivery first finds out who wrote the run's last message, and asks
+// that instance whether it still executes the run (isClaimedBy). If it does, the delivery is
+// delayed. If it does not, or does not answer for half a lease, the instance appends a claim
+// at the head of the run. That append expects the last message it read, so it fails if the
+// old executor has written since; if it succeeds, the old executor's next append fails
+// (ErrFenced). Whatever the instances believe about each other, one of them can write.
+
+const (
+	// claimAttempts bounds how often one delivery is tried while the run's executor goes on
+	// writing.
+	claimAttempts = 20
+	// ownerQueries is how often the last writer of a run is asked, and ownerQueryTimeout how
+	// long it has for each answer.
+	ownerQueries      = 3
+	ownerQueryTimeout = 500 * time.Millisecond
+	// maxUnresponsive bounds Log.unresponsive.
+	maxUnresponsive = 1000
+)
+
+// Claim implements event.Jobs. It pulls one message at a time with a short expiry: messages
+// that were pulled in advance would wait here for a lease, and a pull request does not
+// survive a restart of the server.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		switch {
@@ -22,184 +47,292 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 		case l.ctx.Err() != nil:
 			return nil, unavailable("claim a run", l.ctx.Err())
 		}
-		m := l.fetch(ctx)
-		if m == nil {
+		d := l.waitForDelivery(ctx)
+		if d == nil {
 			continue
 		}
-		j, err := l.take(ctx, m)
+		j, err := l.claimDelivery(ctx, d)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			_ = m.giveBack(0) // others go on claiming
-			continue
+			_ = d.returnAfter(0) // another instance may claim it now
 		case err != nil:
-			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(m.subject), "error", err)
-			// Whatever it was, it may be over then; and the lease brings it back as well.
-			_ = m.giveBack(l.lease)
-			continue
-		}
-		if j != nil {
+			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(d.subject), "error", err)
+			_ = d.returnAfter(l.lease) // if this fails, the end of the lease has the same effect
+		case j != nil:
 			return j, nil
 		}
 	}
 }
 
-// fetch waits a moment for a job's message; nil if there is none.
-func (l *Log) fetch(ctx context.Context) *delivery {
-	m, err := l.pull(ctx)
+// waitForDelivery waits up to pullTimeout for a job's message, and returns nil if none came.
+func (l *Log) waitForDelivery(ctx context.Context) *delivery {
+	d, err := l.pullDelivery(ctx)
 	if err == nil || errors.Is(err, errNoJob) {
-		return m
+		return d
 	}
-	select { // the server is away, or the question could not be asked
-	case <-time.After(tryInterval):
+	select { // the server is away
+	case <-time.After(retryInterval):
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// take makes a job of its message, or returns nil where it is not to be executed by
-// this call.
-func (l *Log) take(ctx context.Context, m *delivery) (event.Job, error) {
-	id := lastToken(m.subject)
-	if !l.reserve(id) {
-		return nil, m.giveBack(tryInterval)
+// claimDelivery claims the run of a delivery. It returns nil if the run needs no executor, or
+// has one.
+func (l *Log) claimDelivery(ctx context.Context, d *delivery) (event.Job, error) {
+	id := lastToken(d.subject)
+	if !l.beginClaim(id) {
+		return nil, d.returnAfter(retryInterval)
 	}
-	defer l.unreserve(id)
-	if mine := l.holder(id); mine != nil {
-		mine.keep(m)
+	defer l.endClaim(id)
+	if active := l.activeJob(id); active != nil {
+		active.addDelivery(d)
 		return nil, nil
 	}
-	for range 20 {
-		last, err := l.lastAtLeader(ctx, runsName, runRoot+runSubject(id)+"."+evKind)
-		if err != nil {
-			return nil, err
-		}
-		run, err := l.state(ctx, id, last)
+	for range claimAttempts {
+		state, err := l.readRunState(ctx, id)
 		switch {
-		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && run.last.Terminal():
-			return nil, m.done(ctx)
+		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && state.last.Terminal():
+			return nil, d.acknowledge(ctx)
 		case err != nil:
 			return nil, err
-		case run.by.kind == released:
-		case run.by.kind == parked:
-			if stays, err := l.stays(ctx, id, run.parking, m); stays || err != nil {
-				return nil, err
-			}
-		case run.by.log != l.name:
-			if held, err := l.leave(ctx, run.by.log, id, m); held || err != nil {
-				return nil, err
-			}
 		}
-		j, err := l.claim(ctx, id, run, m)
+		if hasExecutor, err := l.deferToExecutor(ctx, id, state, d); hasExecutor || err != nil {
+			return nil, err
+		}
+		j, err := l.appendClaim(ctx, id, state, d)
 		if !errors.Is(err, event.ErrFenced) {
 			return j, err
 		}
-		// Its owner wrote meanwhile, unheard; look again.
+		// The old executor has written meanwhile, although it did not answer.
 	}
 	return nil, event.ErrFenced
 }
 
-// reserve keeps other calls of Claim away from a run: a job can have two messages, and who
-// has the second one would take the run from who has the first.
-func (l *Log) reserve(id string) bool {
+// beginClaim excludes other calls of Claim from a run. A job can have two messages, and the
+// second one would take the run from the call that got the first one.
+func (l *Log) beginClaim(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.taking[id] {
+	if l.claiming[id] {
 		return false
 	}
-	l.taking[id] = true
+	l.claiming[id] = true
 	return true
 }
 
-func (l *Log) unreserve(id string) {
+func (l *Log) endClaim(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.taking, id)
+	delete(l.claiming, id)
 }
 
-// leave puts off the message of a run that another log may hold, and reports whether it
-// does: whoever holds it may get it then. It is put off first: if the run is given up
-// right after the answer, that has the last word; and if this process dies, somebody
-// else has it the sooner.
-func (l *Log) leave(ctx context.Context, holder, id string, m *delivery) (bool, error) {
-	if err := m.putOff(ctx, l.lease/2+rand.N(l.lease/2)); err != nil {
-		return false, err
-	}
-	if l.holds(ctx, holder, id) {
-		return true, nil
-	}
-	return false, m.keepAlive()
-}
-
-// state is where a run stands.
-type state struct {
+// runState is what a claim has to know of a run.
+type runState struct {
 	record *record
 	last   event.Event
-	at     uint64
-	by     writerID
-	parts  string // of the last event
-	data   []byte
+	by     writerID   // of the run's last message
+	park   parkRecord // if that says that the run is parked
 
-	parking parking // of a run that is parked
+	// The payload of the last message, which the claim repeats, and its pos.
+	head  uint64
+	data  []byte
+	parts string
 }
 
-func (l *Log) state(ctx context.Context, id string, last *message) (s state, err error) {
+// readRunState reads the record and the last message of a run. ErrGone if it was deleted.
+func (l *Log) readRunState(ctx context.Context, id string) (s runState, err error) {
+	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
+	if err != nil {
+		return s, err
+	}
 	if s.record, err = l.readRecord(ctx, id); err != nil {
 		return s, err
 	}
 	if s.record.Gone {
 		return s, event.ErrGone
 	}
-	if last == nil { // but there is somebody who is about to write
-		request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
+	if last == nil { // the run's creator is about to write its first event
+		request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
 		if err == nil && request != nil {
-			s.by, err = parseWriter(request.header.Get(writerHeader))
+			s.by, err = parseWriterID(request.header)
 		}
 		return s, err
 	}
-	s.at, s.data, s.parts = last.at, last.data, last.header.Get(partsHeader)
-	s.parking = parkingOf(last.header)
-	s.last, s.by, err = l.event(ctx, *last)
+	s.head, s.data, s.parts = last.pos, last.data, last.header.Get(partsHeader)
+	s.park = parseParkRecord(last.header)
+	s.last, s.by, err = l.readEvent(ctx, *last)
 	return s, err
 }
 
-// claim appends at the head of a run, which fences whoever wrote it before.
-func (l *Log) claim(ctx context.Context, id string, s state, m *delivery) (event.Job, error) {
-	request, err := l.last(ctx, runsName, runRoot+runSubject(id)+"."+reqKind)
+// deferToExecutor reports whether the run is not to be claimed now, because it stays parked
+// or another instance executes it, and then delays or removes the delivery.
+func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *delivery) (bool, error) {
+	switch {
+	case s.by.kind == kindReleased:
+		return false, nil
+	case s.by.kind == kindParked:
+		return l.keepParked(ctx, id, s.park, d)
+	case s.by.instance == l.instanceID:
+		return false, nil // activeJob did not find it, so it was lost
+	}
+	// The delay comes before the query. If the executor releases the run right after its
+	// answer, its own message to the queue takes precedence; and if this process dies, the
+	// job is delivered again sooner than after a lease.
+	delay := l.lease/2 + rand.N(l.lease/2)
+	if err := d.returnAfterConfirmed(ctx, delay); err != nil {
+		return false, err
+	}
+	if l.isClaimedBy(ctx, s.by.instance, id) {
+		return true, nil
+	}
+	return false, d.extendLease()
+}
+
+// keepParked reports whether a run stays parked: neither has its time come nor an input. It
+// then delays the delivery, or removes it if it is a wake message.
+func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delivery) (bool, error) {
+	if !p.until.IsZero() && !time.Now().Before(p.until) {
+		return false, nil
+	}
+	inputs, err := l.readInputs(ctx, id, p.seen)
+	if err != nil || len(inputs) > 0 {
+		return false, err
+	}
+	if d.subject != wakePrefix+id {
+		return true, d.returnAfter(p.remaining())
+	}
+	if err := d.acknowledge(ctx); err != nil {
+		return true, err
+	}
+	return true, l.wakeIfInput(ctx, id, p.seen)
+}
+
+// appendClaim appends a claim at the head of a run and makes this instance its writer. It
+// returns ErrFenced if the head has changed since s was read.
+func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *delivery) (event.Job, error) {
+	request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
 	if err != nil {
 		return nil, err
 	}
-	j := &job{log: l, id: id, leases: map[string]*delivery{m.subject: m}}
+	j := &job{log: l, id: id, deliveries: map[string]*delivery{d.subject: d}}
 	if request != nil {
-		if j.request, err = l.unpack(ctx, *request); err != nil {
+		if j.request, err = l.readPayload(ctx, *request); err != nil {
 			return nil, err
 		}
 	}
-	by := writerID{log: l.name, attempt: s.by.attempt + 1, seq: s.last.Seq, kind: claimed}
-	c := nats.NewMsg(runRoot + runSubject(id) + "." + evKind)
-	c.Header.Set(writerHeader, by.String())
-	if c.Data = s.data; s.parts != "" {
-		c.Header.Set(partsHeader, s.parts)
+	by := writerID{instance: l.instanceID, attempt: s.by.attempt + 1, seq: s.last.Seq, kind: kindClaim}
+	m := nats.NewMsg(runSubject(id, eventToken))
+	m.Header.Set(writerHeader, by.String())
+	if m.Data = s.data; s.parts != "" {
+		m.Header.Set(partsHeader, s.parts)
 	}
-	at, err := l.publish(ctx, runsName, c, s.at, patience)
+	pos, err := l.publishAfter(ctx, runsName, m, s.head, appendTimeout)
 	if err != nil {
 		return nil, err
 	}
-	r, err := l.run(id)
+	r, err := l.getRun(id)
 	if err != nil {
 		return nil, err
 	}
-	j.writer = newWriter(r, at, s.last, by.attempt)
-	l.adopt(r, func() {
+	j.writer = newWriter(r, pos, s.last, by.attempt)
+	l.updateRun(r, func() {
 		r.record, r.writer = s.record, j.writer
-		if r.at != s.at || !r.loaded { // else the tail is up to date
-			r.tail, r.tailAt, r.bytes = nil, nil, 0
-			if !s.by.silent() && s.last.Seq > 0 {
-				r.tail, r.tailAt, r.bytes = []event.Event{s.last}, []uint64{s.at}, len(s.last.JSON)
-			}
+		if tailIsCurrent := r.loaded && r.head == s.head; !tailIsCurrent {
+			r.setTailLocked(s.last, s.head, s.by)
 		}
-		r.last, r.at, r.by, r.loaded, r.stale = s.last, at, by, true, false
-		l.held[id] = j
-		r.wakeLocked()
+		r.last, r.head, r.headBy, r.loaded, r.stale = s.last, pos, by, true, false
+		l.jobs[id] = j // l.mu is held
+		r.wakeReadersLocked()
 	})
 	return j, nil
+}
+
+// isClaimedBy asks an instance whether it executes a run. An instance that does not answer may
+// be dead or reconnecting, so it is asked again for half a lease.
+func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
+	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
+		return false
+	}
+	for query := range ownerQueries {
+		if l.isUnresponsive(instance) {
+			return false
+		}
+		attempt, cancel := context.WithTimeout(ctx, ownerQueryTimeout)
+		answer, err := l.read.RequestWithContext(attempt, claimedPrefix+instance, []byte(id))
+		cancel()
+		if err == nil {
+			return string(answer.Data) == "1"
+		}
+		if query == ownerQueries-1 {
+			break
+		}
+		select {
+		case <-time.After(l.lease / 4):
+		case <-ctx.Done():
+			return true
+		}
+	}
+	l.setUnresponsive(instance)
+	return false
+}
+
+// isUnresponsive reports whether an instance did not answer within the last lease. Its other
+// runs are then claimed without asking it again.
+func (l *Log) isUnresponsive(instance string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.unresponsive[instance]) < l.lease
+}
+
+func (l *Log) setUnresponsive(instance string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.unresponsive) > maxUnresponsive {
+		clear(l.unresponsive)
+	}
+	l.unresponsive[instance] = time.Now()
+}
+
+// answerOwnerQueries answers the requests of isClaimedBy of other instances.
+func (l *Log) answerOwnerQueries() error {
+	_, err := l.read.Subscribe(claimedPrefix+l.instanceID, func(m *nats.Msg) {
+		defer l.recoverPanic("answer whether a run is executed here")
+		answer := []byte("0")
+		if l.activeJob(string(m.Data)) != nil {
+			answer = []byte("1")
+		}
+		_ = m.Respond(answer) // the other instance asks again
+	})
+	if err != nil {
+		return unavailable("subscribe to queries", err)
+	}
+	return nil
+}
+
+// heartbeatLoop extends the leases of all jobs that this instance executes, three times in a
+// lease.
+func (l *Log) heartbeatLoop() {
+	tick := time.NewTicker(l.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.mu.Lock()
+			jobs := slices.Collect(maps.Values(l.jobs))
+			l.mu.Unlock()
+			for _, j := range jobs {
+				l.extendLeases(j)
+			}
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// extendLeases extends the leases of one job. A panic over it must not end the leases of the
+// others.
+func (l *Log) extendLeases(j *job) {
+	defer l.recoverPanic("keep a lease")
+	j.extendLeases()
 }

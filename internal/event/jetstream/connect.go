@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,18 +20,19 @@ import (
 // connectTimeout bounds one attempt to reach one server.
 const connectTimeout = 2 * time.Second
 
-// maxCredentials bounds the file of credentials, in bytes.
+// maxCredentials bounds the credentials file, in bytes.
 const maxCredentials = 64 << 10
 
-// credentials is how to log in with a file: the JWT and the seed that nsc writes (.creds),
-// or the seed of an NKey alone. "" is no file. The file is read again at every connection.
-func credentials(file string) (nats.Option, error) {
+// credentialsOption returns the option to log in with a file: the JWT and the seed that nsc
+// writes (.creds), or the seed of an NKey alone; "" means no login. The client library reads
+// the file again at every connection.
+func credentialsOption(file string) (nats.Option, error) {
 	if file == "" {
 		return func(*nats.Options) error { return nil }, nil
 	}
 	info, err := os.Stat(file)
 	if err == nil && info.Size() > maxCredentials {
-		err = errors.New("it is too large")
+		err = errors.New("the file is too large")
 	}
 	var text []byte
 	if err == nil {
@@ -41,14 +45,14 @@ func credentials(file string) (nats.Option, error) {
 		return nats.UserCredentials(file), nil
 	}
 	option, err := nats.NkeyOptionFromSeed(file)
-	if err != nil { // which may quote the file
+	if err != nil { // err may quote the file
 		return nil, errors.New("read the credentials: neither a .creds file nor the seed of an NKey")
 	}
 	return option, nil
 }
 
-// dial connects once one of the servers is there, or fails when ctx ends. The
-// client's own errors may quote the URL, and with it a password.
+// dial tries to connect until one of the servers answers, and returns ErrUnavailable when ctx
+// ends. It does not wrap the client library's errors, which may quote the URL and its password.
 func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
 	for {
 		c, err := nats.Connect(servers, options...)
@@ -66,13 +70,13 @@ func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Con
 	}
 }
 
-// Check reports whether a cluster can be reached, lets us in and has JetStream, and
-// changes nothing there. It tries until ctx ends.
+// Check connects to a cluster and returns an error unless it can be reached, accepts the
+// credentials and has JetStream. It changes nothing there, and tries until ctx ends.
 func Check(ctx context.Context, o Options) error {
 	if err := CheckURL(o.URL); err != nil {
 		return err
 	}
-	login, err := credentials(o.Credentials)
+	login, err := credentialsOption(o.Credentials)
 	if err != nil {
 		return err
 	}
@@ -87,6 +91,29 @@ func Check(ctx context.Context, o Options) error {
 	}
 	if err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
+	}
+	return nil
+}
+
+// CheckURL returns an error that says what is wrong with the URL of a log. The error does not
+// quote the URL, which may have a password.
+func CheckURL(s string) error {
+	if dir, ok := strings.CutPrefix(s, "file:"); ok {
+		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
+			return errors.New("must be file: and a directory, such as file:/var/lib/answerd")
+		}
+		return nil
+	}
+	scheme := ""
+	for _, server := range strings.Split(s, ",") {
+		u, err := url.Parse(strings.TrimSpace(server))
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+			return errors.New("must be file:DIR, or servers like nats://host:4222, comma separated")
+		}
+		if scheme != "" && scheme != u.Scheme {
+			return errors.New("must have nats:// for all servers or tls:// for all")
+		}
+		scheme = u.Scheme
 	}
 	return nil
 }

@@ -8,9 +8,12 @@ import (
 	"answerd/internal/event"
 )
 
-// Runs implements event.Directory. An owner's entries are looked through from the
-// newest on, in windows of the index that grow while they have few; Before is the
-// number of an entry in the index.
+// maxIndexWindow bounds the part of the index that one step of Runs reads.
+const maxIndexWindow = 1 << 20
+
+// Runs implements event.Directory. It reads an owner's index entries from the newest on, in
+// windows that double as long as they have few entries of the owner. Before is the number of
+// an entry in the index.
 func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err error) {
 	info, err := l.indexStream.Info(ctx)
 	if err != nil {
@@ -28,16 +31,16 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 	if f.ThreadID != "" {
 		thread = digest(f.ThreadID)
 	}
-	subject := ownRoot + ownerToken(f.Owner) + "." + thread + ".*"
+	subject := ownerPrefix + ownerToken(f.Owner) + "." + thread + ".*"
 	last := uint64(0)
-	for window := uint64(maxBatch); high > first; window = min(2*window, 1<<20) {
+	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
-		entries, err := l.entries(ctx, subject, low, high)
+		entries, err := l.readEntries(ctx, subject, low, high)
 		if err != nil {
 			return page, err
 		}
 		for chunk := range slices.Chunk(entries, maxBatch) {
-			runs, err := l.statesOf(ctx, chunk)
+			runs, err := l.readRuns(ctx, chunk)
 			if err != nil {
 				return page, err
 			}
@@ -49,7 +52,7 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 					page.Next = strconv.FormatUint(last, 36)
 					return page, nil
 				}
-				page.Runs, last = append(page.Runs, run), chunk[i].at
+				page.Runs, last = append(page.Runs, run), chunk[i].pos
 			}
 		}
 		high = low
@@ -57,15 +60,16 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 	return page, nil
 }
 
-// entries are the index's entries of a subject from low up to high, the newest first.
-func (l *Log) entries(ctx context.Context, subject string, low, high uint64) (entries []message, err error) {
+// readEntries returns the index entries of a subject from pos low to below high, the newest
+// first.
+func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64) (entries []message, err error) {
 	for from := low; from < high; {
-		found, more, err := l.batch(ctx, indexName, query{Next: subject, From: from})
+		found, more, err := l.readBatch(ctx, indexName, directGet{Next: subject, From: from})
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range found {
-			if from = m.at + 1; m.at < high {
+			if from = m.pos + 1; m.pos < high {
 				entries = append(entries, m)
 			}
 		}
@@ -77,25 +81,24 @@ func (l *Log) entries(ctx context.Context, subject string, low, high uint64) (en
 	return entries, nil
 }
 
-// statesOf are the runs that entries stand for, each as it is now; one that is not kept
-// any more has no id.
-func (l *Log) statesOf(ctx context.Context, entries []message) ([]event.Run, error) {
-	records, events := make([]string, len(entries)), make([]string, len(entries))
+// readRuns returns the runs of index entries. A run that is no longer kept has no ID.
+func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
+	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
 		id := lastToken(m.subject)
-		records[i], events[i] = recRoot+id, runRoot+runSubject(id)+"."+evKind
+		recordSubjects[i], eventSubjects[i] = recordPrefix+id, runSubject(id, eventToken)
 	}
-	recs, err := l.lastOfEach(ctx, indexName, records)
+	records, err := l.readLastOfEach(ctx, indexName, recordSubjects)
 	if err != nil {
 		return nil, err
 	}
-	evs, err := l.lastOfEach(ctx, runsName, events)
+	lastEvents, err := l.readLastOfEach(ctx, runsName, eventSubjects)
 	if err != nil {
 		return nil, err
 	}
 	runs := make([]event.Run, len(entries))
 	for i := range entries {
-		m, known := recs[records[i]]
+		m, known := records[recordSubjects[i]]
 		if !known {
 			continue
 		}
@@ -103,36 +106,15 @@ func (l *Log) statesOf(ctx context.Context, entries []message) ([]event.Run, err
 		if r.record, err = decodeRecord(&m); err != nil {
 			return nil, err
 		}
-		if e, some := evs[events[i]]; some {
-			if r.last, _, err = l.event(ctx, e); err != nil {
+		if last, hasEvents := lastEvents[eventSubjects[i]]; hasEvents {
+			if r.last, _, err = l.readEvent(ctx, last); err != nil {
 				return nil, err
 			}
 		}
-		if !r.goneLocked() {
-			runs[i] = r.record.run(r.id)
+		if !r.isGoneLocked() { // no other goroutine has r
+			runs[i] = r.record.toRun(r.id)
 			runs[i].Last = r.last
 		}
 	}
 	return runs, nil
-}
-
-// lastOfEach returns the last messages of some subjects, by subject.
-func (l *Log) lastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
-	byName := make(map[string]message, len(subjects))
-	from, left := uint64(0), subjects
-	for len(left) > 0 {
-		// The answer comes in the order of the stream and may end early, by its bytes.
-		found, more, err := l.batch(ctx, stream, query{LastOf: left, From: from})
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range found {
-			byName[m.subject] = m
-		}
-		if !more || len(found) == 0 {
-			break
-		}
-		left = slices.DeleteFunc(slices.Clone(left), func(s string) bool { _, have := byName[s]; return have })
-	}
-	return byName, nil
 }

@@ -2,122 +2,133 @@ package jetstream
 
 import (
 	"context"
-	"fmt"
 
 	"answerd/internal/event"
 )
 
-// mark is an event's place in the stream: those up to seq are at at, or before it.
-type mark struct {
+// position says where in the stream an event is: the events up to seq are at pos or before.
+type position struct {
 	seq int64
-	at  uint64
+	pos uint64
 }
 
-// maxMarks bounds the marks of a run.
-const maxMarks = 64
-
-func (r *run) markLocked(seq int64, at uint64) {
-	if len(r.marks) == maxMarks {
-		r.marks = append(r.marks[:0], r.marks[1:]...)
+// addPositionLocked remembers a position, in place of the oldest one if there are too many.
+func (r *run) addPositionLocked(seq int64, pos uint64) {
+	if len(r.positions) == maxPositions {
+		r.positions = append(r.positions[:0], r.positions[1:]...)
 	}
-	r.marks = append(r.marks, mark{seq, at})
+	r.positions = append(r.positions, position{seq, pos})
 }
 
-// history reads events that are older than the tail.
-func (r *run) history(ctx context.Context, seq int64) (event.Page, error) {
-	from, err := r.locate(ctx, seq)
+// readHistory reads events after seq that are older than the tail. It returns ErrGone if
+// they are no longer all kept.
+func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
+	from, err := r.findPos(ctx, seq)
 	if err != nil {
 		return event.Page{}, err
 	}
 	var page event.Page
 	for len(page.Events) == 0 {
-		found, more, err := r.log.batch(ctx, runsName, query{Next: r.subject(evKind), From: from + 1})
+		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
 		if err != nil {
 			return page, err
 		}
 		for _, m := range found {
-			from = m.at
-			e, by, err := r.log.event(ctx, m)
-			switch {
-			case err != nil:
+			from = m.pos
+			e, by, err := r.log.readEvent(ctx, m)
+			if err != nil {
 				return page, err
-			case by.silent() || e.Seq <= seq:
-			case e.Seq != seq+int64(len(page.Events))+1:
-				return event.Page{}, event.ErrGone
-			default:
-				page.Events = append(page.Events, e)
 			}
+			if by.isControl() || e.Seq <= seq {
+				continue
+			}
+			if e.Seq != seq+int64(len(page.Events))+1 {
+				return event.Page{}, event.ErrGone
+			}
+			page.Events = append(page.Events, e)
 		}
 		if !more && len(page.Events) == 0 {
-			return event.Page{}, event.ErrGone // dropped while we read
+			return event.Page{}, event.ErrGone // the stream dropped them during the read
 		}
 	}
 	last := page.Events[len(page.Events)-1]
 	page.Ended = last.Terminal()
 	r.mu.Lock()
-	r.markLocked(last.Seq, from)
+	r.addPositionLocked(last.Seq, from)
 	r.mu.Unlock()
 	return page, nil
 }
 
-// locate finds a place in the stream that is not after the event that follows seq, and
-// not far before it. Where that is isn't known from its number: the messages of all
-// runs share one numbering. But a run's are spread about evenly.
-func (r *run) locate(ctx context.Context, seq int64) (uint64, error) {
-	r.mu.Lock()
-	low, high := mark{0, 0}, mark{r.last.Seq, r.at}
-	if len(r.tail) > 0 {
-		high = mark{r.tail[0].Seq, r.tailAt[0]}
-	}
-	for _, m := range r.marks {
-		if m.seq <= seq && m.seq > low.seq {
-			low = m
-		} else if m.seq > seq && m.seq < high.seq {
-			high = m
-		}
-	}
-	r.mu.Unlock()
-	if low.at == 0 {
-		first, err := r.probe(ctx, 1)
-		if err != nil || first.seq > seq {
-			if err == nil && first.seq > seq+1 {
-				err = event.ErrGone
-			}
+// findPos returns a pos that is at or before the event with number seq, and not far before
+// it. The number of an event does not tell its pos, because all runs share the stream's
+// numbers. But the messages of one run are spread about evenly, so an interpolation search
+// between two known positions needs few reads.
+func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
+	low, high := r.positionsAround(seq)
+	if low.pos == 0 {
+		first, err := r.firstMessageFrom(ctx, 1)
+		switch {
+		case err != nil:
 			return 0, err
+		case first.seq > seq+1:
+			return 0, event.ErrGone
+		case first.seq > seq:
+			return 0, nil
 		}
 		low = first
 	}
-	for step := 0; seq-low.seq > maxBatch/2 && high.at-low.at > 1; step++ {
-		guess := low.at + (high.at-low.at)/2
-		if step%2 == 0 { // by proportion; halving in between bounds the steps
-			guess = low.at + uint64(float64(high.at-low.at)*float64(seq-low.seq)/float64(high.seq-low.seq+1)*0.95)
+	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
+		// Every second step bisects, which bounds the number of steps whatever the spread.
+		guess := low.pos + (high.pos-low.pos)/2
+		if step%2 == 0 {
+			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
+			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
 		}
-		guess = min(max(guess, low.at+1), high.at-1)
-		found, err := r.probe(ctx, guess)
+		guess = min(max(guess, low.pos+1), high.pos-1)
+		found, err := r.firstMessageFrom(ctx, guess)
 		if err != nil {
 			return 0, err
 		}
 		if found.seq <= seq {
 			low = found
 		} else {
-			high = mark{found.seq, guess}
+			high = position{found.seq, guess}
 		}
 	}
-	return low.at, nil
+	return low.pos, nil
 }
 
-// probe is the first message of the run that is at a place of the stream or after it.
-func (r *run) probe(ctx context.Context, at uint64) (mark, error) {
-	found, _, err := r.log.batch(ctx, runsName, query{Next: r.subject(evKind), From: at, Batch: 1})
+// positionsAround returns the closest known positions at or before seq, and after it. The
+// zero low says that none is known.
+func (r *run) positionsAround(seq int64) (low, high position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	high = position{r.last.Seq, r.head}
+	if len(r.tail) > 0 {
+		high = position{r.tail[0].Seq, r.tailPos[0]}
+	}
+	for _, p := range r.positions {
+		if p.seq <= seq && p.seq > low.seq {
+			low = p
+		} else if p.seq > seq && p.seq < high.seq {
+			high = p
+		}
+	}
+	return low, high
+}
+
+// firstMessageFrom returns the position of the run's first message at pos or after it.
+func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (position, error) {
+	found, _, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: pos, Batch: 1})
 	if err != nil {
-		return mark{}, err
+		return position{}, err
 	}
 	if len(found) == 0 {
-		return mark{}, event.ErrGone
+		return position{}, event.ErrGone
 	}
-	by, err := parseWriter(found[0].header.Get(writerHeader))
+	by, err := parseWriterID(found[0].header)
 	if err != nil {
-		return mark{}, fmt.Errorf("read the log: %w", err)
+		return position{}, err
 	}
-	return mark{by.seq, found[0].at}, nil
+	return position{by.seq, found[0].pos}, nil
 }

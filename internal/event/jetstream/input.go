@@ -10,116 +10,119 @@ import (
 	"answerd/internal/event"
 )
 
-// AddInput implements event.Inbox.
-func (l *Log) AddInput(ctx context.Context, run, id string, data []byte) error {
-	if !event.ValidID(id) {
+// AddInput implements event.Inbox. The append expects that the input's subject has no
+// message, so the first input of an id wins on any instance.
+func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) error {
+	if !event.ValidID(inputID) {
 		return event.ErrNotFound
 	}
 	if len(data) > event.MaxResult {
 		return event.ErrTooLarge
 	}
-	known, err := l.Run(ctx, run)
+	run, err := l.Run(ctx, id)
 	if err != nil {
 		return err
 	}
-	if known.Last.Terminal() {
+	if run.Last.Terminal() {
 		return event.ErrEnded
 	}
-	m := nats.NewMsg(runRoot + runSubject(run) + "." + inKind + "." + id)
-	m.Header.Set(writerHeader, l.name)
-	if err := l.pack(ctx, run, m, data); err != nil {
+	m := nats.NewMsg(runSubject(id, inputToken+"."+inputID))
+	m.Header.Set(writerHeader, l.instanceID)
+	if err := l.setPayload(ctx, id, m, data); err != nil {
 		return err
 	}
-	switch _, err := l.publish(ctx, runsName, m, 0, patience); {
+	switch _, err := l.publishAfter(ctx, runsName, m, 0, appendTimeout); {
 	case errors.Is(err, event.ErrFenced):
 		return event.ErrDuplicateInput
 	case err != nil:
 		return err
 	}
-	if err := l.enqueue(ctx, wakeRoot+run); err != nil {
+	if err := l.enqueue(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	l.wakeLater(run)
+	l.wakeAgainLater(id)
 	return nil
 }
 
-// wakeLater wakes a run once more after a while. A process that dies exactly between
-// parking a run and looking for the inputs that came meanwhile would leave it asleep.
-// For a run that is executed, or has ended, it changes nothing.
-func (l *Log) wakeLater(run string) {
+// wakeAgainLater wakes a run once more after two leases. Without it, a process that dies
+// after it parked a run and before it looks for inputs that came meanwhile would leave the
+// run parked. A run that is executed, or has ended, ignores it.
+func (l *Log) wakeAgainLater(id string) {
 	l.wg.Go(func() {
-		defer l.survived("wake a run")
+		defer l.recoverPanic("wake a run")
 		select {
 		case <-time.After(2 * l.lease):
-			ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
-			defer cancel()
-			if known, err := l.Run(ctx, run); err == nil && !known.Last.Terminal() {
-				_ = l.enqueue(ctx, wakeRoot+run) // it was tried before
-			}
 		case <-l.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
+		defer cancel()
+		if run, err := l.Run(ctx, id); err == nil && !run.Last.Terminal() {
+			_ = l.enqueue(ctx, wakePrefix+id) // the first message was enqueued
 		}
 	})
 }
 
-// Inputs implements event.Inbox. A position is a number in the stream.
-func (l *Log) Inputs(ctx context.Context, run string, after int64) (event.InputPage, error) {
+// Inputs implements event.Inbox. The position of an input is its number in the stream.
+func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPage, error) {
 	if after < 0 {
 		return event.InputPage{}, event.ErrInvalidPosition
 	}
-	if _, err := l.Run(ctx, run); err != nil {
+	if _, err := l.Run(ctx, id); err != nil {
 		return event.InputPage{}, err
 	}
-	r, err := l.run(run)
+	r, err := l.getRun(id)
 	if err != nil {
 		return event.InputPage{}, err
 	}
-	if err := r.listen(ctx); err != nil {
+	if err := r.subscribeInputs(ctx); err != nil {
 		return event.InputPage{}, err
 	}
 	r.mu.Lock()
-	if r.moreIn == nil {
-		r.moreIn = make(chan struct{})
+	if r.moreInput == nil {
+		r.moreInput = make(chan struct{})
 	}
-	more := r.moreIn // from before the look, so that nothing falls between
+	more := r.moreInput // taken before the read, so that no wake-up is missed
 	r.mu.Unlock()
-	found, err := l.inputs(ctx, run, after)
-	if err != nil || len(found) > 0 {
-		return event.InputPage{Inputs: found}, err
+	inputs, err := l.readInputs(ctx, id, after)
+	if err != nil || len(inputs) > 0 {
+		return event.InputPage{Inputs: inputs}, err
 	}
 	return event.InputPage{More: more}, nil
 }
 
-// listen subscribes to the inputs of the run from now on.
-func (r *run) listen(ctx context.Context) error {
+// subscribeInputs makes a live subscription to the inputs of the run, and returns when it has
+// begun.
+func (r *run) subscribeInputs(ctx context.Context) error {
 	r.mu.Lock()
-	if r.inSub != nil || r.dropped {
+	if r.inputSub != nil || r.evicted {
 		r.mu.Unlock()
 		return nil
 	}
-	sub, err := r.log.read.ChanSubscribe(liveRoot+runSubject(r.id)+"."+inKind+".*", r.log.live)
+	sub, err := r.log.read.ChanSubscribe(liveSubject(r.id, inputToken+".*"), r.log.live)
 	if err == nil {
-		r.inSub = sub
+		r.inputSub = sub
 	}
 	r.mu.Unlock()
 	if err != nil {
-		return unavailable("listen for inputs", err)
+		return unavailable("subscribe to inputs", err)
 	}
-	return r.log.settle(ctx)
+	return r.log.flushSubscriptions(ctx)
 }
 
-// inputs reads the inputs of a run that follow a position.
-func (l *Log) inputs(ctx context.Context, run string, after int64) ([]event.Input, error) {
-	found, _, err := l.batch(ctx, runsName, query{Next: runRoot + runSubject(run) + "." + inKind + ".*", From: uint64(after) + 1})
+// readInputs reads the inputs of a run after a position.
+func (l *Log) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
+	found, _, err := l.readBatch(ctx, runsName, directGet{Next: runSubject(id, inputToken+".*"), From: uint64(after) + 1})
 	if err != nil {
 		return nil, err
 	}
 	var inputs []event.Input
 	for _, m := range found {
-		data, err := l.unpack(ctx, m)
+		data, err := l.readPayload(ctx, m)
 		if err != nil {
 			return nil, err
 		}
-		inputs = append(inputs, event.Input{ID: lastToken(m.subject), Pos: int64(m.at), Data: data})
+		inputs = append(inputs, event.Input{ID: lastToken(m.subject), Pos: int64(m.pos), Data: data})
 	}
 	return inputs, nil
 }

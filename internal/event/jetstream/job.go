@@ -3,7 +3,7 @@ package jetstream
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,95 +12,106 @@ import (
 	"answerd/internal/event"
 )
 
-// job is an event.Job. Its message in the work queue stays while the run is executed:
-// delivered to this log and kept alive, or on its way to somebody who will ask whether
-// the run is held here and leave it. While the run is parked it is put off, until the
-// time that the run waits for at most. The second message that a job can have is the one
-// that an input brings, which is there at once.
+// maxParkDelay bounds how long the message of a parked job is delayed. Then an instance looks
+// at it, and delays it again.
+const maxParkDelay = 24 * time.Hour
+
+// job is an event.Job. The work queue has a message of it until Done: while the run is
+// executed, the message is delivered to this instance, which extends its lease, or to an
+// instance that is about to learn that the run is executed here. While the run is parked, the
+// message is delayed. An input adds a second message (wakePrefix), which is delivered at
+// once.
 type job struct {
 	log     *Log
 	writer  *writer
 	id      string
 	request []byte
 
-	mu     sync.Mutex           // guards leases
-	leases map[string]*delivery // the messages that were delivered to this log, by subject
+	mu         sync.Mutex           // guards deliveries
+	deliveries map[string]*delivery // to this instance, by subject
 }
 
 // CreateJob implements event.Jobs.
-func (l *Log) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
+func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
 	}
-	w, err := l.writing(ctx, run)
+	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if err := w.open(); err != nil {
+	if err := w.checkWritable(); err != nil {
 		return nil, err
 	}
-	j := &job{log: l, writer: w, id: run, request: request, leases: make(map[string]*delivery)}
-	l.mu.Lock()
-	if l.held[run] != nil {
-		l.mu.Unlock()
+	j := &job{log: l, writer: w, id: id, request: request, deliveries: make(map[string]*delivery)}
+	// First, because another instance that gets the message asks whether we execute the run.
+	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
-	l.held[run] = j // before anybody can be told of the job and ask
-	l.mu.Unlock()
-	if err = l.put(ctx, run, reqKind, request); err == nil {
-		err = l.enqueue(ctx, jobRoot+run)
+	if err = l.savePayload(ctx, id, requestToken, request); err == nil {
+		err = l.enqueue(ctx, jobPrefix+id)
 	}
 	if err != nil {
-		l.drop(j)
+		l.removeJob(j)
 		return nil, err
 	}
 	return j, nil
 }
 
-// enqueue makes a message of a job, unless there is one.
-func (l *Log) enqueue(ctx context.Context, subject string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, event.ErrUnavailable)
-	defer cancel()
-	m := nats.NewMsg(subject)
-	for {
-		_, err := l.tryPublish(ctx, m)
-		switch {
-		case err == nil, limited(err): // it is there, or an earlier attempt of ours
-			return nil
-		case refused(err):
-			return fmt.Errorf("enqueue a run: %w", err)
-		}
-		select {
-		case <-time.After(tryInterval):
-		case <-ctx.Done():
-			return unavailable("enqueue a run", err)
-		case <-l.ctx.Done():
-			return unavailable("enqueue a run", err)
-		}
-	}
-}
-
-func (l *Log) drop(j *job) {
+// addJob registers a job that this instance executes, unless the run has one already.
+func (l *Log) addJob(j *job) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[j.id] == j {
-		delete(l.held, j.id)
+	if l.jobs[j.id] != nil {
+		return false
+	}
+	l.jobs[j.id] = j
+	return true
+}
+
+func (l *Log) removeJob(j *job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.jobs[j.id] == j {
+		delete(l.jobs, j.id)
 	}
 }
 
-// keep takes a message of the job: the first time, or again after its lease was
-// forgotten.
-func (j *job) keep(m *delivery) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.leases[m.subject] = m
+// activeJob returns the job of a run that this instance executes, nil if there is none.
+func (l *Log) activeJob(id string) *job {
+	l.mu.Lock()
+	j := l.jobs[id]
+	l.mu.Unlock()
+	if j == nil || j.writer.isLost() {
+		return nil
+	}
+	return j
 }
 
-// lease is the job's message of a subject, nil if it was not delivered to this log.
-func (j *job) lease(root string) *delivery {
+// addDelivery takes a message of the job whose lease is to be extended from now on.
+func (j *job) addDelivery(d *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.leases[root+j.id]
+	j.deliveries[d.subject] = d
+}
+
+// delivery returns the job's message with a prefix, nil if this instance does not have it.
+func (j *job) delivery(prefix string) *delivery {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.deliveries[prefix+j.id]
+}
+
+// extendLeases extends the leases of the job's messages.
+func (j *job) extendLeases() {
+	if j.writer.isLost() {
+		return // another instance executes the run; if that dies, its lease must end
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, d := range j.deliveries {
+		_ = d.extendLease() // there are three in a lease, so one may fail
+	}
 }
 
 // Run implements event.Job.
@@ -115,70 +126,103 @@ func (j *job) Attempt() int { return j.writer.attempt }
 // Lost implements event.Job.
 func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 
-// Done implements event.Job. A message that is with somebody else stays: he finds that the
-// run has ended.
+// Done implements event.Job. A message that another instance has stays in the queue; that
+// instance finds that the run has ended, and removes it.
 func (j *job) Done(ctx context.Context) error {
-	defer j.log.drop(j)
-	if j.isLost() {
-		return nil // it is somebody else's
+	defer j.log.removeJob(j)
+	if j.writer.isLost() {
+		return nil // another instance has the job
 	}
-	return errors.Join(j.acknowledge(ctx, jobRoot), j.acknowledge(ctx, wakeRoot))
+	return errors.Join(j.acknowledge(ctx, jobPrefix), j.acknowledge(ctx, wakePrefix))
 }
 
-// Release implements event.Job. What is held back is appended first.
+// Release implements event.Job. It first appends the pending delta.
 func (j *job) Release(ctx context.Context) error {
-	err := j.writer.give(ctx, released, nil)
-	j.log.drop(j)
+	err := j.writer.relinquish(ctx, kindReleased, nil)
+	j.log.removeJob(j)
 	if errors.Is(err, event.ErrFenced) {
-		return nil // somebody has taken it already
+		return nil // another instance has claimed the run
 	}
-	here := false
-	for _, root := range []string{jobRoot, wakeRoot} {
-		if lease := j.lease(root); lease != nil && lease.giveBack(0) == nil {
-			here = true
+	returned := false
+	for _, prefix := range []string{jobPrefix, wakePrefix} {
+		if d := j.delivery(prefix); d != nil && d.returnAfter(0) == nil {
+			returned = true
 		}
 	}
-	if here {
+	if returned {
 		return err
 	}
-	// The messages that there are, are with others, who were told to leave the run alone
-	// for a while. A new one is there at once.
-	return errors.Join(err, j.log.forgetJob(ctx, wakeRoot+j.id), j.log.enqueue(ctx, wakeRoot+j.id))
+	// Other instances have the messages, and delayed them when they learned that the run is
+	// executed here. A new message is delivered at once.
+	return errors.Join(err, j.log.removeJobMessage(ctx, wakePrefix+j.id), j.log.enqueue(ctx, wakePrefix+j.id))
 }
 
-// Park implements event.Job. The message is put off, so that it is never not there; who
-// gets one finds in the run until when.
+// Park implements event.Job. The message is delayed and not removed, so that the queue has
+// the job at any time; the run's last message says until when the run is parked.
 func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
-	p := parking{seen: seen, until: until}
-	err := j.writer.give(ctx, parked, p.header())
-	j.log.drop(j)
+	p := parkRecord{seen: seen, until: until}
+	err := j.writer.relinquish(ctx, kindParked, p.header())
+	j.log.removeJob(j)
 	if errors.Is(err, event.ErrFenced) {
 		return nil
 	}
-	if lease := j.lease(jobRoot); lease != nil {
-		err = errors.Join(err, lease.giveBack(p.left()))
+	if d := j.delivery(jobPrefix); d != nil {
+		err = errors.Join(err, d.returnAfter(p.remaining()))
 	}
-	if err := errors.Join(err, j.acknowledge(ctx, wakeRoot)); err != nil {
+	if err := errors.Join(err, j.acknowledge(ctx, wakePrefix)); err != nil {
 		return err
 	}
-	return j.log.rouse(ctx, j.id, seen)
+	return j.log.wakeIfInput(ctx, j.id, seen)
 }
 
-// rouse wakes a parked run for which something came between the last look and now:
-// whoever gave it may have found a message there that is gone now.
-func (l *Log) rouse(ctx context.Context, run string, seen int64) error {
-	page, err := l.inputs(ctx, run, seen)
-	if err == nil && len(page) > 0 {
-		err = l.enqueue(ctx, wakeRoot+run)
+// wakeIfInput wakes a parked run that has an input after seen. Whoever added that input may
+// have found the wake message that was acknowledged since, and added none.
+func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
+	inputs, err := l.readInputs(ctx, id, seen)
+	if err == nil && len(inputs) > 0 {
+		err = l.enqueue(ctx, wakePrefix+id)
 	}
 	return err
 }
 
-// acknowledge takes one message of the job out of the queue, if this log has it.
-func (j *job) acknowledge(ctx context.Context, root string) error {
-	lease := j.lease(root)
-	if lease == nil {
+// acknowledge removes a message of the job from the queue if this instance has it.
+func (j *job) acknowledge(ctx context.Context, prefix string) error {
+	d := j.delivery(prefix)
+	if d == nil {
 		return nil
 	}
-	return lease.done(ctx)
+	return d.acknowledge(ctx)
+}
+
+// parkRecord says what a parked run waits for. It is in the headers of the run's last
+// message.
+type parkRecord struct {
+	seen  int64     // an input after this position
+	until time.Time // or this time; the zero time never comes
+}
+
+func (p parkRecord) header() nats.Header {
+	h := nats.Header{seenHeader: {strconv.FormatInt(p.seen, 10)}}
+	if !p.until.IsZero() {
+		h.Set(untilHeader, strconv.FormatInt(p.until.UnixMilli(), 10))
+	}
+	return h
+}
+
+// parseParkRecord reads what header returned. A time that cannot be parsed counts as past.
+func parseParkRecord(h nats.Header) (p parkRecord) {
+	p.seen, _ = strconv.ParseInt(h.Get(seenHeader), 10, 64)
+	if until := h.Get(untilHeader); until != "" {
+		ms, _ := strconv.ParseInt(until, 10, 64)
+		p.until = time.UnixMilli(ms)
+	}
+	return p
+}
+
+// remaining returns the time until the run is to be woken, at most maxParkDelay.
+func (p parkRecord) remaining() time.Duration {
+	if p.until.IsZero() {
+		return maxParkDelay
+	}
+	return min(max(time.Until(p.until), time.Millisecond), maxParkDelay)
 }

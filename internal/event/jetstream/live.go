@@ -2,24 +2,25 @@ package jetstream
 
 import (
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"answerd/internal/event"
 )
 
-// dispatch takes live messages to their runs. It never waits for anything: what it
-// cannot use makes a run stale, and whoever reads that run asks the stream.
-func (l *Log) dispatch() {
+// dispatchLoop hands live messages to their runs. It never waits for a run: a message that it
+// cannot use makes the run stale, and the next reader of the run reads the stream.
+func (l *Log) dispatchLoop() {
 	for {
 		select {
 		case m := <-l.live:
-			l.pass(m)
-		case <-l.stale:
-			l.each(func(r *run) {
+			l.dispatchMessage(m)
+		case <-l.resync:
+			l.forEachRun(func(r *run) {
 				r.stale = true
-				r.wakeLocked()
-				r.wakeInLocked()
+				r.wakeReadersLocked()
+				r.wakeExecutorLocked()
 			})
 		case <-l.ctx.Done():
 			return
@@ -27,47 +28,40 @@ func (l *Log) dispatch() {
 	}
 }
 
-// pass takes one live message to its run.
-func (l *Log) pass(m *nats.Msg) {
-	defer l.survived("take in a message")
-	f := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
-	if len(f) < 5 {
+func (l *Log) dispatchMessage(m *nats.Msg) {
+	defer l.recoverPanic("take in a message")
+	tokens := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
+	if len(tokens) < 5 {
 		return
 	}
-	if r := l.known(f[3]); r != nil {
-		r.deliver(messageOf(m), f[4])
+	id, kind := tokens[3], tokens[4]
+	if r := l.cachedRun(id); r != nil {
+		r.acceptLive(newMessage(m), kind)
 	}
 }
 
-// hint says that live messages may be missing: the connection was away, or we were too
-// slow.
-func (l *Log) hint() {
-	select {
-	case l.stale <- struct{}{}:
-	default:
-	}
-}
-
-// deliver takes in one live message.
-func (r *run) deliver(m message, kind string) {
+// acceptLive takes in one live message.
+func (r *run) acceptLive(m message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if kind == inKind {
-		r.wakeInLocked()
+	if kind == inputToken {
+		r.wakeExecutorLocked()
 		return
 	}
-	r.seen = max(r.seen, m.at)
-	if m.at <= r.at {
+	r.liveHead = max(r.liveHead, m.pos)
+	if m.pos <= r.head {
 		return
 	}
-	by, err := parseWriter(m.header.Get(writerHeader))
-	if err != nil || !r.loaded || m.before != r.at || m.header.Get(partsHeader) != "" {
+	by, err := parseWriterID(m.header)
+	follows := r.loaded && m.previous == r.head
+	inParts := m.header.Get(partsHeader) != ""
+	if err != nil || !follows || inParts {
 		r.stale = true
-		r.wakeLocked()
+		r.wakeReadersLocked()
 		return
 	}
-	if by.silent() {
-		r.passLocked(m.at, by)
+	if by.isControl() {
+		r.advanceHeadLocked(m.pos, by)
 		return
 	}
 	e, err := event.Decode(m.data)
@@ -76,20 +70,57 @@ func (r *run) deliver(m message, kind string) {
 		r.stale = true
 		return
 	}
-	r.pushLocked(e, m.at, m.before, by)
+	r.appendTailLocked(e, m.pos, m.previous, by)
 }
 
-// each calls f with every run, locked.
-func (l *Log) each(f func(*run)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	one := func(r *run) {
-		defer l.survived("look after a run")
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		f(r)
+// requestResync makes all cached runs stale. Live messages may be missing after a reconnect,
+// and when this process was too slow to take them.
+func (l *Log) requestResync() {
+	select {
+	case l.resync <- struct{}{}:
+	default: // a request is pending
 	}
-	for _, r := range l.runs {
-		one(r)
+}
+
+// pollLoop calls pollRuns every second.
+func (l *Log) pollLoop() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			l.pollRuns(now)
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// pollRuns wakes the readers of runs without a new message for pollInterval, so that lost
+// messages are found, and evicts runs from the cache that were not used for evictAfter.
+func (l *Log) pollRuns(now time.Time) {
+	var idle []*nats.Subscription
+	l.forEachRun(func(r *run) {
+		unused := now.Sub(r.lastUsed)
+		if r.stale || unused >= pollInterval {
+			r.wakeReadersLocked()
+			r.wakeExecutorLocked()
+		}
+		if unused < evictAfter {
+			return
+		}
+		for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
+			if *sub != nil {
+				idle = append(idle, *sub)
+				*sub = nil
+			}
+		}
+		if r.writer == nil || r.last.Terminal() {
+			r.evicted = true
+			delete(l.runs, r.id)
+		}
+	})
+	for _, sub := range idle {
+		_ = sub.Unsubscribe() // fails on a closed connection only
 	}
 }

@@ -1,26 +1,37 @@
-// Package jetstream is the event log on NATS JetStream: on the disk of this process, or
-// on a cluster that any number of processes share.
+// Package jetstream is the event log on NATS JetStream: on the disk of this process, or on a
+// cluster that any number of processes share. It implements event.Log.
 //
 //	log, err := jetstream.Open(ctx, jetstream.Options{URL: "file:/var/lib/answerd"})
 //	log, err := jetstream.Open(ctx, jetstream.Options{URL: "nats://a:4222,b:4222"})
+//	if err != nil {
+//		return err
+//	}
 //	defer log.Close()
+//	id := log.NewID()
+//	err = log.Create(ctx, event.Run{ID: id, Owner: owner, Created: time.Now()})
+//	seq, err := log.Append(ctx, id, event.Start{Question: "?"})
 //
-// file: runs a NATS server inside this process that listens nowhere; the code is the
-// same in both cases. What is acknowledged survives kill -9 of every process, and as many lost
-// machines as the streams' replicas allow.
+// With file:, the log runs a NATS server inside this process that does not listen; the rest
+// of the code is the same in both cases. An acknowledged event survives kill -9 of every
+// process, and the loss of as many machines as the replicas of the streams allow.
 //
-// A run is one subject, and every append expects the number that the run's last message
-// has in the stream. So a run has one writer, whatever anybody believes: one that was
-// replaced is told ErrFenced at its next append. An append whose acknowledgement was
-// lost is repeated with the same bytes and the same expectation until it is known to be
-// in the log or not, for 30 s.
+// One writer. The events of a run are on one subject, and every append expects the number
+// that the run's last message has in the stream (compare and append). So a run has one
+// writer, whatever the processes believe: a writer that was replaced gets ErrFenced at its
+// next append. An append whose acknowledgement was lost is repeated with the same bytes and
+// the same expectation until it is certain whether the stream has it, for 30 s (publish.go).
 //
-// Readers share one live subscription per run that is read, and nothing per reader. It
-// has only the newest events; older ones, and what a subscription misses, are read
-// from the stream in batches.
+// Order. The readers of a run share one live subscription, which has new events only. A live
+// event is used only if it directly follows the last one that is known; otherwise what is
+// missing is read from the stream (run.go). Live messages are therefore a wake-up, and the
+// stream is the truth.
 //
-// A run's job is a message of a work queue that is not acknowledged while somebody
-// executes the run (job.go).
+// Leases. The job of a run is a message of a work queue that stays unacknowledged while a
+// process executes the run; its redelivery after a lease lets another process take the run
+// over (claim.go).
+//
+// Tombstones. A run that was deleted or expired leaves its owner for seven days, so that the
+// owner reads ErrGone and everyone else reads ErrNotFound (retention.go).
 package jetstream
 
 import (
@@ -29,6 +40,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,100 +52,89 @@ import (
 	"answerd/internal/event"
 )
 
-// DefaultLease is the lease on a cluster.
-const DefaultLease = 3 * time.Second
+const (
+	// DefaultLease is the lease on a cluster.
+	DefaultLease = 3 * time.Second
+	// embeddedLease is the lease of an embedded log, which no other process shares.
+	embeddedLease = time.Second
+	// readyTimeout bounds the request of Ready.
+	readyTimeout = time.Second
+	// liveBuffer is how many live messages may wait for dispatchLoop. What does not fit is
+	// dropped by the client library, which reports it, and read from the stream.
+	liveBuffer = 4096
+)
 
 // Options says where a log is and bounds it. URL is required.
 type Options struct {
 	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by
-	// commas. It may hold a password and is not put into any error.
+	// commas. It may have a password and is never part of an error.
 	URL string
 	// Credentials is a file to log in to a cluster with: .creds, or the seed of an NKey.
 	Credentials string
-	// Retention is how long a run is kept after its last event; 0 means 1 h.
+	// Retention is how long a run is kept after its last event; 0 means
+	// event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes bounds the events, inputs and results of all runs; 0 means 256 MiB.
-	// Runs that ended go first; then the oldest messages, whosever they are. Records of
-	// runs and jobs may take a quarter of it besides.
+	// MaxBytes bounds the events, inputs and results of all runs; 0 means
+	// event.DefaultMaxBytes. Runs that have ended are deleted first, then the oldest
+	// messages of any run. Records of runs and jobs may take a quarter of it in addition.
 	MaxBytes int64
-	// Lease is how long a process that is silent keeps its runs; 0 means DefaultLease, and
-	// 1 s for file:, where nobody else can be the process that is silent.
-	Lease  time.Duration
+	// Lease is how long a process that does not answer keeps its runs; 0 means
+	// DefaultLease, and 1 s for file:.
+	Lease time.Duration
+	// Logger takes what the log does not return as an error; nil discards it.
 	Logger *slog.Logger
 }
 
 // Log is an event.Log. Its methods may be called concurrently.
 type Log struct {
-	name      string // this log among those that share the streams: a token
-	retention time.Duration
-	maxBytes  int64
-	lease     time.Duration
-	logger    *slog.Logger
+	instanceID string // of this Log among those that share the streams
+	retention  time.Duration
+	maxBytes   int64
+	lease      time.Duration
+	logger     *slog.Logger
 
 	embedded *embedded   // nil on a cluster
-	full     atomic.Bool // its disk takes nothing any more
-	// Two connections: what is sent to many readers must not contend with appends for
-	// one connection's lock.
+	diskFull atomic.Bool // the disk of the embedded server takes no writes
+	// Two connections: messages to many readers must not contend with appends for the lock
+	// of one connection.
 	write, read *nats.Conn
 	js          js.JetStream
 	runsStream  js.Stream
 	indexStream js.Stream
 	jobsStream  js.Stream
-	maxPart     int  // bytes of a payload that need not be cut
-	clustered   bool // streams have replicas, which may lag behind their leader
+	maxPart     int  // bytes of a payload that is not split
+	clustered   bool // the streams have replicas, which may lag behind their leader
 
-	ctx   context.Context // ends with Close
-	stop  context.CancelFunc
-	wg    sync.WaitGroup // every goroutine and armed timer of this log
-	close func() error   // once
-	live  chan *nats.Msg // of all live subscriptions
-	stale chan struct{}  // a hint that live messages may be missing
+	ctx       context.Context // ends with Close
+	stop      context.CancelFunc
+	wg        sync.WaitGroup // every goroutine and running timer of this log
+	closeOnce func() error
+	live      chan *nats.Msg // from all live subscriptions
+	resync    chan struct{}  // live messages may be missing
 
-	mu     sync.Mutex // guards what follows; taken before a run's own mutex
-	runs   map[string]*run
-	held   map[string]*job
-	taking map[string]bool      // runs that a call of Claim looks at
-	dead   map[string]time.Time // logs that did not answer, and since when
+	mu           sync.Mutex // guards the fields below; taken before a run's own mutex
+	runs         map[string]*run
+	jobs         map[string]*job      // of the runs that this instance executes
+	claiming     map[string]bool      // runs that a call of Claim examines
+	unresponsive map[string]time.Time // when an instance last did not answer
 }
 
 var _ event.Log = (*Log)(nil)
 
-// Open connects, makes the streams that are missing, and starts to watch. For a
-// cluster that cannot be reached it fails when ctx ends, at the latest.
+// Open connects, makes the streams that are missing, and starts the log's goroutines, which
+// Close ends. If a cluster cannot be reached, Open returns ErrUnavailable when ctx ends.
 func Open(ctx context.Context, o Options) (l *Log, err error) {
 	l = newLog(o)
 	defer func() {
 		if err != nil {
-			_ = l.Close() // the error that counts is there already
+			_ = l.Close() // err explains more
 		}
 	}()
-	connect := []nats.Option{
-		nats.Name("answerd"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
-		// An append that cannot be sent is repeated by us; one that waits in a buffer
-		// would be sent twice.
-		nats.ReconnectBufSize(-1),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if l.ctx.Err() == nil {
-				l.logger.Warn("event log disconnected", "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
-			l.logger.Info("event log connected again")
-			l.hint()
-		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if !errors.Is(err, nats.ErrSlowConsumer) { // which is refilled
-				l.logger.Warn("event log", "error", err)
-			}
-			l.hint()
-		}),
-	}
-	login, err := credentials(o.Credentials)
+	login, err := credentialsOption(o.Credentials)
 	if err != nil {
 		return l, err
 	}
-	servers, connect := o.URL, append(connect, login)
+	servers, connect := o.URL, append(l.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
 		if l.embedded, err = startEmbedded(dir, l.maxBytes, l.logger); err != nil {
 			return l, err
@@ -148,17 +149,17 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	if l.read, err = dial(ctx, servers, connect); err != nil {
 		return l, err
 	}
-	if err = l.prepare(ctx); err != nil {
+	if err = l.openStreams(ctx); err != nil {
 		return l, err
 	}
-	return l, l.start()
+	return l, l.startLoops()
 }
 
 func newLog(o Options) *Log {
 	l := &Log{
-		name: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
-		live: make(chan *nats.Msg, 4096), stale: make(chan struct{}, 1),
-		runs: make(map[string]*run), held: make(map[string]*job), taking: make(map[string]bool), dead: make(map[string]time.Time),
+		instanceID: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
+		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
+		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}
 	if l.retention <= 0 {
 		l.retention = event.DefaultRetention
@@ -169,40 +170,66 @@ func newLog(o Options) *Log {
 	if l.lease <= 0 {
 		l.lease = DefaultLease
 		if strings.HasPrefix(o.URL, "file:") {
-			l.lease = time.Second
+			l.lease = embeddedLease
 		}
 	}
 	if l.logger == nil {
 		l.logger = slog.New(slog.DiscardHandler)
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.close = sync.OnceValue(l.end)
+	l.closeOnce = sync.OnceValue(l.shutdown)
 	return l
 }
 
-// start is everything that goes on until Close.
-func (l *Log) start() error {
-	if err := errors.Join(l.answerHeld(), l.answerReaders()); err != nil {
+// connectOptions returns the options of both connections.
+func (l *Log) connectOptions() []nats.Option {
+	return []nats.Option{
+		nats.Name("answerd"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
+		// No buffer while disconnected: publishAfter repeats an append that could not be
+		// sent, and one that waited in a buffer would be sent twice.
+		nats.ReconnectBufSize(-1),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if l.ctx.Err() == nil {
+				l.logger.Warn("event log disconnected", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			l.logger.Info("event log connected again")
+			l.requestResync()
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if !errors.Is(err, nats.ErrSlowConsumer) { // the resync reads what was dropped
+				l.logger.Warn("event log", "error", err)
+			}
+			l.requestResync()
+		}),
+	}
+}
+
+// startLoops starts the goroutines that run until Close.
+func (l *Log) startLoops() error {
+	if err := errors.Join(l.answerOwnerQueries(), l.answerReaderQueries()); err != nil {
 		return err
 	}
-	l.wg.Go(l.dispatch)
-	l.wg.Go(l.sweep)
-	l.wg.Go(l.keepHouse)
-	l.wg.Go(l.heartbeat)
+	l.wg.Go(l.dispatchLoop)
+	l.wg.Go(l.pollLoop)
+	l.wg.Go(l.expireLoop)
+	l.wg.Go(l.heartbeatLoop)
 	if l.embedded != nil {
-		l.wg.Go(l.mend)
+		l.wg.Go(l.recoverDiskLoop)
 	}
 	return nil
 }
 
-// Close writes the deltas that are held back, gives up the connections and waits for
-// everything that this log started. Jobs that are held are claimed elsewhere once their
-// lease is over; Release them before, to hand them over at once.
-func (l *Log) Close() error { return l.close() }
+// Close appends the deltas that are pending, closes the connections and waits for all
+// goroutines of this log. Other processes claim this log's jobs when their leases end; to
+// hand them over at once, Release them before.
+func (l *Log) Close() error { return l.closeOnce() }
 
-func (l *Log) end() error {
+func (l *Log) shutdown() error {
 	if l.js != nil {
-		l.flushAll()
+		l.flushAllPending()
 	}
 	l.stop()
 	l.wg.Wait()
@@ -217,16 +244,27 @@ func (l *Log) end() error {
 	return nil
 }
 
-// Ready implements event.Log: the leader of the events' stream answers, and a disk of our
-// own takes what is written.
+// Ready implements event.Log: the leader of the events' stream answers, and the disk of an
+// embedded server takes writes.
 func (l *Log) Ready(ctx context.Context) error {
-	if l.full.Load() {
+	if l.diskFull.Load() {
 		return fmt.Errorf("write to the log: %w", event.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if _, err := l.runsStream.Info(ctx); err != nil {
 		return fmt.Errorf("ask for the state of the log: %w", event.ErrUnavailable)
 	}
 	return nil
+}
+
+// recoverPanic must be deferred. It ends a panic and logs it. The goroutines of the log serve
+// all runs, so a bug over one run or message must not end them, nor the process. pollLoop
+// finds what was missed because of it.
+func (l *Log) recoverPanic(doing string) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	l.logger.Error("panic in the event log", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 }

@@ -2,9 +2,12 @@ package jetstream
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,17 +16,26 @@ import (
 	"answerd/internal/event"
 )
 
-// message is what a stream keeps, read back.
-type message struct {
-	subject string
-	at      uint64 // its number in the stream
-	before  uint64 // the number of the message before it on its subject; only of a live one
-	time    time.Time
-	header  nats.Header
-	data    []byte
-}
+// Headers of answerd's messages.
+const (
+	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, and the kind of a control message
+	noteHeader   = "Answerd-Note"   // the data of a note, in base64
+	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that its executor read
+	untilHeader  = "Answerd-Until"  // of a parked run: when it is to be woken, in ms since the Unix epoch
+	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
+)
 
-// readTimeout bounds one question to a stream.
+// Kinds of control messages. A control message stands among the events of a run and is not
+// an event. It repeats the event before it, so that the last message of a run always has the
+// run's last event.
+const (
+	kindClaim    = "claim"    // another process became the writer
+	kindNote     = "note"     // event.Journal
+	kindReleased = "released" // the writer gave the run up for others to claim
+	kindParked   = "parked"   // the writer gave the run up until an input or a time
+)
+
+// readTimeout bounds one request to a stream.
 const readTimeout = 5 * time.Second
 
 // maxBatch bounds the messages of one answer, and maxBatchBytes their bytes.
@@ -32,17 +44,145 @@ const (
 	maxBatchBytes = 1 << 20
 )
 
-// query is a direct get: no consumer is made, and any replica may answer.
-type query struct {
+// message is a message that was read from a stream or came live.
+type message struct {
+	subject  string
+	pos      uint64 // its sequence number in the stream
+	previous uint64 // the pos of the message before it on its subject; only of a live one
+	time     time.Time
+	header   nats.Header
+	data     []byte
+}
+
+func newMessage(m *nats.Msg) message {
+	pos, _ := strconv.ParseUint(m.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
+	previous, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
+	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
+	return message{subject: m.Header.Get(js.SubjectHeader), pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
+}
+
+// writerID identifies who wrote a message of a run, and the event that the message has.
+type writerID struct {
+	instance string // Log.instanceID of the writer
+	attempt  int    // event.Job.Attempt of the writer
+	seq      int64  // of the event; in a control message, of the event before it
+	kind     string // of a control message; "" for an event
+}
+
+// isControl reports whether the message is a control message.
+func (w writerID) isControl() bool { return w.kind != "" }
+
+// String returns the value of writerHeader.
+func (w writerID) String() string {
+	s := w.instance + " " + strconv.Itoa(w.attempt) + " " + strconv.FormatInt(w.seq, 10)
+	if w.isControl() {
+		s += " " + w.kind
+	}
+	return s
+}
+
+func parseWriterID(header nats.Header) (w writerID, err error) {
+	f := strings.Fields(header.Get(writerHeader))
+	if len(f) < 3 {
+		return w, fmt.Errorf("a message of the log has no writer")
+	}
+	if w.instance = f[0]; len(f) > 3 {
+		w.kind = f[3]
+	}
+	if w.attempt, err = strconv.Atoi(f[1]); err == nil {
+		w.seq, err = strconv.ParseInt(f[2], 10, 64)
+	}
+	if err != nil {
+		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
+	}
+	return w, nil
+}
+
+// readEvent returns the event that a message has, or repeats if it is a control message.
+func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
+	by, err := parseWriterID(m.header)
+	if err != nil {
+		return event.Event{}, by, err
+	}
+	if by.seq == 0 { // a control message before the first event
+		return event.Event{}, by, nil
+	}
+	line, err := l.readPayload(ctx, m)
+	if err != nil {
+		return event.Event{}, by, err
+	}
+	e, err := event.Decode(line)
+	return e, by, err
+}
+
+// setPayload puts a payload into m. One that exceeds the server's limit is first published
+// in parts, and m refers to them.
+func (l *Log) setPayload(ctx context.Context, run string, m *nats.Msg, payload []byte) error {
+	if len(payload) <= l.maxPart {
+		m.Data = payload
+		return nil
+	}
+	nonce, count := strings.ToLower(rand.Text()), 0
+	for ; len(payload) > 0; count++ {
+		part := nats.NewMsg(runSubject(run, partToken+"."+nonce+"."+strconv.Itoa(count)))
+		part.Data = payload[:min(l.maxPart, len(payload))]
+		payload = payload[len(part.Data):]
+		if _, err := l.publishAfter(ctx, runsName, part, 0, appendTimeout); err != nil {
+			return err
+		}
+	}
+	m.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
+	return nil
+}
+
+// readPayload returns the payload of a message, from its parts if it has some. It returns
+// ErrGone if a part is no longer kept.
+func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
+	parts := m.header.Get(partsHeader)
+	if parts == "" {
+		return m.data, nil
+	}
+	nonce, countText, _ := strings.Cut(parts, " ")
+	count, err := strconv.Atoi(countText)
+	if err != nil || !event.ValidID(nonce) {
+		return nil, fmt.Errorf("a message of the log has malformed parts")
+	}
+	run := strings.SplitN(m.subject, ".", 5)[3] // answerd run SHARD ID …
+	partSubjects := runSubject(run, partToken+"."+nonce+".*")
+	var payload []byte
+	from := uint64(0)
+	for got := 0; got < count; {
+		found, _, err := l.readBatch(ctx, runsName, directGet{Next: partSubjects, From: from})
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			return nil, event.ErrGone
+		}
+		for _, part := range found {
+			if lastToken(part.subject) != strconv.Itoa(got) {
+				return nil, event.ErrGone
+			}
+			payload, from = append(payload, part.data...), part.pos+1
+			got++
+		}
+	}
+	return payload, nil
+}
+
+// directGet is the request of JetStream's direct get API. It creates no consumer, and any
+// replica of the stream may answer it.
+type directGet struct {
 	From     uint64   `json:"seq,omitempty"`
 	Next     string   `json:"next_by_subj,omitempty"` // messages of this subject, from From on
-	LastOf   []string `json:"multi_last,omitempty"`   // or the last ones of each of these
+	LastOf   []string `json:"multi_last,omitempty"`   // or the last message of each of these subjects
 	Batch    int      `json:"batch,omitempty"`
 	MaxBytes int      `json:"max_bytes,omitempty"`
 }
 
-// batch asks a stream for messages. more reports whether there are others after them.
-func (l *Log) batch(ctx context.Context, stream string, q query) (found []message, more bool, err error) {
+// readBatch reads messages of a stream. more reports whether the stream has others after
+// them that q asks for.
+func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if q.Batch == 0 {
@@ -52,7 +192,7 @@ func (l *Log) batch(ctx context.Context, stream string, q query) (found []messag
 	if q.Next != "" && q.From == 0 {
 		q.From = 1
 	}
-	// SubscribeSync would make a channel of 65,536 for each.
+	// SubscribeSync would allocate a channel of 65,536 messages each time.
 	answers := make(chan *nats.Msg, q.Batch+2)
 	sub, err := l.read.ChanSubscribe(l.read.NewInbox(), answers)
 	if err != nil {
@@ -77,8 +217,8 @@ func (l *Log) batch(ctx context.Context, stream string, q query) (found []messag
 		}
 		switch m.Header.Get("Status") {
 		case "":
-			found = append(found, messageOf(m))
-		case "204":
+			found = append(found, newMessage(m))
+		case "204": // the end of the batch
 			pending, err := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
 			return found, err == nil && pending > 0, nil
 		case "404":
@@ -89,8 +229,8 @@ func (l *Log) batch(ctx context.Context, stream string, q query) (found []messag
 	}
 }
 
-// last returns the last message of a subject, nil if there is none.
-func (l *Log) last(ctx context.Context, stream, subject string) (*message, error) {
+// readLast returns the last message of a subject, nil if there is none.
+func (l *Log) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	m, err := l.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
@@ -98,19 +238,19 @@ func (l *Log) last(ctx context.Context, stream, subject string) (*message, error
 	case err != nil:
 		return nil, unavailable("read the log", err)
 	case m.Header.Get("Status") == "":
-		found := messageOf(m)
+		found := newMessage(m)
 		return &found, nil
 	case m.Header.Get("Status") != "404":
 		return nil, unavailable("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
 	case !l.clustered:
 		return nil, nil
 	}
-	return l.lastAtLeader(ctx, stream, subject)
+	return l.readLastFromLeader(ctx, stream, subject)
 }
 
-// lastAtLeader is last without the chance of an answer that is a moment old: a "no"
-// from a replica that lags would deny what was promised elsewhere.
-func (l *Log) lastAtLeader(ctx context.Context, stream, subject string) (*message, error) {
+// readLastFromLeader is readLast without the chance of an outdated answer. A replica that
+// lags behind the stream's leader may lack a message that other callers know already.
+func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
 	body, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
@@ -146,19 +286,33 @@ func (l *Log) lastAtLeader(ctx context.Context, stream, subject string) (*messag
 				return nil, unavailable("read the log", err)
 			}
 		}
-		return &message{subject: found.Subject, at: found.Seq, time: found.Time, header: header, data: found.Data}, nil
+		return &message{subject: found.Subject, pos: found.Seq, time: found.Time, header: header, data: found.Data}, nil
 	}
 }
 
-func messageOf(m *nats.Msg) message {
-	at, _ := strconv.ParseUint(m.Header.Get(js.SequenceHeader), 10, 64) // the server's own
-	before, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
-	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
-	return message{subject: m.Header.Get(js.SubjectHeader), at: at, before: before, time: when, header: m.Header, data: m.Data}
+// readLastOfEach returns the last message of each of some subjects, by subject.
+func (l *Log) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+	bySubject := make(map[string]message, len(subjects))
+	missing := subjects
+	for len(missing) > 0 {
+		// The answer is in the stream's order and ends early at maxBatchBytes.
+		found, more, err := l.readBatch(ctx, stream, directGet{LastOf: missing})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range found {
+			bySubject[m.subject] = m
+		}
+		if !more || len(found) == 0 {
+			break
+		}
+		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool { _, have := bySubject[s]; return have })
+	}
+	return bySubject, nil
 }
 
-// unavailable is an error of the connection or the server: what is known to callers is
+// unavailable wraps an error of the connection or the server. All that it tells a caller is
 // that the log did not answer.
-func unavailable(what string, err error) error {
-	return fmt.Errorf("%s: %w: %w", what, event.ErrUnavailable, err)
+func unavailable(attempted string, err error) error {
+	return fmt.Errorf("%s: %w: %w", attempted, event.ErrUnavailable, err)
 }

@@ -14,52 +14,51 @@ import (
 	"answerd/internal/event"
 )
 
-// wrongLast reports whether an append expected another last message than there is.
-func wrongLast(err error) bool {
-	var api *js.APIError
-	return errors.As(err, &api) && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
-}
-
-// storeFailed is the server's code for a limit of a stream, and for a disk that fails.
-const storeFailed = 10077
-
-// limited reports whether a stream has no room for a message; jobs have room for one of
-// each run.
-func limited(err error) bool {
-	var api *js.APIError
-	return errors.As(err, &api) && api.ErrorCode == storeFailed && strings.Contains(api.Description, "maximum")
-}
-
 const (
-	patience    = 30 * time.Second // how long an append is repeated while the log is away
-	tryTimeout  = time.Second      // of one attempt
-	tryInterval = 100 * time.Millisecond
+	appendTimeout  = 30 * time.Second // how long an append is repeated while the log does not answer
+	createTimeout  = 5 * time.Second  // the same for a new run, whose caller can ask again
+	attemptTimeout = time.Second      // of one attempt
+	retryInterval  = 100 * time.Millisecond
 )
 
-// publish appends a message whose subject must have last as its last message, however
-// often that takes, and returns its number. The answer is ErrFenced if another message
-// is last, unless that is the very one: the acknowledgement of an earlier attempt may
-// have been lost, and a Msg-Id doesn't help, since the expectation is looked at first.
-func (l *Log) publish(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
+// storeFailedCode is the server's error code for a limit of a stream, and for a disk that
+// fails.
+const storeFailedCode = 10077
+
+// errUndecided says that a server refused an append that it should have accepted. In a
+// cluster, an earlier attempt may be stored on one server while the others have not agreed
+// to it yet.
+var errUndecided = errors.New("not decided yet")
+
+// publishAfter appends m to its subject, whose last message must be at pos last (0: there
+// must be none), and returns the pos of m. It repeats the append until it is certain whether
+// the stream has m, at most for a time of within.
+//
+// The expectation is the fence of this log: two processes that believe to be the writer of
+// a run expect the same last message, and the server accepts only one of them. The other
+// gets ErrFenced. After an attempt without an answer, the stream may have m already; a
+// repetition then fails in the same way, and resolveConflict tells the two cases apart. A
+// Nats-Msg-Id would not help, because the server checks the expectation first.
+func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, event.ErrUnavailable)
 	defer cancel()
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	for tries := 1; ; tries++ {
-		ack, err := l.tryPublish(ctx, m)
+		ack, err := l.publishOnce(ctx, m)
 		switch {
 		case err == nil:
 			return ack.Sequence, nil
-		case wrongLast(err):
-			if at, err := l.fenced(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
-				return at, err
+		case isWrongLastSequence(err):
+			if pos, err := l.resolveConflict(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
+				return pos, err
 			}
 		case l.diskFailed():
 			return 0, unavailable("append to the log", err)
-		case refused(err):
+		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
 		select {
-		case <-time.After(tryInterval): // then the same bytes, with the same expectation
+		case <-time.After(retryInterval): // then the same bytes with the same expectation
 		case <-ctx.Done():
 			return 0, unavailable("append to the log", err)
 		case <-l.ctx.Done():
@@ -68,34 +67,73 @@ func (l *Log) publish(ctx context.Context, stream string, m *nats.Msg, last uint
 	}
 }
 
-// refused reports whether a server will never keep a message, however often it is sent.
-func refused(err error) bool {
-	var api *js.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || limited(err) || errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408
-}
-
-func (l *Log) tryPublish(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	return l.js.PublishMsg(ctx, m)
-}
-
-// errUndecided: a server refused an append that it should have taken. In a cluster an
-// earlier attempt may be stored on one server and not yet agreed on by the others.
-var errUndecided = errors.New("not decided yet")
-
-// fenced tells a message of another writer from ours, when last is not the last one.
-func (l *Log) fenced(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
-	found, err := l.lastAtLeader(ctx, stream, m.Subject)
+// resolveConflict finds out why the last message of m's subject is not at last. It returns
+// the pos of m if the last message is m itself, from an earlier attempt whose
+// acknowledgement was lost, and ErrFenced if another writer's message is last.
+func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
+	found, err := l.readLastFromLeader(ctx, stream, m.Subject)
 	switch {
-	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.at <= last:
+	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.pos <= last:
 		return 0, errUndecided
 	case err != nil:
 		return 0, err
 	case found == nil:
-		return 0, event.ErrGone // what was last is no longer kept, and so is all before it
+		return 0, event.ErrGone // the expected message is no longer kept, nor are those before it
 	case repeated && string(found.data) == string(m.Data) && found.header.Get(writerHeader) == m.Header.Get(writerHeader):
-		return found.at, nil
+		return found.pos, nil
 	}
 	return 0, event.ErrFenced
+}
+
+// publishUnordered appends m, whatever the last message of its subject is, and repeats it
+// until it is acknowledged. The stream may have it twice then. accepts reports errors that
+// count as success, nil for none.
+func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, appendTimeout, event.ErrUnavailable)
+	defer cancel()
+	for {
+		_, err := l.publishOnce(ctx, m)
+		switch {
+		case err == nil, accepts != nil && accepts(err):
+			return nil
+		case isPermanent(err):
+			return fmt.Errorf("%s: %w", attempted, err)
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return unavailable(attempted, err)
+		case <-l.ctx.Done():
+			return unavailable(attempted, err)
+		}
+	}
+}
+
+// publishOnce makes one attempt to append m.
+func (l *Log) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return l.js.PublishMsg(ctx, m)
+}
+
+// isWrongLastSequence reports whether an append expected another last message than there is.
+func isWrongLastSequence(err error) bool {
+	var api *js.APIError
+	return errors.As(err, &api) && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// isLimitExceeded reports whether a limit of the stream excludes a message. The jobs' stream
+// has a limit of one message per run.
+func isLimitExceeded(err error) bool {
+	var api *js.APIError
+	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum")
+}
+
+// isPermanent reports whether a server will refuse a message however often it is sent.
+func isPermanent(err error) bool {
+	if errors.Is(err, nats.ErrMaxPayload) || isLimitExceeded(err) {
+		return true
+	}
+	var api *js.APIError
+	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408
 }

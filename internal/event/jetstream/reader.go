@@ -5,23 +5,168 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"answerd/internal/event"
 )
 
-// readersWait is how long the other logs have to say that they have a reader. Silence
-// is the answer of those that have none.
-const readersWait = time.Second
+// readerQueryTimeout is how long the other instances have to say that they have a reader. Those
+// that have none do not answer.
+const readerQueryTimeout = time.Second
+
+// pageSource says where a reader's page comes from.
+type pageSource int
+
+const (
+	fromTail       pageSource = iota
+	fromHistory               // the events are older than the tail
+	afterSubscribe            // ask again once the run has its live subscription
+)
+
+// After implements event.Log. New events come from the run's writer, if that is this
+// instance, or from the one live subscription of the run that all readers share. Older
+// events are read from the stream.
+func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
+	for {
+		r, err := l.getRun(id)
+		if err != nil {
+			return event.Page{}, err
+		}
+		if err := r.updateFor(ctx, seq); err != nil {
+			return event.Page{}, err
+		}
+		page, source, err := r.tailPage(seq)
+		switch {
+		case err != nil:
+			return event.Page{}, err
+		case source == fromHistory:
+			return r.readHistory(ctx, seq)
+		case source == fromTail:
+			return page, nil
+		}
+		// Only a read after the subscription has begun is certain to miss nothing.
+		if err := r.subscribeEvents(ctx); err != nil {
+			return event.Page{}, err
+		}
+	}
+}
+
+// updateFor brings the cache up to date for a reader at seq.
+func (r *run) updateFor(ctx context.Context, seq int64) error {
+	r.mu.Lock()
+	current := r.isCurrentLocked() && seq <= r.last.Seq
+	r.mu.Unlock()
+	if current {
+		return nil
+	}
+	if err := r.refreshWithRetry(ctx, func() bool { return r.canWaitAt(seq) }); err != nil {
+		return err
+	}
+	return r.confirmEnd(ctx, seq)
+}
+
+// canWaitAt reports whether a reader at seq can wait for events while the log does not
+// answer.
+func (r *run) canWaitAt(seq int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.loaded && r.record != nil && (r.eventSub != nil || r.writer != nil) && seq <= r.last.Seq
+}
+
+// confirmEnd reads from the stream's leader when seq is beyond the last known event. The
+// reader may have seq from another instance, which knew the event earlier than our replica.
+func (r *run) confirmEnd(ctx context.Context, seq int64) error {
+	r.mu.Lock()
+	known := seq <= r.last.Seq || r.isGoneLocked()
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	m, err := r.log.readLastFromLeader(ctx, runsName, runSubject(r.id, eventToken))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.stale = true; m != nil {
+		r.liveHead = max(r.liveHead, m.pos) // refresh repeats its read until it has this
+	}
+	r.mu.Unlock()
+	return r.refreshWithRetry(ctx, func() bool { return false })
+}
+
+// tailPage returns what the tail has for a reader at seq.
+func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastUsed = time.Now()
+	first := r.last.Seq + 1
+	if len(r.tail) > 0 {
+		first = r.tail[0].Seq
+	}
+	switch {
+	case r.isGoneLocked():
+		return event.Page{}, fromTail, event.ErrGone
+	case seq < 0, seq > r.last.Seq:
+		return event.Page{}, fromTail, event.ErrInvalidPosition
+	case seq < first-1:
+		return event.Page{}, fromHistory, nil
+	}
+	events := r.tail[seq-first+1:]
+	p := event.Page{Events: events[:len(events):len(events)], Ended: r.last.Terminal()}
+	if p.Ended || len(events) > 0 {
+		return p, fromTail, nil
+	}
+	if r.writer == nil && r.eventSub == nil {
+		return event.Page{}, afterSubscribe, nil
+	}
+	if r.more == nil {
+		r.more = make(chan struct{})
+	}
+	p.More = r.more
+	return p, fromTail, nil
+}
+
+// subscribeEvents makes the run's live subscription, and returns when it has begun.
+func (r *run) subscribeEvents(ctx context.Context) error {
+	l := r.log
+	r.mu.Lock()
+	if r.evicted {
+		r.mu.Unlock()
+		return nil
+	}
+	if r.eventSub == nil {
+		sub, err := l.read.ChanSubscribe(liveSubject(r.id, eventToken), l.live)
+		if err != nil {
+			r.mu.Unlock()
+			return unavailable("follow a run", err)
+		}
+		r.eventSub = sub
+	}
+	r.stale = true
+	r.mu.Unlock()
+	return l.flushSubscriptions(ctx)
+}
+
+// flushSubscriptions returns when the server has processed all subscriptions made before.
+func (l *Log) flushSubscriptions(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := l.read.FlushWithContext(ctx); err != nil {
+		return unavailable("follow a run", err)
+	}
+	return nil
+}
 
 // HasRemoteReader implements event.Log.
-func (l *Log) HasRemoteReader(ctx context.Context, run string) bool {
+func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	if l.embedded != nil {
 		return false
 	}
-	for range 2 { // a question can get lost
-		asked, cancel := context.WithTimeout(ctx, readersWait)
-		m := nats.NewMsg(readRoot)
-		m.Data = []byte(run)
-		m.Header.Set(writerHeader, l.name)
-		_, err := l.read.RequestMsgWithContext(asked, m)
+	for range 2 { // core NATS may lose a request
+		attempt, cancel := context.WithTimeout(ctx, readerQueryTimeout)
+		m := nats.NewMsg(readerSubject)
+		m.Data = []byte(id)
+		m.Header.Set(writerHeader, l.instanceID)
+		_, err := l.read.RequestMsgWithContext(attempt, m)
 		cancel()
 		if err == nil {
 			return true
@@ -30,27 +175,27 @@ func (l *Log) HasRemoteReader(ctx context.Context, run string) bool {
 	return false
 }
 
-// answerReaders answers such questions of other logs.
-func (l *Log) answerReaders() error {
-	_, err := l.read.Subscribe(readRoot, func(m *nats.Msg) {
-		defer l.survived("answer whether a run is read")
-		if m.Header.Get(writerHeader) == l.name {
+// answerReaderQueries answers the requests of HasRemoteReader of other instances.
+func (l *Log) answerReaderQueries() error {
+	_, err := l.read.Subscribe(readerSubject, func(m *nats.Msg) {
+		defer l.recoverPanic("answer whether a run is read")
+		if m.Header.Get(writerHeader) == l.instanceID {
 			return
 		}
-		if r := l.known(string(m.Data)); r != nil && r.isRead() {
-			_ = m.Respond(nil) // whoever asked asks again
+		if r := l.cachedRun(string(m.Data)); r != nil && r.hasReader() {
+			_ = m.Respond(nil) // the other instance asks twice
 		}
 	})
 	if err != nil {
-		return unavailable("listen for questions", err)
+		return unavailable("subscribe to queries", err)
 	}
 	return nil
 }
 
-// isRead reports whether somebody follows the run here: who waits for more is woken
-// often enough to be seen.
-func (r *run) isRead() bool {
+// hasReader reports whether the run has a reader here. A waiting reader is woken every
+// pollInterval and asks again, which sets lastUsed.
+func (r *run) hasReader() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.sub != nil && time.Since(r.used) < 2*pollEvery
+	return r.eventSub != nil && time.Since(r.lastUsed) < 2*pollInterval
 }

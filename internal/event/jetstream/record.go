@@ -10,19 +10,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
 
-// tombstone is how long the owner of a run that is gone is remembered.
-const tombstone = 7 * 24 * time.Hour
-
-// createPatience is how long a new run waits for a log that is away: somebody waits
-// for it in turn, who can ask again.
-const createPatience = 5 * time.Second
-
-// record is a run besides its events, as the index keeps it.
+// record is what the index has of a run: all but its events.
 type record struct {
 	ThreadID   string    `json:"thread"`
 	TraceID    string    `json:"trace"`
@@ -31,11 +23,11 @@ type record struct {
 	Created    time.Time `json:"created"`
 	Background bool      `json:"background,omitempty"`
 	Request    []byte    `json:"request,omitempty"`
-	Key        string    `json:"key,omitempty"` // its subject, not the key itself
-	Gone       bool      `json:"gone,omitempty"`
+	Key        string    `json:"key,omitempty"`  // the key's subject, not the key itself
+	Gone       bool      `json:"gone,omitempty"` // the record is a tombstone
 }
 
-func recordOf(r event.Run) record {
+func newRecord(r event.Run) record {
 	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Request: r.Request}
 	if r.Key != "" {
 		rec.Key = keySubject(r.Owner, r.Key)
@@ -43,85 +35,13 @@ func recordOf(r event.Run) record {
 	return rec
 }
 
-func (rec *record) run(id string) event.Run {
+func (rec *record) toRun(id string) event.Run {
 	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Request: rec.Request}
 }
 
-// NewID implements event.Log.
-func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
-
-// Create implements event.Log. The entry by owner comes first: it is what a run is
-// found by when it is to be forgotten, whatever of the rest was written.
-func (l *Log) Create(ctx context.Context, run event.Run) error {
-	if l.full.Load() {
-		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
-	}
-	r, err := l.run(run.ID)
-	if err != nil {
-		return err
-	}
-	rec := recordOf(run)
-	body, err := json.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("encode a run's record: %w", err)
-	}
-	own := ownSubject(run)
-	if err := l.claimName(ctx, own, nil); err != nil {
-		return err
-	}
-	if err := l.claimName(ctx, recRoot+run.ID, body); err != nil {
-		return err
-	}
-	if rec.Key != "" {
-		if err := l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint}); err != nil {
-			// Nobody knows of the run yet. What cannot be removed now goes when its time is over.
-			_ = l.forget(context.WithoutCancel(ctx), indexName, recRoot+run.ID)
-			_ = l.forget(context.WithoutCancel(ctx), indexName, own)
-			return err
-		}
-	}
-	l.adopt(r, func() {
-		r.record, r.loaded = &rec, true
-		r.writer = newWriter(r, 0, event.Event{}, 1)
-	})
-	return nil
-}
-
-// adopt makes r the run of its id, whatever has become of it meanwhile, and calls f
-// with it locked.
-func (l *Log) adopt(r *run, f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.runs[r.id], r.dropped, r.used = r, false, time.Now()
-	f()
-}
-
-// claimName writes a message to a subject of the index that has none.
-func (l *Log) claimName(ctx context.Context, subject string, body []byte) error {
-	m := nats.NewMsg(subject)
-	m.Data = body
-	m.Header.Set(writerHeader, l.name)
-	_, err := l.publish(ctx, indexName, m, 0, createPatience)
-	return l.created(err)
-}
-
-// created is the error of Create for one of publish.
-func (l *Log) created(err error) error {
-	switch {
-	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
-		return event.ErrExists
-	case limited(err):
-		l.logger.Error("the index of the event log is full: raise EVENTS_MAX_BYTES, or lower EVENTS_RETENTION")
-		return unavailable("create a run", err)
-	}
-	return err
-}
-
-// readRecord reads the record of a run. With ErrGone it is what is left.
+// readRecord reads the record of a run, which may be a tombstone.
 func (l *Log) readRecord(ctx context.Context, id string) (*record, error) {
-	m, err := l.last(ctx, indexName, recRoot+id)
+	m, err := l.readLast(ctx, indexName, recordPrefix+id)
 	if err != nil {
 		return nil, err
 	}
@@ -139,42 +59,135 @@ func decodeRecord(m *message) (*record, error) {
 	return &rec, nil
 }
 
-// Run implements event.Log.
-func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
-	r, err := l.run(id)
+// NewID implements event.Log.
+func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
+
+// Create implements event.Log. It writes the entry by owner first: retention finds runs by
+// that entry, and so removes a run that was created only in part.
+func (l *Log) Create(ctx context.Context, run event.Run) error {
+	if l.diskFull.Load() {
+		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
+	}
+	r, err := l.getRun(run.ID)
+	if err != nil {
+		return err
+	}
+	rec := newRecord(run)
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode a run's record: %w", err)
+	}
+	owner := ownerSubject(run)
+	if err := l.createEntry(ctx, owner, nil); err != nil {
+		return err
+	}
+	if err := l.createEntry(ctx, recordPrefix+run.ID, body); err != nil {
+		return err
+	}
+	if rec.Key != "" {
+		if err := l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint}); err != nil {
+			// No caller knows of the run yet. Retention removes what cannot be removed now.
+			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, recordPrefix+run.ID)
+			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, owner)
+			return err
+		}
+	}
+	l.updateRun(r, func() {
+		r.record, r.loaded = &rec, true
+		r.writer = newWriter(r, 0, event.Event{}, 1)
+	})
+	return nil
+}
+
+// createEntry writes a message to a subject of the index that has none.
+func (l *Log) createEntry(ctx context.Context, subject string, body []byte) error {
+	m := nats.NewMsg(subject)
+	m.Data = body
+	m.Header.Set(writerHeader, l.instanceID)
+	_, err := l.publishAfter(ctx, indexName, m, 0, createTimeout)
+	return l.createError(err)
+}
+
+// createError returns the error of Create for an error of publishAfter.
+func (l *Log) createError(err error) error {
+	switch {
+	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
+		return event.ErrExists
+	case isLimitExceeded(err):
+		l.logger.Error("the index of the event log is full: raise EVENTS_MAX_BYTES, or lower EVENTS_RETENTION")
+		return unavailable("create a run", err)
+	}
+	return err
+}
+
+// keyRecord is the run that an idempotency key refers to.
+type keyRecord struct {
+	Run         string   `json:"run"`
+	Fingerprint [32]byte `json:"fingerprint"`
+}
+
+// claimKey makes a key refer to a run. It returns a *event.KeyError if the key refers to
+// another run that is still kept.
+func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
+	body, err := json.Marshal(k)
+	if err != nil {
+		return fmt.Errorf("encode a key: %w", err)
+	}
+	for last := uint64(0); ; {
+		m := nats.NewMsg(subject)
+		m.Data = body
+		m.Header.Set(writerHeader, l.instanceID)
+		_, err := l.publishAfter(ctx, indexName, m, last, createTimeout)
+		if !errors.Is(err, event.ErrFenced) && !errors.Is(err, event.ErrGone) {
+			return l.createError(err)
+		}
+		found, err := l.readLastFromLeader(ctx, indexName, subject)
+		if err != nil {
+			return err
+		}
+		if last = 0; found == nil {
+			continue
+		}
+		if err := l.checkKeyUnused(ctx, *found, k); err != nil {
+			return err
+		}
+		last = found.pos
+	}
+}
+
+// checkKeyUnused returns a *event.KeyError if the run that a stored key refers to is kept.
+func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) error {
+	var other keyRecord
+	if err := json.Unmarshal(found.data, &other); err != nil {
+		return fmt.Errorf("decode a key: %w", err)
+	}
+	_, err := l.Run(ctx, other.Run)
+	switch {
+	case err == nil:
+		return &event.KeyError{Run: other.Run, Same: other.Fingerprint == k.Fingerprint}
+	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+		return nil
+	}
+	return err
+}
+
+// RunByKey implements event.Directory.
+func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
+	m, err := l.readLast(ctx, indexName, keySubject(owner, key))
 	if err != nil {
 		return event.Run{}, err
 	}
-	r.mu.Lock()
-	current := r.currentLocked()
-	r.mu.Unlock()
-	if !current {
-		if err := r.look(ctx, func() bool { return false }); err != nil {
-			return event.Run{}, err
-		}
+	if m == nil {
+		return event.Run{}, event.ErrNotFound
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.record.run(id)
-	if r.goneLocked() {
-		return known, event.ErrGone
+	var k keyRecord
+	if err := json.Unmarshal(m.data, &k); err != nil {
+		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
-	known.Last = r.last
-	return known, nil
-}
-
-// goneLocked reports whether the run's time is over, or it was deleted.
-func (r *run) goneLocked() bool {
-	return r.record.Gone || r.last.Terminal() && time.Since(time.UnixMilli(r.last.Time)) >= r.log.retention
-}
-
-// forget removes what a stream has on a subject, which may have wildcards.
-func (l *Log) forget(ctx context.Context, stream, subject string) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	s := map[string]js.Stream{runsName: l.runsStream, indexName: l.indexStream}[stream]
-	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
-		return unavailable("remove from the log", err)
+	run, err := l.Run(ctx, k.Run)
+	if errors.Is(err, event.ErrGone) {
+		err = event.ErrNotFound
 	}
-	return nil
+	run.Fingerprint = k.Fingerprint
+	return run, err
 }

@@ -2,8 +2,6 @@ package jetstream
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -11,58 +9,41 @@ import (
 )
 
 // SaveResult implements event.Log.
-func (l *Log) SaveResult(ctx context.Context, run, call string, result []byte) error {
+func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
 	}
-	w, err := l.writing(ctx, run)
+	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return err
 	}
-	if err := w.open(); err != nil {
+	if err := w.checkWritable(); err != nil {
 		return err
 	}
-	return l.put(ctx, run, resKind+"."+digest(call), result)
+	return l.savePayload(ctx, id, resultToken+"."+digest(call), result)
 }
 
-// put keeps a payload on a subject of a run; the newest one counts.
-func (l *Log) put(ctx context.Context, run, kind string, payload []byte) error {
-	m := nats.NewMsg(runRoot + runSubject(run) + "." + kind)
-	m.Header.Set(writerHeader, writerID{log: l.name, attempt: 1}.String())
-	if err := l.pack(ctx, run, m, payload); err != nil {
+// savePayload publishes a payload to a subject of a run, where the newest one counts.
+func (l *Log) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
+	m := nats.NewMsg(runSubject(id, tokens))
+	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
+	if err := l.setPayload(ctx, id, m, payload); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, event.ErrUnavailable)
-	defer cancel()
-	for {
-		_, err := l.tryPublish(ctx, m) // twice is as good as once
-		if err == nil {
-			return nil
-		}
-		if refused(err) {
-			return fmt.Errorf("keep in the log: %w", err)
-		}
-		select {
-		case <-time.After(tryInterval):
-		case <-ctx.Done():
-			return unavailable("keep in the log", err)
-		case <-l.ctx.Done():
-			return unavailable("keep in the log", err)
-		}
-	}
+	return l.publishUnordered(ctx, "save in the log", m, nil)
 }
 
 // Result implements event.Log.
-func (l *Log) Result(ctx context.Context, run, call string) ([]byte, error) {
-	if _, err := l.Run(ctx, run); err != nil {
+func (l *Log) Result(ctx context.Context, id, call string) ([]byte, error) {
+	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
 	}
-	m, err := l.last(ctx, runsName, runRoot+runSubject(run)+"."+resKind+"."+digest(call))
+	m, err := l.readLast(ctx, runsName, runSubject(id, resultToken+"."+digest(call)))
 	if err != nil {
 		return nil, err
 	}
 	if m == nil {
 		return nil, event.ErrNotFound
 	}
-	return l.unpack(ctx, *m)
+	return l.readPayload(ctx, *m)
 }

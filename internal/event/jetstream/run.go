@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -11,54 +12,72 @@ import (
 )
 
 const (
-	// maxTail bounds the newest events of a run that are kept at hand, and
-	// maxTailBytes their bytes.
+	// maxTail bounds the newest events of a run that are cached, and maxTailBytes their
+	// bytes.
 	maxTail      = 256
 	maxTailBytes = 256 << 10
-	// pollEvery is how often a run that is read is looked at without being told of
-	// anything new: a last live message that got lost is followed by none that shows it.
-	pollEvery = 5 * time.Second
-	// idleAfter is how long a run is followed that nobody asks for.
-	idleAfter = 3 * pollEvery
-	// failedFor is how long a failure to read counts for all who want the same.
-	failedFor = 500 * time.Millisecond
+	// maxPositions bounds run.positions.
+	maxPositions = 64
+	// pollInterval is how long the cache of a run that is read is trusted without a new
+	// live message. If the last live message of a run is lost, no other follows it that
+	// would show the gap.
+	pollInterval = 5 * time.Second
+	// evictAfter is how long the cache of a run is kept without a request for it.
+	evictAfter = 3 * pollInterval
+	// failureShared is how long one failure to read answers all callers who want the same.
+	failureShared = 500 * time.Millisecond
+	// readRetryFor is how long a reader waits for a log that does not answer: a cluster
+	// needs a moment to elect a leader, and a connection to find another server.
+	readRetryFor = 2 * time.Second
+	// lagInterval is the time between two reads of a replica that lags behind its leader,
+	// and maxLagReads bounds those reads.
+	lagInterval = 20 * time.Millisecond
+	maxLagReads = 20
+	// startTimeout is how long a run may be without its first event. Starting a run takes
+	// 30 s at most, so its creator has died by then, or was told that it failed.
+	startTimeout = time.Minute
 )
 
-var errRecently = errors.New("it could not be read a moment ago")
+var errReadFailedRecently = errors.New("a read failed a moment ago")
 
-// run is what this log knows of one run: its record, its newest events, and what is
-// needed to write it, if this process does.
+// run is the cache of one run: its record, its newest events (the tail), and the writer if
+// this instance is the run's writer.
+//
+// Live messages and appends of the writer extend the tail, each only if it directly follows
+// head. Anything else (a gap, a message in parts, a reconnect) sets stale, and the next
+// caller reads from the stream what is missing. That is why no event is lost or comes twice,
+// although live messages may get lost.
 type run struct {
 	log *Log
 	id  string
 
-	fill sync.Mutex // held while the newest events are read from the stream
+	refreshMu sync.Mutex // held while refresh reads from the stream; taken before mu
 
-	mu      sync.Mutex // guards what follows
-	record  *record    // nil until it was read
-	writer  *writer    // nil unless this process writes the run
-	sub     *nats.Subscription
-	inSub   *nats.Subscription
-	loaded  bool          // tail, last and at are as they once were
-	stale   bool          // there may be more
-	seen    uint64        // the highest number of a live message that was seen
-	tail    []event.Event // the newest events, without a gap; shared with readers
-	tailAt  []uint64      // their numbers in the stream
-	bytes   int           // of tail
-	last    event.Event   // the newest event; Seq is 0 while there is none
-	at      uint64        // number of the last message of the subject, a claim included
-	by      writerID      // who wrote that
-	marks   []mark        // where some older events are
-	more    chan struct{} // for readers; nil while nobody waits
-	moreIn  chan struct{} // for the executor, who waits for inputs
-	used    time.Time     // when somebody asked last
-	checked time.Time     // when the stream was asked last
-	failed  time.Time     // when it was asked in vain
-	dropped bool          // the log has forgotten this run: ask it for another
+	mu        sync.Mutex // guards the fields below
+	record    *record    // nil until it was read
+	writer    *writer    // nil unless this instance is the run's writer
+	eventSub  *nats.Subscription
+	inputSub  *nats.Subscription
+	loaded    bool          // tail, last and head were read once
+	stale     bool          // the stream may have more
+	liveHead  uint64        // the highest pos of a live message
+	tail      []event.Event // the newest events, without a gap; pages share parts of it
+	tailPos   []uint64      // their pos in the stream
+	tailBytes int
+	last      event.Event // the newest event; its Seq is 0 before there is one
+	head      uint64      // pos of the run's last message, control messages included
+	headBy    writerID    // of the message at head
+	positions []position  // of some older events
+	more      chan struct{}
+	moreInput chan struct{}
+	lastUsed  time.Time // when a caller asked for the run
+	lastRead  time.Time // when the stream was read
+	lastFail  time.Time // when reading the stream failed
+	evicted   bool      // Log.runs does not have this run any more
 }
 
-// run returns what is known of a run, which may be nothing yet.
-func (l *Log) run(id string) (*run, error) {
+// getRun returns the cache of a run, which may be empty.
+func (l *Log) getRun(id string) (*run, error) {
 	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
 	}
@@ -70,72 +89,322 @@ func (l *Log) run(id string) (*run, error) {
 		l.runs[id] = r
 	}
 	r.mu.Lock()
-	r.used = time.Now()
+	r.lastUsed = time.Now()
 	r.mu.Unlock()
 	return r, nil
 }
 
-// known returns a run that there is something to know of, nil else.
-func (l *Log) known(id string) *run {
+// cachedRun returns the cache of a run, nil if there is none.
+func (l *Log) cachedRun(id string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.runs[id]
 }
 
-func (r *run) subject(kind string) string { return runRoot + runSubject(r.id) + "." + kind }
+// updateRun puts r, which may have been evicted meanwhile, back into the cache and calls
+// update with r locked.
+func (l *Log) updateRun(r *run, update func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.runs[r.id], r.evicted, r.lastUsed = r, false, time.Now()
+	update()
+}
 
-// currentLocked reports whether the tail is kept up to date without being read.
-func (r *run) currentLocked() bool {
+// forEachRun calls f with every cached run, locked.
+func (l *Log) forEachRun(f func(*run)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	callLocked := func(r *run) {
+		defer l.recoverPanic("look after a run")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		f(r)
+	}
+	for _, r := range l.runs {
+		callLocked(r)
+	}
+}
+
+// isCurrentLocked reports whether the cache is up to date without a read.
+func (r *run) isCurrentLocked() bool {
 	if !r.loaded || r.stale || r.record == nil {
 		return false
 	}
-	return r.writer != nil || (r.sub != nil || r.last.Terminal()) && time.Since(r.checked) < pollEvery
+	if r.writer != nil {
+		return true
+	}
+	return (r.eventSub != nil || r.last.Terminal()) && time.Since(r.lastRead) < pollInterval
 }
 
-// wakeLocked lets whoever waits ask again.
-func (r *run) wakeLocked() {
+// isGoneLocked reports whether the run was deleted, or its retention has passed.
+func (r *run) isGoneLocked() bool {
+	return r.record.Gone || r.last.Terminal() && time.Since(time.UnixMilli(r.last.Time)) >= r.log.retention
+}
+
+// wakeReadersLocked makes whoever waits for events ask again.
+func (r *run) wakeReadersLocked() {
 	if r.more != nil {
 		close(r.more)
 		r.more = nil
 	}
 }
 
-func (r *run) wakeInLocked() {
-	if r.moreIn != nil {
-		close(r.moreIn)
-		r.moreIn = nil
+// wakeExecutorLocked makes the run's executor ask for inputs again.
+func (r *run) wakeExecutorLocked() {
+	if r.moreInput != nil {
+		close(r.moreInput)
+		r.moreInput = nil
 	}
 }
 
-// pushLocked adds an event to the tail; before is the message that it follows.
-func (r *run) pushLocked(e event.Event, at, before uint64, by writerID) {
-	if at <= r.at {
+// appendTailLocked adds an event to the tail. previous is the pos of the message that the
+// event follows; if that is not head, a message between them is missing.
+func (r *run) appendTailLocked(e event.Event, pos, previous uint64, by writerID) {
+	if pos <= r.head {
 		return
 	}
-	if !r.loaded || before != r.at {
+	if !r.loaded || previous != r.head {
 		r.stale = true
 	} else {
-		r.tail, r.tailAt = append(r.tail, e), append(r.tailAt, at)
-		r.bytes += len(e.JSON)
-		r.last, r.at, r.by = e, at, by
-		r.trimLocked()
+		r.tail, r.tailPos = append(r.tail, e), append(r.tailPos, pos)
+		r.tailBytes += len(e.JSON)
+		r.last, r.head, r.headBy = e, pos, by
+		r.trimTailLocked()
 	}
-	r.wakeLocked()
+	r.wakeReadersLocked()
 }
 
-// trimLocked drops the older half of a tail that has grown too long. What readers hold
-// of it stays as it is.
-func (r *run) trimLocked() {
-	if len(r.tail) <= 2*maxTail && (r.bytes <= 2*maxTailBytes || len(r.tail) == 1) {
+// advanceHeadLocked takes note of a control message.
+func (r *run) advanceHeadLocked(pos uint64, by writerID) {
+	if pos > r.head {
+		r.head, r.headBy = pos, by
+	}
+}
+
+// setTailLocked replaces the tail by the newest event alone, or by nothing if that has no
+// message of its own: a control message repeats it.
+func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
+	r.tail, r.tailPos, r.tailBytes = nil, nil, 0
+	if !by.isControl() && newest.Seq > 0 {
+		r.tail, r.tailPos, r.tailBytes = []event.Event{newest}, []uint64{pos}, len(newest.JSON)
+	}
+}
+
+// trimTailLocked drops the older half of a tail that exceeds twice its bounds. Pages keep
+// their parts of it.
+func (r *run) trimTailLocked() {
+	if len(r.tail) <= 2*maxTail && (r.tailBytes <= 2*maxTailBytes || len(r.tail) == 1) {
 		return
 	}
-	n, bytes := 0, r.bytes
+	n, bytes := 0, r.tailBytes
 	for n < len(r.tail)-1 && (len(r.tail)-n > maxTail || bytes > maxTailBytes) {
 		bytes -= len(r.tail[n].JSON)
 		n++
 	}
-	r.markLocked(r.tail[n].Seq-1, r.tailAt[n]-1)
+	r.addPositionLocked(r.tail[n].Seq-1, r.tailPos[n]-1)
 	r.tail = append([]event.Event(nil), r.tail[n:]...)
-	r.tailAt = append([]uint64(nil), r.tailAt[n:]...)
-	r.bytes = bytes
+	r.tailPos = append([]uint64(nil), r.tailPos[n:]...)
+	r.tailBytes = bytes
+}
+
+// Run implements event.Log.
+func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
+	r, err := l.getRun(id)
+	if err != nil {
+		return event.Run{}, err
+	}
+	r.mu.Lock()
+	current := r.isCurrentLocked()
+	r.mu.Unlock()
+	if !current {
+		if err := r.refreshWithRetry(ctx, func() bool { return false }); err != nil {
+			return event.Run{}, err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	snapshot := r.record.toRun(id)
+	if r.isGoneLocked() {
+		return snapshot, event.ErrGone
+	}
+	snapshot.Last = r.last
+	return snapshot, nil
+}
+
+// refreshWithRetry refreshes the cache and waits up to readRetryFor for a log that does not
+// answer, unless suffices says that the cache will do as it is.
+func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
+	until := time.Now().Add(readRetryFor)
+	for {
+		err := r.refresh(ctx)
+		switch {
+		case !errors.Is(err, event.ErrUnavailable):
+			return err
+		case suffices():
+			return nil
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return err
+		case <-r.log.ctx.Done():
+			return err
+		}
+		if time.Now().After(until) {
+			return err
+		}
+	}
+}
+
+// refresh brings the cache up to what the stream has. One caller reads; those who wait for
+// refreshMu meanwhile use what it found.
+func (r *run) refresh(ctx context.Context) error {
+	r.refreshMu.Lock()
+	defer r.refreshMu.Unlock()
+	for reads := 0; ; reads++ {
+		rec, done, err := r.beginRefresh()
+		if done || err != nil {
+			return err
+		}
+		behind, err := r.endRefresh(r.load(ctx, rec))
+		if err != nil {
+			return err
+		}
+		// A replica that lags behind its leader does not have a message yet that came live.
+		if !behind || reads == maxLagReads {
+			return nil
+		}
+		select {
+		case <-time.After(lagInterval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// beginRefresh returns the record of the run if that is known. done says that there is
+// nothing to read.
+func (r *run) beginRefresh() (rec *record, done bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isCurrentLocked() && r.head >= r.liveHead {
+		return nil, true, nil
+	}
+	if time.Since(r.lastFail) < failureShared {
+		return nil, false, unavailable("read the log", errReadFailedRecently)
+	}
+	r.stale = false // a message that comes during the read sets it again
+	return r.record, false, nil
+}
+
+// endRefresh records the outcome of a read. behind says that a live message was not read yet.
+func (r *run) endRefresh(err error) (behind bool, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.stale = true
+		if errors.Is(err, event.ErrUnavailable) {
+			r.lastFail = time.Now()
+		}
+		return false, err
+	}
+	behind = r.head < r.liveHead
+	r.stale = r.stale || behind
+	return behind, nil
+}
+
+// load reads the newest events, and the record unless rec is set.
+func (r *run) load(ctx context.Context, rec *record) error {
+	newest, err := r.log.readLast(ctx, runsName, runSubject(r.id, eventToken))
+	if err != nil {
+		return err
+	}
+	if rec == nil || newest == nil { // a run without events may have been deleted meanwhile
+		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
+			return err
+		}
+	}
+	if newest == nil && !rec.Gone {
+		if rec.Gone, err = r.log.hasNoEventsForGood(ctx, rec); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	r.record, r.lastRead = rec, time.Now()
+	wasLoaded, head := r.loaded, r.head
+	if newest == nil {
+		r.loaded = true
+	}
+	r.mu.Unlock()
+	switch {
+	case newest == nil, newest.pos <= head:
+		return nil
+	case wasLoaded && newest.pos-head < 4*maxBatch:
+		// All runs share the stream's numbers, so probably few of the messages between
+		// belong to this run.
+		return r.catchUp(ctx, head)
+	}
+	return r.loadNewest(ctx, *newest)
+}
+
+// loadNewest replaces the tail by the newest message.
+func (r *run) loadNewest(ctx context.Context, newest message) error {
+	e, by, err := r.log.readEvent(ctx, newest)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if newest.pos > r.head {
+		r.setTailLocked(e, newest.pos, by)
+		r.last, r.head, r.headBy, r.loaded = e, newest.pos, by, true
+		r.wakeReadersLocked()
+	}
+	return nil
+}
+
+// catchUp reads all messages of the run after pos from.
+func (r *run) catchUp(ctx context.Context, from uint64) error {
+	for {
+		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
+		if err != nil {
+			return err
+		}
+		for _, m := range found {
+			e, by, err := r.log.readEvent(ctx, m)
+			if err != nil {
+				return err
+			}
+			r.mu.Lock()
+			if by.isControl() {
+				r.advanceHeadLocked(m.pos, by)
+			} else {
+				r.appendTailLocked(e, m.pos, max(r.head, from), by)
+			}
+			r.mu.Unlock()
+			from = m.pos
+		}
+		if !more || len(found) == 0 {
+			return nil
+		}
+	}
+}
+
+// hasNoEventsForGood reports whether a run without events will never have any (it was not
+// started in time), or has lost them to the size limit of the stream (whose oldest message is
+// younger than the run).
+func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error) {
+	if time.Since(rec.Created) > startTimeout {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	info, err := l.runsStream.Info(ctx)
+	if err != nil {
+		return false, unavailable("read the log", err)
+	}
+	nearlyFull := info.State.Bytes > uint64(l.maxBytes)/4*3
+	return nearlyFull && info.State.FirstTime.After(rec.Created), nil
 }

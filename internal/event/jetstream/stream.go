@@ -2,40 +2,114 @@ package jetstream
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
 	"time"
 
 	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
 )
 
-// The streams of all runs. There is never one for a run, nor a consumer for a reader:
-// a server allows 1,000 consumers on a stream, and each costs it memory.
+// The streams. They have all runs: a stream for each run, or a consumer for each reader,
+// would cost the server memory, and it allows 1,000 consumers on a stream.
 const (
-	runsName  = "ANSWERD_RUNS"
-	indexName = "ANSWERD_INDEX"
-	jobsName  = "ANSWERD_JOBS"
+	runsName  = "ANSWERD_RUNS"  // events, inputs, results
+	indexName = "ANSWERD_INDEX" // records, owners, keys
+	jobsName  = "ANSWERD_JOBS"  // the work queue
 )
+
+// workersName is the one consumer of the work queue.
+const workersName = "workers"
+
+// Subjects. The messages of a run are on answerd.run.SHARD.ID.…, and the server publishes
+// each of them again, live, on answerd.live.SHARD.ID.…. The shards split the server's tree of
+// subjects, because the cost of reading one run grows with its neighbors in the tree.
+const (
+	runPrefix    = "answerd.run."
+	livePrefix   = "answerd.live."
+	recordPrefix = "answerd.rec."  // ID: the record of a run
+	ownerPrefix  = "answerd.own."  // OWNER.THREAD.ID: the index entry of a run
+	keyPrefix    = "answerd.key."  // DIGEST: an idempotency key
+	jobPrefix    = "answerd.job."  // ID: the job of a run
+	wakePrefix   = "answerd.wake." // ID: the same job, to be claimed now although the first message is delayed
+	// Two requests of core NATS between instances.
+	claimedPrefix = "answerd.held." // INSTANCE: does that instance execute a run?
+	readerSubject = "answerd.read"  // does any instance have a reader of a run?
+
+	shards = 16
+)
+
+// The token after a run's id tells what a message is.
+const (
+	eventToken   = "ev"   // events and control messages
+	inputToken   = "in"   // .INPUT: answers and requests from outside
+	resultToken  = "res"  // .CALL: results
+	requestToken = "req"  // what the executor was given
+	partToken    = "part" // .NONCE.N: a part of a payload that is too large for one message
+)
+
+// runSubject returns the subject of a run's messages with the tokens after its id.
+func runSubject(run, tokens string) string { return runPrefix + shardedID(run) + "." + tokens }
+
+// liveSubject returns the subject on which the messages of runSubject come live.
+func liveSubject(run, tokens string) string { return livePrefix + shardedID(run) + "." + tokens }
+
+// shardedID returns SHARD.ID.
+func shardedID(run string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(run)) // never fails
+	return strconv.Itoa(int(h.Sum32()%shards)) + "." + run
+}
+
+// digest makes a subject token of any text. Owners, threads, keys and call ids are made by
+// others, and could contain dots and wildcards.
+func digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		_, _ = h.Write([]byte(strconv.Itoa(len(p)) + ":" + p)) // never fails
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func ownerToken(o event.Owner) string { return digest(o.Issuer, o.Subject) }
+
+// ownerSubject returns the subject of a run's index entry.
+func ownerSubject(r event.Run) string {
+	return ownerPrefix + ownerToken(r.Owner) + "." + digest(r.ThreadID) + "." + r.ID
+}
+
+func keySubject(o event.Owner, key string) string {
+	return keyPrefix + digest(o.Issuer, o.Subject, key)
+}
+
+// lastToken returns the part of a subject after its last dot.
+func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
 const (
-	// prepareTimeout bounds how long a cluster may take to agree that it is one.
-	prepareTimeout = 30 * time.Second
-	// askTimeout bounds one question meanwhile: without a leader nobody answers.
-	askTimeout = 3 * time.Second
+	// setupTimeout bounds how long a cluster may take to agree on the streams.
+	setupTimeout = 30 * time.Second
+	// setupAttemptTimeout bounds one request meanwhile: without a leader, nobody answers.
+	setupAttemptTimeout = 3 * time.Second
 )
 
-// storeBytes is what the streams of a log of maxBytes may take on disk in all.
-func storeBytes(maxBytes int64) int64 { return maxBytes + 2*sideBytes(maxBytes) }
+// maxStoreBytes returns what all streams of a log of maxBytes may take on disk.
+func maxStoreBytes(maxBytes int64) int64 { return maxBytes + 2*maxIndexBytes(maxBytes) }
 
-// sideBytes bounds the index, and the jobs.
-func sideBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
+// maxIndexBytes bounds the index, and the jobs.
+func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 
-// prepare makes the streams, or takes those that another process made.
-func (l *Log) prepare(ctx context.Context) (err error) {
+// openStreams makes the streams that are missing, and opens those that another process made.
+func (l *Log) openStreams(ctx context.Context) (err error) {
 	if l.js, err = js.New(l.write); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	// Half of it, because headers and the envelope of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embeddedPayload)) / 2
@@ -43,37 +117,43 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	if len(l.write.Servers()) >= 3 {
 		replicas = 3
 	}
-	if l.runsStream, err = l.stream(ctx, js.StreamConfig{
-		Name: runsName, Subjects: []string{runRoot + ">"}, Storage: js.FileStorage, Replicas: replicas,
+	if l.runsStream, err = l.openStream(ctx, js.StreamConfig{
+		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
 		MaxBytes: l.maxBytes, Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
-		RePublish: &js.RePublish{Source: runRoot + ">", Destination: liveRoot + ">"},
+		RePublish: &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"},
 	}); err != nil {
 		return err
 	}
-	if l.indexStream, err = l.stream(ctx, js.StreamConfig{
-		// A record that is dropped would make a run unknown, so a full index refuses new
-		// runs instead.
-		Name: indexName, Subjects: []string{recRoot + "*", ownRoot + ">", keyRoot + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: sideBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
+	if l.indexStream, err = l.openStream(ctx, js.StreamConfig{
+		// A full index refuses new runs. If it dropped old records instead, their runs
+		// would become unknown.
+		Name: indexName, Subjects: []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
 	}); err != nil {
 		return err
 	}
-	if l.jobsStream, err = l.stream(ctx, js.StreamConfig{
-		// At most one job of a run: a second one is refused while the first is not done.
-		Name: jobsName, Subjects: []string{jobRoot + "*", wakeRoot + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: sideBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
+	if l.jobsStream, err = l.openStream(ctx, js.StreamConfig{
+		// At most one message per subject: a second one is refused while the first is not
+		// acknowledged.
+		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
 		Retention: js.WorkQueuePolicy,
 	}); err != nil {
 		return err
 	}
+	return l.openConsumer(ctx)
+}
+
+// openConsumer makes the one consumer of the work queue. Its AckWait is the lease of a job.
+func (l *Log) openConsumer(ctx context.Context) error {
 	if l.embedded != nil {
-		// Whatever leases it knows are of a process that is dead.
+		// The leases that it knows belong to a process that has ended.
 		if err := l.jobsStream.DeleteConsumer(ctx, workersName); err != nil && !errors.Is(err, js.ErrConsumerNotFound) {
 			return fmt.Errorf("make the consumer of jobs: %w", err)
 		}
 	}
-	err = l.agreed(ctx, func(ctx context.Context) (err error) {
-		_, err = l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
+	err := retrySetup(ctx, func(ctx context.Context) error {
+		_, err := l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
 			Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
 		})
 		return err
@@ -84,49 +164,60 @@ func (l *Log) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// agreed asks something of a cluster again until it is answered.
-func (l *Log) agreed(ctx context.Context, ask func(context.Context) error) error {
-	for {
-		try, cancel := context.WithTimeout(ctx, askTimeout)
-		err := ask(try)
-		cancel()
-		var api *js.APIError
-		if err == nil || errors.As(err, &api) && (api.Code != 503 || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
-			return err
-		}
-		select {
-		case <-time.After(tryInterval):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-// stream makes a stream, or brings the bounds of one that is there up to date. How
-// many replicas that has, and where, is its operator's business.
-func (l *Log) stream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
-	err = l.agreed(ctx, func(ctx context.Context) (err error) {
+// openStream makes a stream, or updates the size of one that exists. The operator decides how
+// many replicas that one has, and where.
+func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
+	err = retrySetup(ctx, func(ctx context.Context) (err error) {
 		s, err = l.js.Stream(ctx, c.Name)
 		if errors.Is(err, js.ErrStreamNotFound) {
 			s, err = l.js.CreateStream(ctx, c)
-			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // made by another process just now
+			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process was faster
 				s, err = l.js.Stream(ctx, c.Name)
 			}
 		}
 		if err != nil {
 			return err
 		}
-		kept := s.CachedInfo().Config
-		l.clustered = l.clustered || kept.Replicas > 1
-		if kept.MaxBytes == c.MaxBytes {
+		existing := s.CachedInfo().Config
+		l.clustered = l.clustered || existing.Replicas > 1
+		if existing.MaxBytes == c.MaxBytes {
 			return nil
 		}
-		kept.MaxBytes = c.MaxBytes
-		s, err = l.js.UpdateStream(ctx, kept)
+		existing.MaxBytes = c.MaxBytes
+		s, err = l.js.UpdateStream(ctx, existing)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make stream %s: %w", c.Name, err)
 	}
 	return s, nil
+}
+
+// retrySetup calls request until a server answers it. A cluster that is starting may not have
+// a leader yet.
+func retrySetup(ctx context.Context, request func(context.Context) error) error {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
+		err := request(attempt)
+		cancel()
+		var api *js.APIError
+		if err == nil || errors.As(err, &api) && (api.Code != 503 || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
+			return err
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// purgeSubject removes the messages of a subject, which may have wildcards, from a stream.
+func purgeSubject(ctx context.Context, s js.Stream, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
+		return unavailable("remove from the log", err)
+	}
+	return nil
 }

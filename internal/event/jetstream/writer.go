@@ -2,7 +2,9 @@ package jetstream
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -13,37 +15,39 @@ import (
 )
 
 const (
-	// joinFor is the least time between two appends of deltas: what comes meanwhile is
-	// joined. At 50 tokens a second it makes an event of two or three.
-	joinFor = 40 * time.Millisecond
-	// maxJoined bounds the delta that is held back, in bytes.
-	maxJoined = 1 << 10
+	// deltaInterval is the least time between two appends of deltas. Those that come
+	// meanwhile are joined. At 50 tokens a second, an event has two or three tokens.
+	deltaInterval = 40 * time.Millisecond
+	// maxPendingDelta bounds the delta that waits to be appended, in bytes.
+	maxPendingDelta = 1 << 10
 )
 
-// writer is the right of this process to append to a run.
+// writer is the right of this instance to append to a run. It ends when another instance
+// claims the run, which the writer notices at its next append.
 type writer struct {
 	run     *run
 	attempt int
-	lost    chan struct{} // closed with err
+	lost    chan struct{} // closed when err is set
 
-	mu      sync.Mutex // held across an append, so that one follows the other
-	at      uint64     // number of the run's last message in the stream
-	last    event.Event
-	err     error      // why nothing may be appended any more
-	pending event.Body // deltas that are held back
-	deltas  time.Time  // when the last delta was appended
-	timer   *time.Timer
+	mu        sync.Mutex // held across an append, so that each append expects the one before
+	head      uint64     // pos of the run's last message
+	last      event.Event
+	err       error      // why nothing may be appended any more
+	pending   event.Body // joined deltas that wait to be appended
+	lastDelta time.Time  // when the last delta was appended
+	timer     *time.Timer
 }
 
-func newWriter(r *run, at uint64, last event.Event, attempt int) *writer {
-	return &writer{run: r, attempt: attempt, lost: make(chan struct{}), at: at, last: last}
+func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
+	return &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, last: last}
 }
 
-// writing is the writer of a run, if that is here; else what is to be said of the run.
-func (l *Log) writing(ctx context.Context, id string) (*writer, error) {
-	if r := l.known(id); r != nil {
+// writerFor returns the writer of a run if that is this instance, else the error that
+// explains why not.
+func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
+	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
-		w, gone := r.writer, r.record != nil && r.goneLocked()
+		w, gone := r.writer, r.record != nil && r.isGoneLocked()
 		r.mu.Unlock()
 		if gone {
 			return nil, event.ErrGone
@@ -63,56 +67,57 @@ func (l *Log) writing(ctx context.Context, id string) (*writer, error) {
 }
 
 // Append implements event.Log.
-func (l *Log) Append(ctx context.Context, run string, b event.Body) (int64, error) {
-	w, err := l.writing(ctx, run)
+func (l *Log) Append(ctx context.Context, id string, b event.Body) (int64, error) {
+	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return 0, err
 	}
 	return w.append(ctx, b)
 }
 
-// open says why nothing may be appended, nil if it may.
-func (w *writer) open() error {
+// checkWritable returns the error that an append gets, nil if it is allowed.
+func (w *writer) checkWritable() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.openLocked()
+	return w.checkWritableLocked()
 }
 
-func (w *writer) openLocked() error {
+func (w *writer) checkWritableLocked() error {
 	if w.err == nil && w.last.Terminal() {
 		return event.ErrEnded
 	}
 	return w.err
 }
 
+// append appends b. A delta may stay pending to be joined with the next ones; any other body
+// is appended after what is pending.
 func (w *writer) append(ctx context.Context, b event.Body) (int64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.openLocked(); err != nil {
+	if err := w.checkWritableLocked(); err != nil {
 		return 0, err
 	}
 	joined, isDelta := event.JoinDeltas(w.pending, b)
-	if isDelta && event.DeltaSize(joined) <= maxJoined {
+	if isDelta && event.DeltaSize(joined) <= maxPendingDelta {
 		w.pending = joined
-		wait := joinFor - time.Since(w.deltas)
-		if wait > 0 {
-			w.holdLocked(wait)
+		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
+			w.scheduleFlushLocked(wait)
 			return w.last.Seq + 1, nil
 		}
-		return w.last.Seq + 1, w.flushLocked(ctx)
+		return w.last.Seq + 1, w.flushPendingLocked(ctx)
 	}
-	if err := w.flushLocked(ctx); err != nil {
+	if err := w.flushPendingLocked(ctx); err != nil {
 		return 0, err
 	}
-	err := w.storeLocked(ctx, b)
+	err := w.appendEventLocked(ctx, b)
 	if event.DeltaSize(b) > 0 {
-		w.deltas = time.Now()
+		w.lastDelta = time.Now()
 	}
 	return w.last.Seq, err
 }
 
-// holdLocked sees to it that what is held back is appended after wait.
-func (w *writer) holdLocked(wait time.Duration) {
+// scheduleFlushLocked makes a timer append the pending delta after wait.
+func (w *writer) scheduleFlushLocked(wait time.Duration) {
 	l := w.run.log
 	if w.timer != nil || l.ctx.Err() != nil {
 		return
@@ -120,17 +125,16 @@ func (w *writer) holdLocked(wait time.Duration) {
 	l.wg.Add(1)
 	w.timer = time.AfterFunc(wait, func() {
 		defer l.wg.Done()
-		defer l.survived("append what was held back")
+		defer l.recoverPanic("append a pending delta")
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.timer = nil
-		// Whoever appends next tries again, and is told.
-		_ = w.flushLocked(l.ctx)
+		_ = w.flushPendingLocked(l.ctx) // the next append tries again, and returns its error
 	})
 }
 
-// flushLocked appends what is held back. If it cannot, it is held back still.
-func (w *writer) flushLocked(ctx context.Context) error {
+// flushPendingLocked appends the pending delta. If that fails, the delta stays pending.
+func (w *writer) flushPendingLocked(ctx context.Context) error {
 	if w.timer != nil && w.timer.Stop() {
 		w.timer = nil
 		w.run.log.wg.Done()
@@ -138,100 +142,16 @@ func (w *writer) flushLocked(ctx context.Context) error {
 	if w.pending == nil || w.err != nil {
 		return w.err
 	}
-	if err := w.storeLocked(ctx, w.pending); err != nil {
+	if err := w.appendEventLocked(ctx, w.pending); err != nil {
 		return err
 	}
-	w.pending, w.deltas = nil, time.Now()
+	w.pending, w.lastDelta = nil, time.Now()
 	return nil
 }
 
-// storeLocked appends one event and returns when it is acknowledged.
-func (w *writer) storeLocked(ctx context.Context, b event.Body) error {
-	r := w.run
-	e, err := event.Encode(r.id, w.last.Seq+1, time.Now().UnixMilli(), b)
-	if err != nil {
-		return err
-	}
-	by := writerID{log: r.log.name, attempt: w.attempt, seq: e.Seq}
-	at, err := w.sendLocked(ctx, nats.NewMsg(r.subject(evKind)), by, e.JSON)
-	if err != nil {
-		return err
-	}
-	before := w.at
-	w.at, w.last = at, e
-	r.mu.Lock()
-	r.pushLocked(e, at, before, by)
-	r.mu.Unlock()
-	return nil
-}
-
-// sendLocked appends a message behind the last one of the run.
-func (w *writer) sendLocked(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
-	r := w.run
-	m.Header.Set(writerHeader, by.String())
-	err := r.log.pack(ctx, r.id, m, payload)
-	if err != nil {
-		return 0, err
-	}
-	at, err := r.log.publish(ctx, runsName, m, w.at, patience)
-	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
-		w.loseLocked(err)
-	}
-	return at, err
-}
-
-// loseLocked ends the right to append.
-func (w *writer) loseLocked(why error) {
-	if w.err != nil {
-		return
-	}
-	w.err, w.pending = why, nil
-	close(w.lost)
-	r := w.run
-	r.mu.Lock()
-	if r.writer == w {
-		r.writer = nil
-		r.stale = true
-		r.wakeLocked()
-	}
-	r.mu.Unlock()
-}
-
-// give ends the right to append in an orderly way, with a message of that kind.
-func (w *writer) give(ctx context.Context, kind string, header nats.Header) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	err := w.openLocked()
-	if err == nil {
-		err = w.flushLocked(ctx)
-	}
-	if err == nil {
-		err = w.silentLocked(ctx, kind, header)
-	}
-	w.loseLocked(event.ErrFenced)
-	return err
-}
-
-// silentLocked appends a message that is no event.
-func (w *writer) silentLocked(ctx context.Context, kind string, header nats.Header) error {
-	r := w.run
-	m := nats.NewMsg(r.subject(evKind))
-	maps.Copy(m.Header, header)
-	by := writerID{log: r.log.name, attempt: w.attempt, seq: w.last.Seq, kind: kind}
-	at, err := w.sendLocked(ctx, m, by, w.last.JSON)
-	if err != nil {
-		return err
-	}
-	w.at = at
-	r.mu.Lock()
-	r.passLocked(at, by)
-	r.mu.Unlock()
-	return nil
-}
-
-// flushAll appends what is held back in all runs.
-func (l *Log) flushAll() {
-	ctx, cancel := context.WithTimeout(l.ctx, tryTimeout)
+// flushAllPending appends the pending deltas of all runs. Close calls it last.
+func (l *Log) flushAllPending() {
+	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
 	l.mu.Lock()
 	var writers []*writer
@@ -245,7 +165,158 @@ func (l *Log) flushAll() {
 	l.mu.Unlock()
 	for _, w := range writers {
 		w.mu.Lock()
-		_ = w.flushLocked(ctx) // the last thing that this log does for the run
+		_ = w.flushPendingLocked(ctx) // nobody is left who could try again
 		w.mu.Unlock()
+	}
+}
+
+// appendEventLocked appends one event and returns when it is acknowledged.
+func (w *writer) appendEventLocked(ctx context.Context, b event.Body) error {
+	r := w.run
+	e, err := event.Encode(r.id, w.last.Seq+1, time.Now().UnixMilli(), b)
+	if err != nil {
+		return err
+	}
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: e.Seq}
+	pos, err := w.publishLocked(ctx, nats.NewMsg(runSubject(r.id, eventToken)), by, e.JSON)
+	if err != nil {
+		return err
+	}
+	previous := w.head
+	w.head, w.last = pos, e
+	r.mu.Lock()
+	r.appendTailLocked(e, pos, previous, by)
+	r.mu.Unlock()
+	return nil
+}
+
+// appendControlLocked appends a control message, which repeats the last event.
+func (w *writer) appendControlLocked(ctx context.Context, kind string, header nats.Header) error {
+	r := w.run
+	m := nats.NewMsg(runSubject(r.id, eventToken))
+	maps.Copy(m.Header, header)
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.last.Seq, kind: kind}
+	pos, err := w.publishLocked(ctx, m, by, w.last.JSON)
+	if err != nil {
+		return err
+	}
+	w.head = pos
+	r.mu.Lock()
+	r.advanceHeadLocked(pos, by)
+	r.mu.Unlock()
+	return nil
+}
+
+// publishLocked publishes a message after the run's last one. If another writer's message is
+// last, the right to append ends.
+func (w *writer) publishLocked(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
+	r := w.run
+	m.Header.Set(writerHeader, by.String())
+	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
+		return 0, err
+	}
+	pos, err := r.log.publishAfter(ctx, runsName, m, w.head, appendTimeout)
+	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
+		w.revokeLocked(err)
+	}
+	return pos, err
+}
+
+// revokeLocked ends the right to append: from now on, appends return why.
+func (w *writer) revokeLocked(why error) {
+	if w.err != nil {
+		return
+	}
+	w.err, w.pending = why, nil
+	close(w.lost)
+	r := w.run
+	r.mu.Lock()
+	if r.writer == w {
+		r.writer = nil
+		r.stale = true
+		r.wakeReadersLocked()
+	}
+	r.mu.Unlock()
+}
+
+// isLost reports whether the right to append has ended.
+func (w *writer) isLost() bool {
+	select {
+	case <-w.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// relinquish appends what is pending and a control message that gives the run up, and ends
+// the right to append.
+func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.checkWritableLocked()
+	if err == nil {
+		err = w.flushPendingLocked(ctx)
+	}
+	if err == nil {
+		err = w.appendControlLocked(ctx, kind, header)
+	}
+	w.revokeLocked(event.ErrFenced)
+	return err
+}
+
+// AddNote implements event.Journal. A note is a control message, so that it has its place
+// among the events, and a writer that was replaced cannot add one.
+func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
+	if len(note) > event.MaxNote {
+		return event.ErrTooLarge
+	}
+	w, err := l.writerFor(ctx, id)
+	if err != nil {
+		return err
+	}
+	return w.addNote(ctx, note)
+}
+
+func (w *writer) addNote(ctx context.Context, note []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.checkWritableLocked(); err != nil {
+		return err
+	}
+	if err := w.flushPendingLocked(ctx); err != nil {
+		return err
+	}
+	return w.appendControlLocked(ctx, kindNote, nats.Header{noteHeader: {base64.StdEncoding.EncodeToString(note)}})
+}
+
+// Notes implements event.Journal.
+func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
+	if _, err := l.Run(ctx, id); err != nil {
+		return nil, err
+	}
+	for from := uint64(1); ; {
+		found, more, err := l.readBatch(ctx, runsName, directGet{Next: runSubject(id, eventToken), From: from})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range found {
+			from = m.pos + 1
+			by, err := parseWriterID(m.header)
+			if err != nil {
+				return nil, err
+			}
+			if by.kind != kindNote {
+				continue
+			}
+			data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
+			if err != nil {
+				return nil, fmt.Errorf("decode a note: %w", err)
+			}
+			notes = append(notes, event.Note{After: by.seq, Data: data})
+		}
+		if !more || len(found) == 0 {
+			return notes, nil
+		}
 	}
 }

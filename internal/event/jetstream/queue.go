@@ -1,0 +1,132 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+)
+
+// pullTimeout is how long the server keeps one pull request. A long one would be lost when
+// the server restarts.
+const pullTimeout = time.Second
+
+var errNoJob = errors.New("no job is waiting")
+
+// delivery is a job's message that the server delivered to this instance. No other instance
+// gets it for a lease (the consumer's AckWait), unless it is returned earlier.
+type delivery struct {
+	log     *Log
+	subject string
+	reply   string // the subject that takes acknowledgements
+}
+
+// pullDelivery waits up to pullTimeout for a job's message. A message that comes after ctx
+// has ended is returned to the queue; the client library's own Fetch would drop it, and the
+// job would wait for a lease.
+func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
+	answers := make(chan *nats.Msg, 2)
+	sub, err := l.write.ChanSubscribe(l.write.NewInbox(), answers)
+	if err != nil {
+		return nil, unavailable("ask for a job", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
+	body, err := json.Marshal(map[string]any{"batch": 1, "expires": pullTimeout})
+	if err == nil {
+		err = l.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, sub.Subject, body)
+	}
+	if err != nil {
+		return nil, unavailable("ask for a job", err)
+	}
+	noAnswer := time.NewTimer(pullTimeout + attemptTimeout)
+	defer noAnswer.Stop()
+	select {
+	case m := <-answers:
+		return l.newDelivery(m)
+	case <-noAnswer.C: // the server is away, or was
+	case <-ctx.Done():
+	}
+	// Once the server has processed the end of the subscription, no message can come.
+	_ = sub.Unsubscribe()
+	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	defer cancel()
+	_ = l.write.FlushWithContext(flushCtx) // if it fails, the message comes back after a lease
+	select {
+	case m := <-answers:
+		if d, err := l.newDelivery(m); err == nil {
+			_ = d.returnAfter(0)
+		}
+	default:
+	}
+	return nil, errNoJob
+}
+
+// newDelivery returns the delivery of a message, or errNoJob if the server says that there is
+// none.
+func (l *Log) newDelivery(m *nats.Msg) (*delivery, error) {
+	switch status := m.Header.Get("Status"); {
+	case status == "408" || status == "404":
+		return nil, errNoJob
+	case status != "" || m.Reply == "":
+		return nil, unavailable("ask for a job", fmt.Errorf("status %s", status))
+	}
+	return &delivery{log: l, subject: m.Subject, reply: m.Reply}, nil
+}
+
+// extendLease starts the lease anew.
+func (d *delivery) extendLease() error { return d.log.write.Publish(d.reply, []byte("+WPI")) }
+
+// returnAfter makes the server deliver the message again after a delay, to any instance.
+func (d *delivery) returnAfter(delay time.Duration) error {
+	return d.log.write.Publish(d.reply, nakPayload(delay))
+}
+
+// returnAfterConfirmed is returnAfter that waits until the server has processed it. What any
+// instance says about the message later takes precedence.
+func (d *delivery) returnAfterConfirmed(ctx context.Context, delay time.Duration) error {
+	return d.requestReply(ctx, nakPayload(delay))
+}
+
+func nakPayload(delay time.Duration) []byte {
+	if delay <= 0 {
+		return []byte("-NAK")
+	}
+	return fmt.Appendf(nil, `-NAK {"delay":%d}`, delay.Nanoseconds())
+}
+
+// acknowledge removes the message from the queue, and returns when it is removed.
+func (d *delivery) acknowledge(ctx context.Context) error { return d.requestReply(ctx, []byte("+ACK")) }
+
+func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	if _, err := d.log.write.RequestWithContext(ctx, d.reply, payload); err != nil {
+		return unavailable("acknowledge a job", err)
+	}
+	return nil
+}
+
+// enqueue adds a message of a job to the queue, unless it has one on that subject.
+func (l *Log) enqueue(ctx context.Context, subject string) error {
+	return l.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isLimitExceeded)
+}
+
+// removeJobMessage removes a message from the queue by its number. Purging its subject would
+// harm other jobs: on any purge, the server forgets the redeliveries that are due, of all
+// subjects (nats-server 2.15, consumer.purge).
+func (l *Log) removeJobMessage(ctx context.Context, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	m, err := l.jobsStream.GetLastMsgForSubject(ctx, subject)
+	if err == nil {
+		err = l.jobsStream.DeleteMsg(ctx, m.Sequence)
+	}
+	if err != nil && !errors.Is(err, js.ErrMsgNotFound) {
+		return unavailable("remove from the log", err)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
+)
+
+const (
+	// abandonedAfter is how long a run may be without a new event before it is deleted
+	// although it has not ended. A run may wait that long for a person.
+	abandonedAfter = 7 * 24 * time.Hour
+	// tombstoneTTL is how long the owner of a deleted run is known.
+	tombstoneTTL = 7 * 24 * time.Hour
+)
+
+// expireLoop deletes runs whose retention has passed, and runs that have ended when space is
+// short. Every instance that shares the streams does so; deleting a run twice is harmless.
+func (l *Log) expireLoop() {
+	interval := min(max(l.retention/10, time.Second), time.Minute)
+	for {
+		select {
+		case <-time.After(interval + rand.N(interval/4)):
+		case <-l.ctx.Done():
+			return
+		}
+		l.expireOnce()
+	}
+}
+
+func (l *Log) expireOnce() {
+	defer l.recoverPanic("remove runs whose time is over")
+	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {
+		l.logger.Warn("expired runs could not be removed from the event log", "error", err)
+	}
+}
+
+// expireRuns goes through the runs in the order of creation, up to those that are younger
+// than the retention; through all of them while space is short.
+func (l *Log) expireRuns(ctx context.Context) error {
+	short, err := l.isSpaceShort(ctx)
+	if err != nil {
+		return err
+	}
+	for from := uint64(0); ; {
+		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
+		if err != nil {
+			return err
+		}
+		for i, m := range entries {
+			if from = m.pos + 1; time.Since(m.time) < l.retention && !short {
+				entries, more = entries[:i], false
+				break
+			}
+		}
+		if short, err = l.expireEntries(ctx, entries, short); err != nil {
+			return err
+		}
+		if !more || len(entries) == 0 {
+			return nil
+		}
+	}
+}
+
+// isSpaceShort reports whether a stream is filled to 80 %. A full stream would drop events
+// that are still needed, and a full index would refuse new runs.
+func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	for _, s := range []js.Stream{l.runsStream, l.indexStream} {
+		info, err := s.Info(ctx)
+		if err != nil {
+			return false, unavailable("read the state of the log", err)
+		}
+		if info.State.Bytes > uint64(info.Config.MaxBytes)/10*8 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// expireEntries deletes those runs of some index entries whose time has passed, and while
+// space is short those that have ended. It returns whether space is still short.
+func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) (bool, error) {
+	if len(entries) == 0 {
+		return short, nil
+	}
+	subjects := make([]string, len(entries))
+	for i, m := range entries {
+		subjects[i] = runSubject(lastToken(m.subject), eventToken)
+	}
+	lastEvents, err := l.readLastOfEach(ctx, runsName, subjects)
+	if err != nil {
+		return short, err
+	}
+	for i, m := range entries {
+		last, hasEvents := lastEvents[subjects[i]]
+		expired, err := l.isExpired(ctx, m, last, hasEvents, short)
+		if err != nil {
+			return short, err
+		}
+		if !expired {
+			continue
+		}
+		if err := l.deleteRun(ctx, lastToken(m.subject), m.subject); err != nil {
+			return short, err
+		}
+		if short {
+			if short, err = l.isSpaceShort(ctx); err != nil {
+				return short, err
+			}
+		}
+	}
+	return short, nil
+}
+
+// isExpired reports whether the run of an index entry is to be deleted.
+func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, short bool) (bool, error) {
+	if !hasEvents { // it was never started, or the stream has dropped its events
+		age := time.Since(entry.time)
+		return age >= l.retention || age >= abandonedAfter, nil
+	}
+	e, _, err := l.readEvent(ctx, last)
+	if err != nil && !errors.Is(err, event.ErrGone) {
+		return false, err
+	}
+	ended := err != nil || e.Terminal()
+	age := time.Since(last.time)
+	return age >= abandonedAfter || ended && (short || age >= l.retention), nil
+}
+
+// Delete implements event.Directory.
+func (l *Log) Delete(ctx context.Context, id string) error {
+	run, err := l.Run(ctx, id)
+	if err != nil && !errors.Is(err, event.ErrGone) {
+		return err
+	}
+	return l.deleteRun(ctx, id, ownerSubject(run))
+}
+
+// deleteRun removes all of a run but its tombstone. It removes the entry by owner last:
+// until then, a deletion that was interrupted is repeated.
+func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
+	rec, err := l.readRecord(ctx, id)
+	if err != nil && !errors.Is(err, event.ErrNotFound) {
+		return err
+	}
+	if rec != nil {
+		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
+			return err
+		}
+		if err := l.writeTombstone(ctx, id, *rec); err != nil {
+			return err
+		}
+	}
+	l.markGone(id)
+	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
+		return err
+	}
+	for _, prefix := range []string{jobPrefix, wakePrefix} {
+		if err := l.removeJobMessage(ctx, prefix+id); err != nil {
+			return err
+		}
+	}
+	return purgeSubject(ctx, l.indexStream, owner)
+}
+
+// releaseKey removes the key of a run, unless it refers to another run by now. subject is ""
+// for a run without a key.
+func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
+	if subject == "" {
+		return nil
+	}
+	m, err := l.readLast(ctx, indexName, subject)
+	if err != nil || m == nil {
+		return err
+	}
+	var k keyRecord
+	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
+		return nil
+	}
+	return purgeSubject(ctx, l.indexStream, subject)
+}
+
+// writeTombstone replaces the record of a run by one that has little more than its owner, and
+// that the server removes after tombstoneTTL.
+func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
+	if rec.Gone {
+		return nil
+	}
+	rec.Gone, rec.Key, rec.Request = true, "", nil
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(recordPrefix + id)
+	m.Data = body
+	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
+	if _, err := l.publishOnce(ctx, m); err != nil {
+		return unavailable("write a tombstone", err)
+	}
+	return nil
+}
+
+// markGone updates the cache of a run that is being deleted, and ends its writer.
+func (l *Log) markGone(id string) {
+	r := l.cachedRun(id)
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	w := r.writer
+	r.mu.Unlock()
+	if w != nil {
+		w.mu.Lock()
+		w.revokeLocked(event.ErrGone)
+		w.mu.Unlock()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record != nil {
+		gone := *r.record
+		gone.Gone, gone.Request = true, nil
+		r.record = &gone
+	}
+	r.stale = true
+	r.wakeReadersLocked()
+	r.wakeExecutorLocked()
+}
