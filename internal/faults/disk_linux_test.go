@@ -100,7 +100,7 @@ func TestF34AFullDiskUnderTheLogIsSaidAndRecoveredFrom(t *testing.T) {
 		t.Errorf("refused after %s", refusal)
 	}
 	d.free(t)
-	s.until(t, "disk takes events again")
+	s.until(t, "disk writable again")
 	said, err := follow(resp.Body, nil)
 	if err != nil || said.flaw() != "" {
 		t.Errorf("%d events, %s, the last %.200s, %v\n%s", len(said), said.flaw(), said.last().Type, err, s.out)

@@ -10,19 +10,20 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// places are where a log can be; a benchmark compares them in one run.
-var places = []struct {
+// logKinds are the logs that a benchmark compares in one run. url is nil for the log in memory.
+var logKinds = []struct {
 	name string
 	url  func(b *testing.B) string
 }{
 	{"memory", nil},
 	{"file", func(b *testing.B) string { return "file:" + b.TempDir() }},
-	{"server", func(b *testing.B) string { return cluster(b) }},
+	{"server", func(b *testing.B) string { return startCluster(b) }},
 }
 
-// inEach runs a benchmark with an empty log in each place, and what opens that log anew.
-func inEach(b *testing.B, bench func(b *testing.B, log event.Log, again func() event.Log)) {
-	for _, p := range places {
+// benchEach runs a benchmark with an empty log of each kind. reopen closes that log and opens it
+// again.
+func benchEach(b *testing.B, bench func(b *testing.B, log event.Log, reopen func() event.Log)) {
+	for _, p := range logKinds {
 		b.Run(p.name, func(b *testing.B) {
 			b.ReportAllocs()
 			if p.url == nil {
@@ -31,18 +32,18 @@ func inEach(b *testing.B, bench func(b *testing.B, log event.Log, again func() e
 				return
 			}
 			o := jetstream.Options{URL: p.url(b)}
-			log := open(b, o)
+			log := openLog(b, o)
 			bench(b, log, func() event.Log {
 				if err := log.Close(); err != nil {
 					b.Fatal(err)
 				}
-				return open(b, o)
+				return openLog(b, o)
 			})
 		})
 	}
 }
 
-func create(b *testing.B, log event.Log, id string) {
+func createRun(b *testing.B, log event.Log, id string) {
 	if err := log.Create(b.Context(), event.Run{ID: id, Created: time.Now()}); err != nil {
 		b.Fatal(err)
 	}
@@ -50,53 +51,53 @@ func create(b *testing.B, log event.Log, id string) {
 
 // BenchmarkAppend appends events that are acknowledged one by one.
 func BenchmarkAppend(b *testing.B) {
-	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
-		create(b, log, "run_a")
+	benchEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+		createRun(b, log, "run_a")
 		for b.Loop() {
-			add(b, log, "run_a", event.StepStart{Step: 1})
+			appendEvent(b, log, "run_a", event.StepStart{Step: 1})
 		}
 	})
 }
 
-// BenchmarkDelta appends deltas as fast as they are taken; durable logs join them.
+// BenchmarkDelta appends deltas without a pause; durable logs join them.
 func BenchmarkDelta(b *testing.B) {
-	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
-		create(b, log, "run_a")
+	benchEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+		createRun(b, log, "run_a")
 		for b.Loop() {
-			add(b, log, "run_a", event.TextDelta{PartID: "text_1", Delta: "token "})
+			appendEvent(b, log, "run_a", event.TextDelta{PartID: "text_1", Delta: "token "})
 		}
 	})
 }
 
 // BenchmarkReplay reads a run of 300 events from its start, among 50 others.
 func BenchmarkReplay(b *testing.B) {
-	inEach(b, func(b *testing.B, log event.Log, again func() event.Log) {
+	benchEach(b, func(b *testing.B, log event.Log, reopen func() event.Log) {
 		for i := range 50 {
-			create(b, log, fmt.Sprintf("run_%d", i))
+			createRun(b, log, fmt.Sprintf("run_%d", i))
 		}
 		for step := range 300 {
 			for i := range 50 {
-				add(b, log, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
+				appendEvent(b, log, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
 			}
 		}
-		log = again()
+		log = reopen()
 		for n := 0; b.Loop(); n++ {
-			all, err := read(b.Context(), log, fmt.Sprintf("run_%d", n%50), func(e event.Event) bool { return e.Seq == 300 })
+			all, err := readUntil(b.Context(), log, fmt.Sprintf("run_%d", n%50), func(e event.Event) bool { return e.Seq == 300 })
 			if err != nil {
-				b.Fatal(len(all), err)
+				b.Fatalf("read %d events, want 300: %v", len(all), err)
 			}
 		}
 	})
 }
 
-// BenchmarkShortRun is a run of five events from its creation to its end.
+// BenchmarkShortRun creates a run and appends five events up to its end.
 func BenchmarkShortRun(b *testing.B) {
-	inEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
+	benchEach(b, func(b *testing.B, log event.Log, _ func() event.Log) {
 		for n := 0; b.Loop(); n++ {
 			id := fmt.Sprintf("run_%d", n)
-			create(b, log, id)
+			createRun(b, log, id)
 			for _, e := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}, event.StepEnd{Step: 1}, event.FinalAnswer{}} {
-				add(b, log, id, e)
+				appendEvent(b, log, id, e)
 			}
 		}
 	})

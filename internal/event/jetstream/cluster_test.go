@@ -19,12 +19,12 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// three is a cluster of three servers and its URLs.
-func three(t *testing.T) (running []*server.Server, urls string) {
+// startThreeServers starts a cluster of three servers and returns their URLs.
+func startThreeServers(t *testing.T) (running []*server.Server, urls string) {
 	t.Helper()
 	var routes []*url.URL
 	var listeners []net.Listener
-	for range 6 { // ports that are free now
+	for range 6 { // free ports
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func three(t *testing.T) (running []*server.Server, urls string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Start() // ready once there are two
+		s.Start() // gets ready when two servers run
 		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 		running = append(running, s)
 		clients = append(clients, fmt.Sprintf("nats://127.0.0.1:%d", port(3+i)))
@@ -55,8 +55,8 @@ func three(t *testing.T) (running []*server.Server, urls string) {
 	return running, strings.Join(clients, ",")
 }
 
-// leader is the number of the server that decides what is appended.
-func leader(t *testing.T, urls string) int {
+// leaderOf returns the number of the server that is the leader of the runs' stream.
+func leaderOf(t *testing.T, urls string) int {
 	t.Helper()
 	c, err := nats.Connect(urls)
 	if err != nil {
@@ -73,58 +73,58 @@ func leader(t *testing.T, urls string) int {
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(s.CachedInfo().Cluster.Leader, "n"))
 	if err != nil || s.CachedInfo().Config.Replicas != 3 {
-		t.Fatalf("cluster %+v, %v", s.CachedInfo().Cluster, err)
+		t.Fatalf("stream has cluster %+v and %d replicas, %v, want a leader and 3", s.CachedInfo().Cluster, s.CachedInfo().Config.Replicas, err)
 	}
 	return n
 }
 
-// What is on its way when a leader dies may be stored, or not, or on one server only:
-// that is no other writer.
-func TestAClusterLosesItsLeaderAndNothingElse(t *testing.T) {
+// An append that is in flight when the leader dies may be stored, or not, or on one server
+// only. Its repetition must not take it for the message of another writer.
+func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 	t.Parallel()
-	running, urls := three(t)
-	a, b := open(t, jetstream.Options{URL: urls}), open(t, jetstream.Options{URL: urls})
+	running, urls := startThreeServers(t)
+	a, b := openLog(t, jetstream.Options{URL: urls}), openLog(t, jetstream.Options{URL: urls})
 	const runs, steps = 4, 40
 	var readers sync.WaitGroup
 	for i := range runs {
 		id := fmt.Sprintf("run_%d", i)
-		begin(t, a, id)
+		startRun(t, a, id)
 		readers.Go(func() {
-			all, err := read(t.Context(), b, id, nil)
+			all, err := readUntil(t.Context(), b, id, nil)
 			if err != nil || len(all) != steps+2 {
-				t.Errorf("%s: %d events, %v", id, len(all), err)
+				t.Errorf("reader of %s got %d events, %v, want %d", id, len(all), err, steps+2)
 			}
 		})
 	}
-	dies := running[leader(t, urls)]
+	oldLeader := running[leaderOf(t, urls)]
 	var writers sync.WaitGroup
 	for i := range runs {
 		writers.Go(func() {
 			id, longest := fmt.Sprintf("run_%d", i), time.Duration(0)
 			for step := range steps {
 				if i == 0 && step == steps/2 {
-					dies.Shutdown()
+					oldLeader.Shutdown()
 				}
 				from := time.Now()
 				if _, err := a.Append(t.Context(), id, event.StepStart{Step: step}); err != nil {
-					t.Errorf("%s: %v", id, err)
+					t.Errorf("Append to %s: %v", id, err)
 					return
 				}
 				longest = max(longest, time.Since(from))
 			}
 			if _, err := a.Append(t.Context(), id, event.FinalAnswer{}); err != nil {
-				t.Errorf("%s: %v", id, err)
+				t.Errorf("Append to %s: %v", id, err)
 			}
 			t.Logf("%s: longest append %v", id, longest)
 		})
 	}
 	writers.Wait()
 	readers.Wait()
-	// A "no" is asked of a leader: a replica may not have heard.
+	// The log asks the leader before it denies something: a replica may lag behind.
 	if _, err := b.After(t.Context(), "run_0", steps+3); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("beyond the end: %v", err)
+		t.Errorf("After beyond the end = %v, want %v", err, event.ErrInvalidPosition)
 	}
 	if _, err := b.Run(t.Context(), "run_unknown"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("an unknown run: %v", err)
+		t.Errorf("Run of an unknown id = %v, want %v", err, event.ErrNotFound)
 	}
 }

@@ -18,16 +18,16 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// crashDir is set, in the environment, for a process that is to be killed.
+// crashDir is the environment variable that has the directory of a process that is to be killed.
 const crashDir = "ANSWERD_TEST_CRASH_DIR"
 
 func crashOptions(dir string) jetstream.Options {
 	return jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond, MaxBytes: 16 << 30}
 }
 
-// crash claims the runs of a log on this disk and appends to them, or to new ones, and
-// says so once each event is acknowledged, until it is killed.
-func crash(dir string) {
+// appendUntilKilled claims the runs of a log on disk, or creates new ones, appends events to
+// them, and prints the number of each event when it is acknowledged.
+func appendUntilKilled(dir string) {
 	ctx := context.Background()
 	log, err := jetstream.Open(ctx, crashOptions(dir))
 	for n := 0; err == nil; n++ {
@@ -63,9 +63,8 @@ func crash(dir string) {
 	os.Exit(1)
 }
 
-// TestNoAcknowledgedEventIsLostToKill9 kills a process with a log on this disk again and
-// again. F24, and the durability that facts promise.
-func TestNoAcknowledgedEventIsLostToKill9(t *testing.T) {
+// A process with a log on disk is killed again and again (fault F24).
+func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 	t.Parallel()
 	kills := 5
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
@@ -87,71 +86,71 @@ func TestNoAcknowledgedEventIsLostToKill9(t *testing.T) {
 		lines := bufio.NewScanner(out)
 		for left := 1 + rnd.IntN(1000); lines.Scan(); left-- {
 			if left == 0 {
-				_ = p.Process.Kill() // and read what it had said by then
+				_ = p.Process.Kill() // the lines that it printed by then are still read
 			}
 			run, seq, ok := strings.Cut(lines.Text(), " ")
 			n, err := strconv.ParseInt(seq, 10, 64)
 			if !ok || err != nil {
-				t.Fatalf("after %d kills: %s", kill, lines.Text())
+				t.Fatalf("after %d kills the process printed %q, want a run and a number", kill, lines.Text())
 			}
 			acknowledged[run] = max(acknowledged[run], n)
 		}
 		_ = p.Wait() // killed
 	}
-	log := open(t, crashOptions(dir))
+	log := openLog(t, crashOptions(dir))
 	ended := 0
 	for run, n := range acknowledged {
 		known, err := log.Run(t.Context(), run)
 		if err != nil || known.Last.Seq < n {
-			t.Errorf("%s: %d of %d acknowledged events, %v", run, known.Last.Seq, n, err)
+			t.Errorf("%s has %d events, %v, want the %d acknowledged ones", run, known.Last.Seq, err, n)
 			continue
 		}
-		all, err := read(t.Context(), log, run, func(e event.Event) bool { return e.Seq == known.Last.Seq })
+		all, err := readUntil(t.Context(), log, run, func(e event.Event) bool { return e.Seq == known.Last.Seq })
 		if err != nil && known.Last.Seq > 0 {
-			t.Errorf("%s: %d events, %v", run, len(all), err)
+			t.Errorf("reading %s gave %d events, %v, want %d", run, len(all), err, known.Last.Seq)
 		}
 		if known.Last.Terminal() {
 			ended++
 		}
 	}
 	t.Logf("%d kills, %d runs, %d of them ended", kills, len(acknowledged), ended)
-	// Every run that was held and has not ended is there to be claimed.
-	open := make(map[string]bool)
+	// Every run that has a job and has not ended can be claimed.
+	unended := make(map[string]bool)
 	for run := range acknowledged {
 		if r, err := log.Run(t.Context(), run); err == nil && r.Last.Seq > 0 && !r.Last.Terminal() {
-			open[run] = true
+			unended[run] = true
 		}
 	}
-	for len(open) > 0 {
-		job := claim(t, log)
-		delete(open, job.Run())
+	for len(unended) > 0 {
+		job := claimJob(t, log)
+		delete(unended, job.Run())
 	}
 }
 
-func TestALogOnDiskIsAsItsModel(t *testing.T) {
+func TestLogOnDiskAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
 	o := jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease}
-	log := open(t, o)
+	log := openLog(t, o)
 	eventtest.Model(t, log, func(t *testing.T) (event.Log, func()) {
 		if err := log.Close(); err != nil {
 			t.Fatal(err)
 		}
-		log = open(t, o)
+		log = openLog(t, o)
 		return log, nil
 	})
 }
 
-func TestALogOnAServerIsAsItsModel(t *testing.T) {
+func TestLogOnServerAnswersAsItsModel(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	var gate *eventtest.Proxy
-	next := func() event.Log {
-		gate = eventtest.StartProxy(t, url)
-		return open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
+	url := startCluster(t)
+	var proxy *eventtest.Proxy
+	openNext := func() event.Log {
+		proxy = eventtest.StartProxy(t, url)
+		return openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
 	}
-	eventtest.Model(t, next(), func(*testing.T) (event.Log, func()) {
-		gate.Stop()
-		revive := gate.Resume
-		return next(), revive
+	eventtest.Model(t, openNext(), func(*testing.T) (event.Log, func()) {
+		proxy.Stop()
+		resume := proxy.Resume
+		return openNext(), resume
 	})
 }

@@ -14,13 +14,13 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
-		crash(dir) // this is a process that a test kills
+		appendUntilKilled(dir) // this process is the one that TestKill9LosesNoAcknowledgedEvent kills
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// open opens a log and closes it at the end of the test.
-func open(t testing.TB, o jetstream.Options) *jetstream.Log {
+// openLog opens a log and closes it at the end of the test.
+func openLog(t testing.TB, o jetstream.Options) *jetstream.Log {
 	t.Helper()
 	l, err := jetstream.Open(t.Context(), o)
 	if err != nil {
@@ -34,20 +34,20 @@ func open(t testing.TB, o jetstream.Options) *jetstream.Log {
 	return l
 }
 
-// cluster is one NATS server on loopback, for logs that share it.
-func cluster(t testing.TB) (url string) {
+// startCluster starts one NATS server on loopback, for logs that share it.
+func startCluster(t testing.TB) (url string) {
 	t.Helper()
-	return serve(t, &server.Options{
+	return startServer(t, &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
 	}).ClientURL()
 }
 
-func TestOnThisDisk(t *testing.T) {
+func TestLogOnDisk(t *testing.T) {
 	eventtest.Run(t, func(t *testing.T) event.Log {
-		return open(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease})
+		return openLog(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease})
 	})
 }
 
-func TestOnAServer(t *testing.T) {
-	eventtest.Run(t, func(t *testing.T) event.Log { return open(t, jetstream.Options{URL: cluster(t), Lease: lease}) })
+func TestLogOnServer(t *testing.T) {
+	eventtest.Run(t, func(t *testing.T) event.Log { return openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease}) })
 }

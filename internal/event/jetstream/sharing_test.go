@@ -20,12 +20,13 @@ import (
 // lease is long enough for a slow machine not to lose it, and short enough to wait for.
 const lease = time.Second
 
-func begin(t testing.TB, log event.Log, id string) event.Job {
+// startRun creates a run with a start event and a job.
+func startRun(t testing.TB, log event.Log, id string) event.Job {
 	t.Helper()
 	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	add(t, log, id, event.Start{Question: "?"})
+	appendEvent(t, log, id, event.Start{Question: "?"})
 	job, err := log.CreateJob(t.Context(), id, []byte("request"))
 	if err != nil {
 		t.Fatal(err)
@@ -33,26 +34,28 @@ func begin(t testing.TB, log event.Log, id string) event.Job {
 	return job
 }
 
-func add(t testing.TB, log event.Log, id string, b event.Body) {
+// appendEvent appends an event.
+func appendEvent(t testing.TB, log event.Log, id string, b event.Body) {
 	t.Helper()
 	if _, err := log.Append(t.Context(), id, b); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func claim(t testing.TB, log event.Log) event.Job {
+// claimJob claims a job within 30 s.
+func claimJob(t testing.TB, log event.Log) event.Job {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	job, err := log.Claim(ctx)
 	if err != nil {
-		t.Fatalf("claim: %v", err)
+		t.Fatalf("Claim: %v", err)
 	}
 	return job
 }
 
-// read follows a run until an event pleases, or to its end.
-func read(ctx context.Context, log event.Log, id string, pleases func(event.Event) bool) ([]event.Event, error) {
+// readUntil reads a run up to the first event that isLast accepts; nil reads to the run's end.
+func readUntil(ctx context.Context, log event.Log, id string, isLast func(event.Event) bool) ([]event.Event, error) {
 	var all []event.Event
 	for {
 		page, err := log.After(ctx, id, int64(len(all)))
@@ -61,9 +64,9 @@ func read(ctx context.Context, log event.Log, id string, pleases func(event.Even
 		}
 		for _, e := range page.Events {
 			if e.Seq != int64(len(all))+1 {
-				return all, fmt.Errorf("number %d follows %d", e.Seq, len(all))
+				return all, fmt.Errorf("event %d follows event %d", e.Seq, len(all))
 			}
-			if all = append(all, e); pleases != nil && pleases(e) {
+			if all = append(all, e); isLast != nil && isLast(e) {
 				return all, nil
 			}
 		}
@@ -80,9 +83,8 @@ func read(ctx context.Context, log event.Log, id string, pleases func(event.Even
 	}
 }
 
-// claiming makes four claims at a time in the background until the test ends, as every
-// process does.
-func claiming(t testing.TB, log event.Log) <-chan event.Job {
+// claimInBackground makes four claims at a time until the test ends, as every process does.
+func claimInBackground(t testing.TB, log event.Log) <-chan event.Job {
 	ctx, cancel := context.WithCancel(context.Background())
 	jobs := make(chan event.Job, 1000)
 	var wg sync.WaitGroup
@@ -101,42 +103,42 @@ func claiming(t testing.TB, log event.Log) <-chan event.Job {
 	return jobs
 }
 
-func TestWhatOneProcessWritesAnotherReads(t *testing.T) {
+func TestReadersOnAnotherInstanceReadAllEvents(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url}), open(t, jetstream.Options{URL: url})
-	begin(t, a, "run_a")
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
+	startRun(t, a, "run_a")
 	const events, readers = 2000, 8
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			if all, err := read(t.Context(), b, "run_a", nil); len(all) != events+2 || err != nil {
-				t.Errorf("%d events, %v", len(all), err)
+			if all, err := readUntil(t.Context(), b, "run_a", nil); len(all) != events+2 || err != nil {
+				t.Errorf("a reader got %d events, %v, want %d", len(all), err, events+2)
 			}
 		})
 	}
 	for i := range events {
-		add(t, a, "run_a", event.StepStart{Step: i})
+		appendEvent(t, a, "run_a", event.StepStart{Step: i})
 	}
-	add(t, a, "run_a", event.FinalAnswer{})
+	appendEvent(t, a, "run_a", event.FinalAnswer{})
 	wg.Wait()
 	if _, err := b.Append(t.Context(), "run_a", event.Start{}); !errors.Is(err, event.ErrEnded) {
-		t.Errorf("append elsewhere after the end: %v", err)
+		t.Errorf("Append on the other instance after the end = %v, want %v", err, event.ErrEnded)
 	}
-	begin(t, a, "run_b")
+	startRun(t, a, "run_b")
 	if _, err := b.Append(t.Context(), "run_b", event.StepStart{}); !errors.Is(err, event.ErrFenced) {
-		t.Errorf("append elsewhere: %v", err)
+		t.Errorf("Append on the other instance = %v, want %v", err, event.ErrFenced)
 	}
 	if _, err := b.CreateJob(t.Context(), "run_b", nil); !errors.Is(err, event.ErrFenced) {
-		t.Errorf("hold elsewhere: %v", err)
+		t.Errorf("CreateJob on the other instance = %v, want %v", err, event.ErrFenced)
 	}
 }
 
-func TestAnAnswerGivenElsewhereReachesTheRun(t *testing.T) {
+func TestInputFromAnotherInstanceReachesTheRun(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url}), open(t, jetstream.Options{URL: url})
-	job := begin(t, a, "run_a")
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
+	job := startRun(t, a, "run_a")
 	page, err := a.Inputs(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -146,10 +148,10 @@ func TestAnAnswerGivenElsewhereReachesTheRun(t *testing.T) {
 	}
 	<-page.More
 	if page, err = a.Inputs(t.Context(), "run_a", 0); err != nil || len(page.Inputs) != 1 || page.Inputs[0].ID != event.CancelID {
-		t.Fatalf("%+v, %v", page, err)
+		t.Fatalf("Inputs = %+v, %v, want the cancel request", page, err)
 	}
 	if err := a.AddInput(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrDuplicateInput) {
-		t.Errorf("a second time: %v", err)
+		t.Errorf("a second AddInput = %v, want %v", err, event.ErrDuplicateInput)
 	}
 	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
@@ -157,15 +159,15 @@ func TestAnAnswerGivenElsewhereReachesTheRun(t *testing.T) {
 	if err := a.AddInput(t.Context(), "run_a", "int_1", nil); err != nil {
 		t.Fatal(err)
 	}
-	if job = claim(t, b); job.Run() != "run_a" {
-		t.Errorf("claimed %s", job.Run())
+	if job = claimJob(t, b); job.Run() != "run_a" {
+		t.Errorf("claimed %s, want run_a", job.Run())
 	}
 }
 
-func TestAKeyIsOneAcrossProcesses(t *testing.T) {
+func TestKeyRefersToOneRunOnAllInstances(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url}), open(t, jetstream.Options{URL: url})
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	wins := 0
@@ -180,73 +182,72 @@ func TestAKeyIsOneAcrossProcesses(t *testing.T) {
 				wins++
 				mu.Unlock()
 			case !errors.As(err, &used) || !used.Same:
-				t.Error(err)
+				t.Errorf("Create = %v, want a KeyError for the same request", err)
 			}
 		})
 	}
 	wg.Wait()
 	page, err := b.Runs(t.Context(), event.Filter{})
 	if wins != 1 || err != nil || len(page.Runs) != 1 {
-		t.Errorf("%d won, %d runs, %v", wins, len(page.Runs), err)
+		t.Errorf("%d of 20 Create succeeded, %d runs, %v, want 1 and 1", wins, len(page.Runs), err)
 	}
 }
 
-// TestALostAcknowledgementIsNoLostAndNoSecondEvent cuts the connections of a writer, and
-// throws away what the server says to it, at random moments.
-func TestALostAcknowledgementIsNoLostAndNoSecondEvent(t *testing.T) {
+// The proxy cuts the connections of a writer, and discards what the server sends to it, at
+// random moments.
+func TestAppendIsExactlyOnceWhenAcknowledgementsAreLost(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	gate := eventtest.StartProxy(t, url)
-	a, b := open(t, jetstream.Options{URL: gate.URL()}), open(t, jetstream.Options{URL: url})
-	begin(t, a, "run_a")
+	url := startCluster(t)
+	proxy := eventtest.StartProxy(t, url)
+	a, b := openLog(t, jetstream.Options{URL: proxy.URL()}), openLog(t, jetstream.Options{URL: url})
+	startRun(t, a, "run_a")
 	const events = 60
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range events {
 		switch {
 		case i%20 == 7:
-			gate.Cut()
+			proxy.Cut()
 		case i%25 == 13:
-			gate.Deafen()
-			time.AfterFunc(time.Duration(rnd.IntN(100))*time.Millisecond, func() { gate.Resume(); gate.Cut() })
+			proxy.Deafen()
+			time.AfterFunc(time.Duration(rnd.IntN(100))*time.Millisecond, func() { proxy.Resume(); proxy.Cut() })
 		}
-		add(t, a, "run_a", event.StepStart{Step: i})
+		appendEvent(t, a, "run_a", event.StepStart{Step: i})
 	}
-	gate.Resume()
-	add(t, a, "run_a", event.FinalAnswer{})
-	all, err := read(t.Context(), b, "run_a", nil)
+	proxy.Resume()
+	appendEvent(t, a, "run_a", event.FinalAnswer{})
+	all, err := readUntil(t.Context(), b, "run_a", nil)
 	if err != nil || len(all) != events+2 {
-		t.Fatalf("%d events, %v", len(all), err)
+		t.Fatalf("the run has %d events, %v, want %d", len(all), err, events+2)
 	}
 	for i, e := range all[1 : events+1] {
 		if e.Body != (event.StepStart{Step: i}) {
-			t.Fatalf("event %d is %s", i, e.JSON)
+			t.Fatalf("event %d is %s, want step %d", i+2, e.JSON, i)
 		}
 	}
 }
 
-// TestAServerThatRestartsCostsNothingButTime: writers and readers wait for it, and nobody
-// takes over from anybody.
-func TestAServerThatRestartsCostsNothingButTime(t *testing.T) {
+// Writers and readers wait for the server, and no instance takes a run over.
+func TestServerRestartLosesNoEventAndNoJob(t *testing.T) {
 	t.Parallel()
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()}
-	s := serve(t, o)
+	s := startServer(t, o)
 	o.Port = s.Addr().(*net.TCPAddr).Port
-	shared := jetstream.Options{URL: s.ClientURL(), Lease: 3 * lease} // far more than connecting again takes
-	a, b := open(t, shared), open(t, shared)
-	claiming(t, a)
-	jobs := claiming(t, b)
+	shared := jetstream.Options{URL: s.ClientURL(), Lease: 3 * lease} // far longer than a reconnect
+	a, b := openLog(t, shared), openLog(t, shared)
+	claimInBackground(t, a)
+	jobs := claimInBackground(t, b)
 	const runs = 10
 	var readers sync.WaitGroup
 	for i := range runs {
 		id := fmt.Sprintf("run_%d", i)
-		begin(t, a, id)
+		startRun(t, a, id)
 		readers.Go(func() {
-			all, err := read(t.Context(), b, id, nil)
-			for errors.Is(err, event.ErrUnavailable) { // a reader is not waited for as long as a writer: it comes again
-				all, err = read(t.Context(), b, id, nil)
+			all, err := readUntil(t.Context(), b, id, nil)
+			for errors.Is(err, event.ErrUnavailable) { // a read gives up sooner than an append
+				all, err = readUntil(t.Context(), b, id, nil)
 			}
 			if err != nil || len(all) != 22 {
-				t.Errorf("a reader of %s: %d events, %v", id, len(all), err)
+				t.Errorf("the reader of %s got %d events, %v, want 22", id, len(all), err)
 			}
 		})
 	}
@@ -255,33 +256,33 @@ func TestAServerThatRestartsCostsNothingButTime(t *testing.T) {
 			s.Shutdown()
 			s.WaitForShutdown()
 			if err := a.Ready(t.Context()); !errors.Is(err, event.ErrUnavailable) {
-				t.Errorf("ready without a server: %v", err)
+				t.Errorf("Ready without a server = %v, want %v", err, event.ErrUnavailable)
 			}
 			if _, err := b.After(t.Context(), "run_unread", 0); !errors.Is(err, event.ErrUnavailable) {
-				t.Errorf("read without a server: %v", err)
+				t.Errorf("After without a server = %v, want %v", err, event.ErrUnavailable)
 			}
-			time.AfterFunc(lease/2, func() { serve(t, o) })
+			time.AfterFunc(lease/2, func() { startServer(t, o) })
 		}
 		for i := range runs {
-			add(t, a, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
+			appendEvent(t, a, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
 		}
 	}
 	for i := range runs {
-		add(t, a, fmt.Sprintf("run_%d", i), event.FinalAnswer{})
+		appendEvent(t, a, fmt.Sprintf("run_%d", i), event.FinalAnswer{})
 	}
 	readers.Wait()
 	select {
 	case j := <-jobs:
-		t.Errorf("%s was taken from its owner", j.Run())
+		t.Errorf("another instance claimed %s, want no claim", j.Run())
 	default:
 	}
 	if err := a.Ready(t.Context()); err != nil {
-		t.Errorf("ready again: %v", err)
+		t.Errorf("Ready after the restart: %v", err)
 	}
 }
 
-// serve starts a NATS server that ends with the test.
-func serve(t testing.TB, o *server.Options) *server.Server {
+// startServer starts a NATS server that ends with the test.
+func startServer(t testing.TB, o *server.Options) *server.Server {
 	s, err := server.NewServer(o)
 	if err != nil {
 		t.Error(err)
@@ -295,32 +296,61 @@ func serve(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// A process that lost a run may well be the one that takes it up again.
-func TestARunComesBackToWhomItWasTakenFrom(t *testing.T) {
+// An instance that lost a run may claim it again while it still has the job that it lost.
+func TestClaimReturnsARunToTheInstanceThatLostIt(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	gate := eventtest.StartProxy(t, url)
-	a := open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
-	b := open(t, jetstream.Options{URL: url, Lease: lease})
-	lost := begin(t, a, "run_a")
-	gate.Stop()
-	taken := claim(t, b)
-	gate.Resume()
+	url := startCluster(t)
+	proxy := eventtest.StartProxy(t, url)
+	a := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
+	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	lost := startRun(t, a, "run_a")
+	proxy.Stop()
+	taken := claimJob(t, b)
+	proxy.Resume()
 	if _, err := a.Append(t.Context(), "run_a", event.StepStart{Step: 1}); !errors.Is(err, event.ErrFenced) {
-		t.Fatalf("the zombie appends: %v", err)
+		t.Fatalf("Append of the instance that was replaced = %v, want %v", err, event.ErrFenced)
 	}
 	if err := taken.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	again := claim(t, a) // while the old job is still to be given up
+	again := claimJob(t, a) // before the lost job is released
 	if again.Attempt() != 3 {
-		t.Errorf("attempt %d", again.Attempt())
+		t.Errorf("Attempt = %d, want 3", again.Attempt())
 	}
 	if err := lost.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	add(t, a, "run_a", event.FinalAnswer{})
+	appendEvent(t, a, "run_a", event.FinalAnswer{})
 	if err := again.Done(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The agent cancels a run without readers, and asks the other instances before.
+func TestHasRemoteReaderFindsReadersOfOtherInstances(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
+	startRun(t, a, "run_a")
+	page, err := a.After(t.Context(), "run_a", 1) // a reader of the same instance does not count
+	if err != nil || page.More == nil {
+		t.Fatalf("After(1) = %+v, %v, want a page that waits", page, err)
+	}
+	if _, err := b.Run(t.Context(), "run_a"); err != nil { // a call of Run is not a reader
+		t.Fatal(err)
+	}
+	if a.HasRemoteReader(t.Context(), "run_a") {
+		t.Error("HasRemoteReader = true without a reader on another instance")
+	}
+	if page, err = b.After(t.Context(), "run_a", 1); err != nil || page.More == nil {
+		t.Fatalf("After(1) = %+v, %v, want a page that waits", page, err)
+	}
+	if !a.HasRemoteReader(t.Context(), "run_a") {
+		t.Error("HasRemoteReader = false with a reader on another instance")
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if a.HasRemoteReader(canceled, "run_a") {
+		t.Error("HasRemoteReader = true with a canceled context")
 	}
 }

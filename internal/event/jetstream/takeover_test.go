@@ -12,88 +12,88 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-func TestOthersTakeOverFromAProcessThatDies(t *testing.T) {
+func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	gate := eventtest.StartProxy(t, url)
-	a := open(t, jetstream.Options{URL: gate.URL(), Lease: lease})
-	b := open(t, jetstream.Options{URL: url, Lease: lease})
-	claiming(t, a)
-	jobs := claiming(t, b)
+	url := startCluster(t)
+	proxy := eventtest.StartProxy(t, url)
+	a := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
+	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	claimInBackground(t, a)
+	jobs := claimInBackground(t, b)
 	const runs = 20
-	held := make(map[string]event.Job)
+	lost := make(map[string]event.Job)
 	for i := range runs {
 		id := fmt.Sprintf("run_%d", i)
-		held[id] = begin(t, a, id)
-		add(t, a, id, event.StepStart{Step: 1})
+		lost[id] = startRun(t, a, id)
+		appendEvent(t, a, id, event.StepStart{Step: 1})
 	}
-	gate.Stop() // for the others it is dead; and it will find out that it was
-	died := time.Now()
+	proxy.Stop() // the other instance believes that a is dead
+	stopped := time.Now()
 	taken := make(map[string]event.Job)
 	for len(taken) < runs {
 		select {
 		case j := <-jobs:
 			if taken[j.Run()] != nil || j.Attempt() != 2 || string(j.Request()) != "request" {
-				t.Errorf("%s: attempt %d, %q", j.Run(), j.Attempt(), j.Request())
+				t.Errorf("claimed %s with attempt %d, request %q, want each run once, 2, request", j.Run(), j.Attempt(), j.Request())
 			}
 			taken[j.Run()] = j
 		case <-t.Context().Done():
-			t.Fatal("not all were taken over")
+			t.Fatalf("%d runs were taken over, want %d", len(taken), runs)
 		}
 	}
-	t.Logf("%d runs taken over within %v of a lease of %v", runs, time.Since(died), lease)
+	t.Logf("%d runs taken over within %v of a lease of %v", runs, time.Since(stopped), lease)
 	for id := range taken {
-		add(t, b, id, event.StepReset{Step: 1, Reason: "taken over"})
+		appendEvent(t, b, id, event.StepReset{Step: 1, Reason: "taken over"})
 	}
-	gate.Resume()
-	for id, j := range held {
+	proxy.Resume()
+	for id, j := range lost {
 		if _, err := a.Append(t.Context(), id, event.StepEnd{Step: 1}); !errors.Is(err, event.ErrFenced) {
-			t.Errorf("the zombie appends to %s: %v", id, err)
+			t.Errorf("Append of the replaced instance to %s = %v, want %v", id, err, event.ErrFenced)
 		}
 		<-j.Lost()
-		if err := j.Done(t.Context()); err != nil { // which is not its to say any more
+		if err := j.Done(t.Context()); err != nil { // has no effect on the other instance's job
 			t.Error(err)
 		}
 		if err := j.Release(t.Context()); err != nil {
-			t.Errorf("the zombie gives %s up: %v", id, err)
+			t.Errorf("Release of %s by the replaced instance: %v", id, err)
 		}
 	}
 	for id, j := range taken {
-		add(t, b, id, event.FinalAnswer{})
+		appendEvent(t, b, id, event.FinalAnswer{})
 		if err := j.Done(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if all, err := read(t.Context(), a, id, nil); len(all) != 4 || err != nil {
-			t.Errorf("%s has %d events, %v", id, len(all), err)
+		if all, err := readUntil(t.Context(), a, id, nil); len(all) != 4 || err != nil {
+			t.Errorf("%s has %d events, %v, want 4", id, len(all), err)
 		}
 	}
 }
 
-// Nothing a run's owner does is disturbed by others looking for work.
-func TestARunThatIsHeldIsLeftAlone(t *testing.T) {
+// Instances that look for jobs must not take a run from an instance that executes it.
+func TestClaimLeavesAnExecutedRunAlone(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
-	claiming(t, a)
-	jobs := claiming(t, b)
-	job := begin(t, a, "run_a")
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
+	claimInBackground(t, a)
+	jobs := claimInBackground(t, b)
+	job := startRun(t, a, "run_a")
 	select {
 	case <-jobs:
-		t.Fatal("taken from its owner")
+		t.Fatal("another instance claimed a run that is executed")
 	case <-time.After(3 * lease):
 	}
-	add(t, a, "run_a", event.Suspended{})
+	appendEvent(t, a, "run_a", event.Suspended{})
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Between the making of a job and the first event there is nobody whose run it seems to be.
-func TestARunThatHasNotBegunIsLeftAlone(t *testing.T) {
+// Between CreateJob and the first event, no message of the run says who its writer is.
+func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
-	jobs := claiming(t, b)
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
+	jobs := claimInBackground(t, b)
 	for i := range 20 {
 		id := fmt.Sprintf("run_%d", i)
 		if err := a.Create(t.Context(), event.Run{ID: id, Created: time.Now()}); err != nil {
@@ -105,46 +105,45 @@ func TestARunThatHasNotBegunIsLeftAlone(t *testing.T) {
 		}
 		select {
 		case <-jobs:
-			t.Fatal("taken from who is about to begin it")
+			t.Fatal("another instance claimed a run that is about to begin")
 		case <-time.After(20 * time.Millisecond):
 		}
-		add(t, a, id, event.Start{})
-		add(t, a, id, event.FinalAnswer{})
+		appendEvent(t, a, id, event.Start{})
+		appendEvent(t, a, id, event.FinalAnswer{})
 		if err := job.Done(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// The server's work queue must not forget a job that was given back, whatever becomes of
-// other jobs meanwhile.
-func TestAJobThatIsGivenBackOutlivesTheEndOfOthers(t *testing.T) {
+// The server's work queue must not forget a released job when other jobs are removed.
+func TestReleasedJobSurvivesTheRemovalOfOthers(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a, b := open(t, jetstream.Options{URL: url, Lease: lease}), open(t, jetstream.Options{URL: url, Lease: lease})
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
 	ctx, stop := context.WithCancel(t.Context())
-	kept := make(chan struct{})
-	go func() { // takes what messages a's own jobs have
-		defer close(kept)
+	claimed := make(chan struct{})
+	go func() { // takes the messages of a's own jobs
+		defer close(claimed)
 		_, _ = a.Claim(ctx)
 	}()
 	const runs = 20
-	var held []event.Job
+	var jobs []event.Job
 	for i := range runs {
-		held = append(held, begin(t, a, fmt.Sprintf("run_%d", i)))
-		add(t, a, held[i].Run(), event.StepStart{Step: 1})
+		jobs = append(jobs, startRun(t, a, fmt.Sprintf("run_%d", i)))
+		appendEvent(t, a, jobs[i].Run(), event.StepStart{Step: 1})
 	}
 	<-time.After(lease / 2)
 	stop()
-	<-kept
-	for i, job := range held {
+	<-claimed
+	for i, job := range jobs {
 		if i%2 == 0 {
 			if err := job.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
-		add(t, a, job.Run(), event.FinalAnswer{})
+		appendEvent(t, a, job.Run(), event.FinalAnswer{})
 		if err := job.Done(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -153,34 +152,34 @@ func TestAJobThatIsGivenBackOutlivesTheEndOfOthers(t *testing.T) {
 		}
 	}
 	for range runs / 2 {
-		claim(t, b)
+		claimJob(t, b)
 	}
 }
 
-func TestAReleasedRunIsTakenAtOnceByAnother(t *testing.T) {
+func TestReleasedRunIsClaimedWithinTheLease(t *testing.T) {
 	t.Parallel()
-	url := cluster(t)
-	a := open(t, jetstream.Options{URL: url, Lease: time.Minute})
-	b := open(t, jetstream.Options{URL: url, Lease: time.Minute})
-	for i := range 10 { // far within a lease
+	url := startCluster(t)
+	a := openLog(t, jetstream.Options{URL: url, Lease: time.Minute})
+	b := openLog(t, jetstream.Options{URL: url, Lease: time.Minute})
+	for i := range 10 { // the lease is far longer than the test
 		id := fmt.Sprintf("run_%d", i)
-		job := begin(t, a, id)
-		add(t, a, id, event.TextDelta{PartID: "p", Delta: "one "})
-		add(t, a, id, event.TextDelta{PartID: "p", Delta: "two"}) // held back
+		job := startRun(t, a, id)
+		appendEvent(t, a, id, event.TextDelta{PartID: "p", Delta: "one "})
+		appendEvent(t, a, id, event.TextDelta{PartID: "p", Delta: "two"}) // stays pending
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		job = claim(t, b)
+		job = claimJob(t, b)
 		if job.Run() != id {
-			t.Fatalf("claimed %s", job.Run())
+			t.Fatalf("claimed %s, want %s", job.Run(), id)
 		}
-		add(t, b, id, event.FinalAnswer{})
+		appendEvent(t, b, id, event.FinalAnswer{})
 		if err := job.Done(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		all, err := read(t.Context(), a, id, nil)
+		all, err := readUntil(t.Context(), a, id, nil)
 		if err != nil || len(all) != 4 || all[2].Body != (event.TextDelta{PartID: "p", Delta: "two"}) {
-			t.Fatalf("%d events, %v", len(all), err)
+			t.Fatalf("the run has %d events, %v, want 4 with the second delta", len(all), err)
 		}
 	}
 }
