@@ -137,7 +137,7 @@ func childConfig(t testing.TB, kind, addr string) string {
 	return setting
 }
 
-func TestF23AChildThatMisbehavesIsItsOwnFailure(t *testing.T) {
+func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 	r := fault(t, "stdio child: exits at start, dies in a call, prints a banner, 100 MiB line, 64 MiB stderr, ignores the end and SIGTERM, forks", "the call fails or works, the run goes on; its group is gone with us; memory bounded")
 	for _, c := range []struct{ kind, fails string }{
 		{"exit", "unknown_tool"}, {"die", "unknown_outcome"}, {"banner", ""}, {"line", "too_large"}, {"stderr", ""}, {"stubborn", ""},
@@ -170,7 +170,7 @@ func TestF23AChildThatMisbehavesIsItsOwnFailure(t *testing.T) {
 	}
 }
 
-func TestF24ChildrenDieWithAProcessThatIsKilled(t *testing.T) {
+func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
 	r := fault(t, "SIGKILL for us", "the stdio child is gone; clients see a cut, no terminal event")
 	l := newLives(t)
 	entered := make(chan struct{}, 1)

@@ -38,7 +38,7 @@ func wordy(left *atomic.Int64) llmtest.Script {
 	})
 }
 
-func TestF29WhoLeavesTakesTheRunAlong(t *testing.T) {
+func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 	r := fault(t, "clients leave at each of 20 points of a stream, and of POST /answer", "the model's stream is closed, the slot free")
 	var left atomic.Int64
 	model := llmtest.New(t, wordy(&left))
@@ -111,7 +111,7 @@ func (s *service) idle(t testing.TB) {
 	}
 }
 
-func TestF30AClientThatStallsIsLetGo(t *testing.T) {
+func TestF30StallingClientIsDisconnected(t *testing.T) {
 	r := fault(t, "headers that never end; a body at 1 B/s", "closed after about 5 s; 408 or closed after about 15 s; others served meanwhile")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := start(t, "LLM_BASE_URL="+model.URL)
@@ -164,7 +164,7 @@ func TestF30AClientThatStallsIsLetGo(t *testing.T) {
 	all.Wait()
 }
 
-func TestF31AStormOfReconnectsDoublesNoRun(t *testing.T) {
+func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 	r := fault(t, "100 clients that leave and come back 3 times with Last-Event-ID", "100 runs, each read whole, no question asked twice")
 	words := make([]string, 40)
 	for i := range words {
@@ -231,7 +231,7 @@ func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64,
 }
 
 // The binary has no bugs to order, so these are put into the same parts.
-func TestF32APanicEndsOneRunOrCutsOneStream(t *testing.T) {
+func TestF32PanicEndsOneRunOrOneStream(t *testing.T) {
 	r := fault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
 	log := &buggyLog{}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {

@@ -55,7 +55,7 @@ func (d *disk) free(t testing.TB) {
 // F34: what cannot be kept is not said. Where nothing can be, the service says so at once;
 // when there is room again it works again, and the run that was cut has one end: an error, or,
 // where that could not be kept either, it goes on.
-func TestF34AFullDiskUnderTheLogIsSaidAndRecoveredFrom(t *testing.T) {
+func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	r := fault(t, "EVENTS_URL=file: on a disk that is full in the middle of a run", "unready, 503 at once, nothing is said that is not kept; with room it works again, and the run has one end")
 	d := newDisk(t, "48m")
 	var begun atomic.Int64

@@ -175,7 +175,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 }
 
 // Facts 4.5: who can finish does, the rest is told, nobody is cut.
-func TestADrainWithManyRunsCutsNobody(t *testing.T) {
+func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	long(t)
 	n := amount(t, "DRAIN_RUNS", 200)
 	var begun atomic.Int64
@@ -279,7 +279,7 @@ func (p *pair) ask() error {
 
 // Facts 4.5: a rolling restart of a pair under load fails no request that is tried
 // again where it is told to.
-func TestARollingRestartFailsNobody(t *testing.T) {
+func TestRollingRestartFailsNoRequest(t *testing.T) {
 	long(t)
 	restarts := amount(t, "RESTARTS", 3)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {

@@ -101,7 +101,7 @@ func long(t testing.TB) {
 
 // Facts 4.6: whatever came and went, in the end there is as much as in the beginning.
 // LEAKS is how many times more of everything.
-func TestWhatIsOverIsGone(t *testing.T) {
+func TestEndedRunsLeaveNoResources(t *testing.T) {
 	long(t)
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")

@@ -54,7 +54,7 @@ func (r *row) works(s *service) {
 	}
 }
 
-func TestF12AServerThatIsDownIsAbsentAndComesBack(t *testing.T) {
+func TestF12MCPServerDownIsUnavailableAndComesBack(t *testing.T) {
 	r := fault(t, "MCP refuses connections at start; at a call", "service ready and degraded; tool_error unavailable; back on refresh")
 	tool := newPeer(t, nil)
 	way := newProxy(t, tool.url)
@@ -88,7 +88,7 @@ func serverName(t testing.TB, s *service) string {
 	return name
 }
 
-func TestF13AHangingToolIsTimedOutAndCancelled(t *testing.T) {
+func TestF13HangingToolTimesOutAndIsCancelled(t *testing.T) {
 	r := fault(t, "MCP server hangs", "tool_error timeout; the server is told within 1 s")
 	left := make(chan struct{}, 1)
 	tool := newPeer(t, hang(nil, left))
@@ -101,7 +101,7 @@ func TestF13AHangingToolIsTimedOutAndCancelled(t *testing.T) {
 	r.saw("told")
 }
 
-func TestF14ProgressForEverEndsAtTheAbsoluteMaximum(t *testing.T) {
+func TestF14EndlessProgressEndsAtTheMaximumTime(t *testing.T) {
 	r := fault(t, "MCP progress without end", "tool_error timeout at ten times TIMEOUT")
 	tool := newPeer(t, func(w http.ResponseWriter, q *http.Request, m message) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -128,7 +128,7 @@ func TestF14ProgressForEverEndsAtTheAbsoluteMaximum(t *testing.T) {
 	r.saw("%s", errs.last().Kind)
 }
 
-func TestF15AStreamThatEndsBeforeTheResultIsAnUnknownOutcome(t *testing.T) {
+func TestF15StreamEndBeforeTheResultIsAnUnknownOutcome(t *testing.T) {
 	r := fault(t, "MCP stream ends before the result", "tool_error unknown_outcome; the next call works")
 	tool := newPeer(t, raw(200, "text/event-stream", ": nothing\n\n"))
 	s := calls(t, tool.url)
@@ -138,7 +138,7 @@ func TestF15AStreamThatEndsBeforeTheResultIsAnUnknownOutcome(t *testing.T) {
 	r.saw("next works")
 }
 
-func TestF16ABadReplyHurtsNoOtherRun(t *testing.T) {
+func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 	r := fault(t, "garbage, HTML, wrong id, two responses, an unsolicited request", "that call fails; the call of another run beside it does not")
 	const js = "application/json"
 	entered, release := make(chan struct{}, 1), make(chan struct{})
@@ -193,7 +193,7 @@ func TestF16ABadReplyHurtsNoOtherRun(t *testing.T) {
 	r.saw("3 protocol, 2 harmless, 0 collateral")
 }
 
-func TestF17AForgottenSessionIsMadeAgainOnce(t *testing.T) {
+func TestF17LostSessionIsReinitializedOnce(t *testing.T) {
 	r := fault(t, "404 for the session; -32000", "one handshake and one repeat; -32000 is not repeated")
 	var forgot atomic.Bool
 	tool := newPeer(t, nil)
@@ -233,7 +233,7 @@ func jwtSettings(url string) []string {
 	return []string{"ENABLE_JWT_TOKEN=true", "IAM_BASE_URL=" + url, "IAM_CLIENT_ID=agent", "IAM_CLIENT_SECRET=canary-secret"}
 }
 
-func TestF18ARefusedTokenIsRenewedOnce(t *testing.T) {
+func TestF18RefusedTokenIsRenewedOnce(t *testing.T) {
 	r := fault(t, "MCP answers 401 once; always", "one forced refresh and it works; then tool_error, at most 2 fetches")
 	for _, always := range []bool{false, true} {
 		url, fetches := iam(t, "3600")
@@ -258,7 +258,7 @@ func TestF18ARefusedTokenIsRenewedOnce(t *testing.T) {
 	}
 }
 
-func TestF19ARedirectIsNotFollowed(t *testing.T) {
+func TestF19RedirectIsNotFollowed(t *testing.T) {
 	r := fault(t, "302, 307, 308 to another host, of MCP and model", "refused; the other host sees nothing")
 	var seen atomic.Int64
 	other := web(t, func(w http.ResponseWriter, q *http.Request) { seen.Add(1) })
@@ -278,7 +278,7 @@ func TestF19ARedirectIsNotFollowed(t *testing.T) {
 	r.saw("0 requests there")
 }
 
-func TestF20AnAnswerWithoutEndIsCut(t *testing.T) {
+func TestF20EndlessAnswerIsCut(t *testing.T) {
 	r := fault(t, "600 MiB of JSON, error body without end, gzip bomb, endless comments", "each call fails; memory grows by 48 MiB at most")
 	piece := []byte(strings.Repeat("x", 256<<10))
 	pour := func(w io.Writer, q *http.Request) {
@@ -331,7 +331,7 @@ func TestF20AnAnswerWithoutEndIsCut(t *testing.T) {
 	}
 }
 
-func TestF21AListOfToolsIsTakenApart(t *testing.T) {
+func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 	r := fault(t, "cursor without end, 10,000 tools, 10 MiB schema, depth 1,000, $ref http://", "bounded and refused per tool; the others stay; no fetch")
 	var fetched atomic.Int64
 	away := web(t, func(http.ResponseWriter, *http.Request) { fetched.Add(1) })
@@ -374,7 +374,7 @@ func TestF21AListOfToolsIsTakenApart(t *testing.T) {
 	}
 }
 
-func TestF22AToolThatChangesUnseenIsNotCalled(t *testing.T) {
+func TestF22ChangedToolIsNotCalled(t *testing.T) {
 	r := fault(t, "a pinned tool changes its description", "disabled, 0 calls")
 	var text atomic.Value
 	text.Store("adds")

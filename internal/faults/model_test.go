@@ -25,7 +25,7 @@ func (r *row) wants(got reply, status int, code string) {
 	r.saw("%d %s", got.status, got.field("code"))
 }
 
-func TestF01AModelThatRefusesConnectionsIsA502AfterTwoRetries(t *testing.T) {
+func TestF01ModelConnectionRefusedIs502AfterTwoRetries(t *testing.T) {
 	r := fault(t, "model refuses connections", "at most 2 retries, 502 model_error; works when it is back")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Back.")))
 	way := newProxy(t, model.URL)
@@ -42,7 +42,7 @@ func TestF01AModelThatRefusesConnectionsIsA502AfterTwoRetries(t *testing.T) {
 	r.saw("2 retries, then back")
 }
 
-func TestF02AModelThatNeverAnswersIsA504(t *testing.T) {
+func TestF02ModelWithoutFirstByteIs504(t *testing.T) {
 	r := fault(t, "model accepts and is silent", "504 model_timeout at the first-byte timeout, 1 request")
 	var asked atomic.Int64
 	url := web(t, func(_ http.ResponseWriter, q *http.Request) {
@@ -66,7 +66,7 @@ func (r *row) endsWith(got story, code string) {
 	r.saw("run_error %s", got.last().Code)
 }
 
-func TestF03AStallInMidStreamIsNotRetried(t *testing.T) {
+func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 	r := fault(t, "model stalls after the first delta (a proxy passes nothing on)", "run_error model_timeout at the idle timeout, 1 request")
 	more := make(chan struct{})
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer {
@@ -94,7 +94,7 @@ func TestF03AStallInMidStreamIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestF04ACutModelStreamIsNeverAnAnswer(t *testing.T) {
+func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
 	r := fault(t, "model stream cut (after 4000 bytes; reset)", "upstream_truncated, 502 on /answer; no final_answer")
 	long := make([]string, 200)
 	for i := range long {
@@ -116,7 +116,7 @@ func TestF04ACutModelStreamIsNeverAnAnswer(t *testing.T) {
 	}
 }
 
-func TestF05AnEndWithoutFinishReasonIsTruncated(t *testing.T) {
+func TestF05ModelStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 	r := fault(t, "clean end without finish_reason", "upstream_truncated")
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, _ *http.Request) {
 		llmtest.Stream(w, "", says("Well"))
@@ -126,7 +126,7 @@ func TestF05AnEndWithoutFinishReasonIsTruncated(t *testing.T) {
 	r.endsWith(s.stream(t, nil), "upstream_truncated")
 }
 
-func TestF06GarbageOfAModelIsATypedError(t *testing.T) {
+func TestF06ModelGarbageIsATypedError(t *testing.T) {
 	r := fault(t, "error object, garbage, 2 MiB chunk, endless line in mid-stream", "run_error model_error each; memory bounded")
 	var kind atomic.Value
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
@@ -159,7 +159,7 @@ func TestF06GarbageOfAModelIsATypedError(t *testing.T) {
 	}
 }
 
-func TestF07RetriesKeepToTheirBudget(t *testing.T) {
+func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
 	r := fault(t, "429 with Retry-After 1, 3600, garbage; 500; 503", "1 s is waited for, more is not; at most 3 requests")
 	for _, c := range []struct {
 		status     int
@@ -184,7 +184,7 @@ func TestF07RetriesKeepToTheirBudget(t *testing.T) {
 	}
 }
 
-func TestF08RejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
+func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
 	r := fault(t, "401 and 403 of the model, which repeats the key", "1 request, 502, the key nowhere")
 	for _, status := range []int{401, 403} {
 		model := llmtest.New(t, llmtest.Turns(llmtest.Fails(status, "Incorrect API key: canary-key")))
@@ -197,7 +197,7 @@ func TestF08RejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 	}
 }
 
-func TestF09CallsThatCannotBeMadeAreToldToTheModel(t *testing.T) {
+func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 	r := fault(t, "bad arguments, unknown tool, 200 calls, equal ids, calls with finish stop", "tool_error each, no network call for them; the run goes on")
 	tool := newPeer(t, nil)
 	many := make([]llmtest.Call, 200)
@@ -238,7 +238,7 @@ func TestF09CallsThatCannotBeMadeAreToldToTheModel(t *testing.T) {
 	}
 }
 
-func TestF10AModelThatLoopsOnToolsIsCutOff(t *testing.T) {
+func TestF10ModelLoopOnToolsEndsAtMaxTurns(t *testing.T) {
 	r := fault(t, "model calls tools for ever", "one final_answer with max_turns")
 	tool := newPeer(t, nil)
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
@@ -255,7 +255,7 @@ func TestF10AModelThatLoopsOnToolsIsCutOff(t *testing.T) {
 	r.saw("%s %s", got.last().Type, got.last().FinishReason)
 }
 
-func TestF11BytesInAnyPiecesAreTheSameAnswer(t *testing.T) {
+func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
 	r := fault(t, "pieces of 1 to 7 bytes on model and MCP", "the same events")
 	text := "αβγ 日本語 🙂 \"quoted\" \\ done"
 	quoted, _ := json.Marshal(text)

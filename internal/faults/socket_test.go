@@ -52,7 +52,7 @@ func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message
 	})
 }
 
-func TestF25ABrokenWebSocketIsMadeAgain(t *testing.T) {
+func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 	r := fault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (a proxy passes nothing on)", "the call fails, the next one works on a new socket")
 	var call atomic.Pointer[func(*websocket.Conn, message)]
 	way := newProxy(t, socketPeer(t, &call))

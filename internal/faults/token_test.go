@@ -18,7 +18,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-func TestF26ATokenEndpointThatFailsIsAskedSeldom(t *testing.T) {
+func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 	r := fault(t, "token endpoint: 503, hangs, HTML, expires_in 0, missing, negative, 1e12, a token of 1 MiB, 307", "the service runs; calls fail or work; at most 3 requests; the secret nowhere")
 	var seen atomic.Int64
 	other := web(t, func(http.ResponseWriter, *http.Request) { seen.Add(1) })
@@ -68,7 +68,7 @@ func TestF26ATokenEndpointThatFailsIsAskedSeldom(t *testing.T) {
 	}
 }
 
-func TestF27ATokenThatExpiresInARunIsRenewedBefore(t *testing.T) {
+func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 	r := fault(t, "tokens of 2 s, a run of more", "renewed before; the server sees no expired token, the model no 401")
 	var mu sync.Mutex // guards born
 	born := map[string]time.Time{}
@@ -163,7 +163,7 @@ func (i *issuer) settings() []string {
 	return []string{"AUTH_ISSUER=" + i.url, "AUTH_AUDIENCE=answerd", "AUTH_JWKS_URL=" + i.url + "/jwks"}
 }
 
-func TestF28KeysThatCannotBeHadAreA503AndKnownOnesLast(t *testing.T) {
+func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	r := fault(t, "JWKS down cold, up, down warm; 200 random key ids", "503 with Retry-After; 200; 200; at most 1 fetch more, all 401")
 	i := newIssuer(t)
 	i.down.Store(true)

@@ -17,7 +17,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-func TestF33ACollectorThatHangsCostsNoRunAnything(t *testing.T) {
+func TestF33HangingCollectorDelaysNoRun(t *testing.T) {
 	r := fault(t, "OTLP collector: refuses; accepts and hangs (a proxy passes nothing on)", "runs as fast as ever; exit within the time-outs")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	way := newProxy(t, web(t, func(http.ResponseWriter, *http.Request) {}))
@@ -41,7 +41,7 @@ func TestF33ACollectorThatHangsCostsNoRunAnything(t *testing.T) {
 	}
 }
 
-func TestF34WithoutDescriptorsOrLogTheServiceRecovers(t *testing.T) {
+func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 	r := fault(t, "64 file descriptors and 200 connections; stderr on a full disk", "503 with Retry-After, no crash; works again by itself")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := launchAs(t, exec.Command("sh", "-c", "ulimit -n 64; exec "+binary), "LLM_BASE_URL="+model.URL)
@@ -92,7 +92,7 @@ func TestF34WithoutDescriptorsOrLogTheServiceRecovers(t *testing.T) {
 	}
 }
 
-func TestF36ABadConfigurationIsRefusedByItsField(t *testing.T) {
+func TestF36BadConfigurationIsRefusedByField(t *testing.T) {
 	r := fault(t, "mcp.json reloaded good, bad; a secret's file missing", "used; refused with the field while the old one runs; exit 2 naming the setting")
 	tool := newPeer(t, nil)
 	server := func(more string) string { return fmt.Sprintf(`{"mcpServers":{"crm":{"url":%q%s}}}`, tool.url, more) }
@@ -131,7 +131,7 @@ func (s *service) peak(t testing.TB) float64 {
 	return kib * 1024
 }
 
-func TestF37MemoryPressureShedsLoadAndKillsNothing(t *testing.T) {
+func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	r := fault(t, "GOMEMLIMIT 96 MiB, 200 questions of 800 KiB, 20 at a time, to a model that waits until all are asked", "some run, and all of those are answered; the others 503 with Retry-After; no crash, memory bounded; works again by itself")
 	var begun atomic.Int64
 	open := make(chan struct{})
