@@ -19,18 +19,18 @@ var (
 	ErrTooFast     = admission.ErrTooFast
 )
 
-// admit counts a run in, before the log is asked for anything: the log may be slow, and
+// admitRun counts a run in, before the log is asked for anything: the log may be slow, and
 // whoever finds the run there must find it here.
-func (a *Agent) admit(ctx context.Context, ru *run, owner auth.Identity) error {
-	_, err := a.enter(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
+func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
+	_, err := a.acquireSlot(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
 	return err
 }
 
-// enter gives a caller a place, and keeps Drain waiting until a.runs is done for it. then
+// acquireSlot gives a caller a place, and keeps Drain waiting until a.runs is done for it. then
 // is called with the agent's mutex held.
-func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
+func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
 	slot, err := a.gate.Acquire(ctx, caller.Key())
-	if err == nil && !a.register(slot, then) {
+	if err == nil && !a.registerWork(slot, then) {
 		slot.Release()
 		err = admission.ErrClosed
 	}
@@ -38,14 +38,14 @@ func (a *Agent) enter(ctx context.Context, caller auth.Identity, then func(*admi
 	case errors.Is(err, admission.ErrClosed):
 		return nil, ErrDraining
 	case err != nil:
-		a.metrics.refuse(ctx, err)
+		a.metrics.countRefusal(ctx, err)
 		return nil, err
 	}
 	return slot, nil
 }
 
-// register adds to a.runs, unless Drain waits for them already.
-func (a *Agent) register(slot *admission.Slot, then func(*admission.Slot)) bool {
+// registerWork adds to a.runs, unless Drain waits for them already.
+func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {

@@ -101,26 +101,26 @@ func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {
 	Options
-	metrics    metrics
-	catalogues catalogueCache
+	metrics      metrics
+	toolCatalogs toolCatalogCache
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
 	runs sync.WaitGroup          // and direct calls
 
-	stopClaims context.CancelFunc
-	claiming   sync.WaitGroup
-	settled    chan struct{} // of capacity 1: a run has left, or waits for a person
-	leave      sync.Once
-	leaving    chan struct{} // closed by leave, when what goes on here goes on elsewhere
+	stopClaims   context.CancelFunc
+	claiming     sync.WaitGroup
+	idleSignal   chan struct{} // of capacity 1: a run has left, or waits for a person
+	handOverOnce sync.Once
+	handingOver  chan struct{} // closed by leave, when what goes on here goes on elsewhere
 
 	gate *admission.Gate
 
-	mu       sync.Mutex // guards the fields below and the timer of every run
-	active   map[string]*run
-	direct   int            // calls without a run that go on
-	watchers map[string]int // how many read a run here, by its id
-	draining bool
+	mu          sync.Mutex // guards the fields below and the timer of every run
+	active      map[string]*run
+	directCalls int            // calls without a run that go on
+	readers     map[string]int // how many read a run here, by its id
+	draining    bool
 }
 
 // New returns an agent without runs.
@@ -157,14 +157,14 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), watchers: make(map[string]int)}
+	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), readers: make(map[string]int)}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort})
-	a.settled, a.leaving = make(chan struct{}, 1), make(chan struct{})
+	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
-		for range claimers {
-			a.claiming.Go(func() { a.claims(ctx) })
+		for range claimWorkers {
+			a.claiming.Go(func() { a.claimLoop(ctx) })
 		}
 	}
 	return a, nil
@@ -180,14 +180,14 @@ func New(o Options) (*Agent, error) {
 // Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
 // ErrKeyReused, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	if err := a.check(owner, &r); err != nil {
+	if err := a.validateRequest(owner, &r); err != nil {
 		return event.Run{}, err
 	}
-	if err := a.checkForced(ctx, owner, r); err != nil {
+	if err := a.validateForcedTool(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
 	// Before anything is refused: whoever repeats a request is no new load.
-	if run, err := a.keyed(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
+	if run, err := a.runByKey(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
 		return run, err
 	}
 	span := trace.SpanContextFromContext(ctx)
@@ -197,29 +197,29 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	if err := a.admit(ctx, ru, owner); err != nil {
+	if err := a.admitRun(ctx, ru, owner); err != nil {
 		ru.cancel(err)
 		return event.Run{}, err
 	}
-	if err := a.begin(ctx, ru); err != nil {
-		ru.inbox.close()
-		a.retire(ru)
+	if err := a.beginRun(ctx, ru); err != nil {
+		ru.inbox.stopListening()
+		a.removeRun(ru)
 		a.runs.Done()
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			return a.keyed(ctx, owner, r) // the same key, at the same moment
+			return a.runByKey(ctx, owner, r) // the same key, at the same moment
 		}
 		return event.Run{}, err
 	}
 	go func() {
 		defer a.runs.Done()
-		a.execute(ru, nil)
+		a.executeRun(ru, nil)
 	}()
 	return a.Log.Run(ctx, rec.ID)
 }
 
-// keyed returns the run of an earlier request with r's key: ErrNotFound if there was
+// runByKey returns the run of an earlier request with r's key: ErrNotFound if there was
 // none, ErrKeyReused if that was another request.
-func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
+func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if r.IdempotencyKey == "" {
 		return event.Run{}, event.ErrNotFound
 	}
@@ -230,14 +230,14 @@ func (a *Agent) keyed(ctx context.Context, owner auth.Identity, r Request) (even
 	return run, err
 }
 
-// begin puts a run and its first event into the log.
-func (a *Agent) begin(ctx context.Context, ru *run) error {
+// beginRun puts a run and its first event into the log.
+func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	err := ru.hold(ctx) // first, so that a run which can be read is one that somebody executes
+	err := ru.saveCheckpoint(ctx) // first, so that a run which can be read is one that somebody executes
 	if err == nil {
-		err = ru.start(ctx)
+		err = ru.appendStart(ctx)
 	}
 	if err != nil {
 		// A run that never began must not keep its key. The log forgets it in time too.
@@ -246,7 +246,7 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 		if ru.job != nil {
 			_ = ru.job.Done(over)
 		}
-		if ru.gone() == errHandedOver {
+		if ru.relinquished() == errHandedOver {
 			return ErrDraining // which began while the log was asked
 		}
 		return fmt.Errorf("start a run: %w", err)
@@ -254,13 +254,13 @@ func (a *Agent) begin(ctx context.Context, ru *run) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// Whoever started the run is about to watch it, however short the grace is.
-	ru.restLocked(max(a.DisconnectGrace, startGrace))
+	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	return nil
 }
 
 // HandingOver is closed when Drain has given up waiting for runs which other processes go on
 // with, or has nothing to wait for: whoever reads a run here can read it there.
-func (a *Agent) HandingOver() <-chan struct{} { return a.leaving }
+func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
 
 // StopAccepting lets no further run begin, and returns when that holds.
 func (a *Agent) StopAccepting() {
@@ -281,48 +281,48 @@ func (a *Agent) Drain(ctx context.Context) {
 	a.claiming.Wait()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
-	for !a.idle() {
+	for !a.isIdle() {
 		select {
-		case <-a.settled:
+		case <-a.idleSignal:
 			continue
 		case <-ctx.Done():
 		}
 		break
 	}
 	if a.Durable {
-		a.handOver()
+		a.handOverRuns()
 	}
 	a.stop(errShutdown)
 	<-done
 }
 
-// idle reports whether nothing goes on but runs that wait for a person.
-func (a *Agent) idle() bool {
+// isIdle reports whether nothing goes on but runs that wait for a person.
+func (a *Agent) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.active {
-		if !r.waits.still.Load() {
+		if !r.suspension.isSuspended.Load() {
 			return false
 		}
 	}
-	return a.direct == 0
+	return a.directCalls == 0
 }
 
-// settle says that there may be less that goes on.
-func (a *Agent) settle() {
+// signalIdle says that there may be less that goes on.
+func (a *Agent) signalIdle() {
 	select {
-	case a.settled <- struct{}{}:
+	case a.idleSignal <- struct{}{}:
 	default:
 	}
 }
 
-// handOver leaves all runs to other processes.
-func (a *Agent) handOver() {
-	a.leave.Do(func() { close(a.leaving) })
+// handOverRuns leaves all runs to other processes.
+func (a *Agent) handOverRuns() {
+	a.handOverOnce.Do(func() { close(a.handingOver) })
 	a.mu.Lock()
 	runs := slices.Collect(maps.Values(a.active))
 	a.mu.Unlock()
 	for _, r := range runs {
-		r.leave(errHandedOver)
+		r.relinquish(errHandedOver)
 	}
 }

@@ -49,7 +49,7 @@ func suspended(t *testing.T, h *agenttest.Fixture, run string, nth int) []event.
 	return waits
 }
 
-func answer(t *testing.T, h *agenttest.Fixture, run string, in agent.Input) {
+func fillResult(t *testing.T, h *agenttest.Fixture, run string, in agent.Input) {
 	t.Helper()
 	if err := h.Answer(t.Context(), auth.Identity{}, run, in); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestACallWaitsForItsApproval(t *testing.T) {
 		i.ToolVersion != tool.Version() || len(i.ArgsSHA256) != 64 || i.ExpiresAt-i.CreatedAt != (15*time.Minute).Milliseconds() {
 		t.Errorf("%+v", i)
 	}
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Reason: "Go on."})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Reason: "Go on."})
 	events := h.Events(t, run)
 	if got := names(events, "approval_required"); got != "approval_required suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
 		t.Error(got)
@@ -100,7 +100,7 @@ func TestARefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(false), Reason: "Not on a Sunday."})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(false), Reason: "Not on a Sunday."})
 	events := h.Events(t, run)
 	failed := agenttest.EventsOf[event.ToolError](events)
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "Not on a Sunday.") {
@@ -133,7 +133,7 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 		}
 	}
 	// What fits without loss is taken, as from a model (S1.5).
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"b":5,"a":"40"}`)})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"b":5,"a":"40"}`)})
 	events := h.Events(t, run)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":45}` || string(r[0].Args) != `{"b":5,"a":40}` {
 		t.Errorf("%+v", r)
@@ -160,7 +160,7 @@ func TestAnAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 			t.Errorf("%+v was taken", in)
 		}
 	}
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
@@ -172,7 +172,7 @@ func TestAnApprovalIsGoodForOneCall(t *testing.T) {
 	if len(first) != 2 {
 		t.Fatalf("%+v", first)
 	}
-	answer(t, h, run, agent.Input{ID: first[1].ID, Approved: new(true)})
+	fillResult(t, h, run, agent.Input{ID: first[1].ID, Approved: new(true)})
 	// One stretch ends with each time that nothing goes on.
 	if rest := suspended(t, h, run, 2); len(rest) != 1 || rest[0].ID != first[0].ID {
 		t.Errorf("%+v", rest)
@@ -182,12 +182,12 @@ func TestAnApprovalIsGoodForOneCall(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	answer(t, h, run, agent.Input{ID: first[0].ID, Approved: new(false)})
+	fillResult(t, h, run, agent.Input{ID: first[0].ID, Approved: new(false)})
 	again := suspended(t, h, run, 3)
 	if len(again) != 1 || again[0].ID == first[0].ID || again[0].ID == first[1].ID {
 		t.Fatalf("%+v", again)
 	}
-	answer(t, h, run, agent.Input{ID: again[0].ID, Approved: new(true)})
+	fillResult(t, h, run, agent.Input{ID: again[0].ID, Approved: new(true)})
 	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 2 {
 		t.Errorf("%d calls worked", len(worked))
 	}
@@ -282,7 +282,7 @@ func TestARunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 			}
 			in = agent.Input{ID: i.ID, Action: "accept", Content: content(`{"people":4}`)}
 		}
-		answer(t, h, run, in)
+		fillResult(t, h, run, in)
 	}
 	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 3 {
 		t.Errorf("%d calls worked", len(worked))
@@ -297,7 +297,7 @@ func TestARunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
 	i := suspended(t, h, run, 1)[0]
 	watch.Close()
 	h.OpenReader(run).CloseAndCancel()
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
@@ -342,7 +342,7 @@ func TestAnApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 	if err := h.Refresh(t.Context(), auth.Identity{}, "default"); err != nil {
 		t.Fatal(err)
 	}
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run))
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "changed since") || calls != 0 {
 		t.Errorf("%+v, %d calls", failed, calls)
@@ -373,7 +373,7 @@ func TestACallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 		h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "echo", Args: `{"text":"y"}`})
 		run := h.StartRun(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 2}}).ID
 		i := suspended(t, h, run, 1)[0]
-		answer(t, h, run, agent.Input{ID: i.ID, Approved: &c.approved})
+		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: &c.approved})
 		var worked []string
 		events := h.Events(t, run)
 		for _, r := range agenttest.EventsOf[event.ToolResult](events) {
@@ -402,7 +402,7 @@ func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
 		h := adding(t, func(o *agent.Options) { o.Hooks = hooks }, onePlusTwo)
 		run := h.StartRun(t, agent.Request{Interactive: true}).ID
 		i := suspended(t, h, run, 1)[0]
-		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":5}`)})
+		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":5}`)})
 		events := h.Events(t, run)
 		hooks.Close()
 		failed, worked := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)

@@ -76,7 +76,7 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	if err := b.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("a stranger: %v", err)
 	}
-	answer(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
+	fillResult(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
 	if err := b.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(false)}); !errors.Is(err, agent.ErrAnswered) {
 		t.Errorf("a second answer: %v", err)
 	}
@@ -125,7 +125,7 @@ func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
 		t.Fatalf("%+v, then %+v", waits, open)
 	}
-	answer(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
+	fillResult(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
 	events := b.Events(t, run)
 	failed, resolved := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
@@ -232,7 +232,7 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 	}, durable(newMemoryLog()), guarded("add"))
 	for range 300 {
 		run := h.StartRun(t, agent.Request{Interactive: true}).ID
-		answer(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
+		fillResult(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
 		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 	}
 }

@@ -4,23 +4,24 @@ import (
 	"encoding/base64"
 	"testing"
 
+	"answerd/internal/agent/budget"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/content"
 )
 
 // What a run shows its model comes again in every later request, so all of it is bounded.
 func TestWhatARunShowsIsBounded(t *testing.T) {
-	g := gallery{profile: llm.Profile{Images: true}, budget: &budget{}}
+	g := mediaBudget{profile: llm.Profile{Images: true}, budget: &budget.Budget{}}
 	big := &content.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 3<<20-8)...))}
 	for i := range 5 {
-		g.nextTurn()
-		taken, refusal := g.take(big)
+		g.startTurn()
+		taken, refusal := g.admitMedia(big)
 		if fits := i < 4; fits != (taken != nil) || fits != (refusal == "") {
 			t.Errorf("picture %d of %d characters: %t, %q", i+1, len(big.Data), taken != nil, refusal)
 		}
 	}
 	small := &content.Media{MIME: "image/png", Data: "iVBORw0KGgo="}
-	if taken, refusal := g.take(small); taken != nil || refusal == "" {
+	if taken, refusal := g.admitMedia(small); taken != nil || refusal == "" {
 		t.Error("not a byte more fits, and it is shown")
 	}
 }
@@ -28,9 +29,9 @@ func TestWhatARunShowsIsBounded(t *testing.T) {
 func TestAModelIsShownWhatItTakes(t *testing.T) {
 	picture, sound := &content.Media{MIME: "image/gif", Data: "R0lGODlh"}, &content.Media{MIME: "audio/mpeg", Data: "SUQzBA=="}
 	for _, p := range []llm.Profile{{}, {Images: true}, {Audio: true}, {Images: true, Audio: true}} {
-		g := gallery{profile: p, budget: &budget{}}
-		seen, note := g.take(picture)
-		heard, other := g.take(sound)
+		g := mediaBudget{profile: p, budget: &budget.Budget{}}
+		seen, note := g.admitMedia(picture)
+		heard, other := g.admitMedia(sound)
 		if (seen != nil) != p.Images || (heard != nil) != p.Audio || note != "" || other != "" {
 			t.Errorf("%+v: picture %t, sound %t, %q, %q", p, seen != nil, heard != nil, note, other)
 		}

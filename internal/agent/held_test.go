@@ -8,7 +8,7 @@ func FuzzHeld(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, request []byte) {
-		if h, err := unhold(request); err == nil && h.Version != heldVersion {
+		if h, err := decodeCheckpoint(request); err == nil && h.Version != checkpointVersion {
 			t.Errorf("%q is taken for version %d", request, h.Version)
 		}
 	})

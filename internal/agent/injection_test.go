@@ -226,6 +226,6 @@ func obey(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.
 			*granted = append(*granted, string(in.Args))
 		}
 		answered[in.ID] = true
-		answer(t, h, run, in)
+		fillResult(t, h, run, in)
 	}
 }

@@ -2,155 +2,156 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
+	"answerd/internal/agent/budget"
+	"answerd/internal/agent/replay"
+	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 )
 
-// summingUp asks for the last turn of a run that was cut off (S1.8).
-const summingUp = "You have reached the limit of this run and cannot call any more tools. " +
-	"Answer the question now with what you have, and say what is missing."
-
-// loop is one run on its way through its turns. Only the run's goroutine uses it;
-// the calls of a turn work on elements of their own.
+// loop is the state of one run on its way through its turns. Only the run's goroutine uses it,
+// except that the calls of a turn each write their own element of a slice.
 type loop struct {
 	agent   *Agent
 	run     *run
 	started time.Time
 
-	catalogue *catalogue
-	tools     map[string]mcp.Tool // that the run may call, by the name that the model knows
-	offered   []llm.Tool          // that the model is shown
-	search    *toolSearch         // by which it finds others; nil where it is shown all
-	client    []llm.Tool          // that the caller executes; shown to the model, too
-	messages  []llm.Message
-	history   int             // of these, how many behind the first are from before the question
-	given     map[string]bool // ids of the calls that came with the request
-	window    window          // what the model can take of them
+	catalog     *toolCatalog
+	tools       map[string]mcp.Tool // that the run may call, by the name that the model knows
+	search      *toolSearch         // finds more tools for the model; nil if it is offered all
+	clientTools []llm.Tool          // that the caller executes; they are offered to the model too
+	offered     []llm.Tool          // that the model is offered
+
+	messages       []llm.Message
+	historyLen     int             // messages behind the first that are older than the question
+	requestCallIDs map[string]bool // ids of the calls that came with the request
+	callIDs        map[string]bool // all ids, which must differ
+	window         *window.Window
+	trimReported   bool // readers know that the conversation was trimmed
+
 	step      int             // the current or last step, from 1
-	said      strings.Builder // the text of the current step
-	parts     int             // text and reasoning parts so far
-	callIDs   map[string]bool
-	budget    *budget
-	shown     gallery
-	meta      event.Metadata
-	metaSize  int    // bytes of the calls in meta
-	cutOff    string // why the summing-up turn came, as finish_reason; "" if it did not
-	spent     bool   // a limit is used up, and nobody raises it
-	past      *past  // what the run did before it came here; nil if it began here
+	stepText  strings.Builder // the text of that step
+	partCount int             // text and reasoning parts so far
+
+	budget      *budget.Budget
+	budgetSpent bool   // a limit is reached, and nobody raises it
+	stopReason  string // the finish reason of a run that was stopped by a limit; "" before
+	media       mediaBudget
+
+	metadata     event.Metadata
+	metadataSize int // bytes of the calls in metadata
+
+	replayed *replay.State // what the run did in other processes; nil if it began here
 }
 
-// answer takes the run to its final answer, turn by turn. Each turn is one model
-// call and the tool calls that it asks for.
-func (l *loop) answer(ctx context.Context) (end event.Body, err error) {
-	defer recovered(&err)
-	if err := l.prepare(ctx); err != nil {
+// runTurns is the run loop: the model answers and may ask for tools, the tools' results go back
+// to the model, until it answers without a call, or a limit ends it. What a log already has of
+// the run is replayed turn by turn instead, without a model, a tool or an event.
+func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
+	defer recoverTo(&err)
+	if err := l.prepareRun(ctx); err != nil {
 		return nil, err
 	}
 	for turn := 1; ; turn++ {
-		last := l.cutOff != ""
-		if last {
-			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summingUp})
+		// After a limit there is one more turn, without tools, in which the model sums up.
+		final := l.stopReason != ""
+		if final {
+			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summaryPrompt})
 		}
-		said, err := l.think(ctx, turn, last)
+		reply, err := l.modelTurn(ctx, turn, final)
 		if err != nil {
 			return nil, err
 		}
-		l.window.learn(said.usage)
-		if err := l.budget.spendTokens(ctx, l.run.out, said.usage); err != nil {
+		if err := l.spendTokens(ctx, reply); err != nil {
 			return nil, err
 		}
-		if len(said.calls) == 0 {
-			return l.finalAnswer(said), nil
+		if len(reply.calls) == 0 {
+			return l.finalAnswer(reply), nil
 		}
-		if err := l.mayCall(ctx, turn, said, last); err != nil {
+		if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
 			return nil, err
 		}
-		if err := l.act(ctx, said, last); err != nil {
+		if err := l.toolTurn(ctx, reply, final); err != nil {
 			return nil, err
 		}
-		if last {
-			return l.finalAnswer(said), nil
+		switch {
+		case final:
+			return l.finalAnswer(reply), nil
+		case reply.hasClientCalls():
+			// The caller executes its own tools and sends the results with its next request.
+			reply.finish = "tool_calls"
+			return l.finalAnswer(reply), nil
 		}
-		if said.asksClient() {
-			said.finish = "tool_calls"
-			return l.finalAnswer(said), nil
-		}
-		if err := l.cut(ctx, turn); err != nil {
+		if err := l.checkLimits(ctx, turn); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// cut decides whether the next turn is the last one. Where the log has more of the run,
-// that was decided before, perhaps by time that is over only now.
-func (l *loop) cut(ctx context.Context, turn int) error {
-	if s := l.past.step(l.step); s != nil {
-		l.budget.raiseAll(s.raised)
-		if s.cut != "" || l.step < len(l.past.steps) {
-			l.cutOff = s.cut
-			return nil
-		}
-	}
-	if !l.spent {
-		if err := l.reachesLimit(ctx, turn); err != nil {
-			return err
-		}
-	}
-	switch {
-	case l.spent:
-		l.cutOff = "budget_exceeded"
-	case turn == l.run.req.MaxTurns:
-		l.cutOff = "max_turns"
-	default:
-		return nil
-	}
-	return l.run.note(ctx, noteCut, l.cutOff)
-}
+// summaryPrompt asks for the last turn of a run that a limit stopped.
+const summaryPrompt = "You have reached the limit of this run and cannot call any more tools. " +
+	"Answer the question now with what you have, and say what is missing."
 
-// prepare takes the catalogue and the prompt of this run, once: a tool that comes
-// or goes meanwhile does not change the conversation.
-func (l *loop) prepare(ctx context.Context) (err error) {
+// prepareRun fixes the tools and the conversation of the run, once: a tool that comes or goes
+// meanwhile does not change them.
+func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	all := l.agent.catalogues.of(l.agent.ToolsFor(ctx, l.run.caller), req)
-	l.catalogue, l.tools = all, all.byName
-	tools := all.tools
-	if l.search = l.agent.ToolSearch.newToolSearch(all, req); l.search != nil {
-		tools = []mcp.Tool{l.search.tool}
+	l.catalog = l.agent.toolCatalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
+	l.tools = l.catalog.byName
+	promptTools := l.catalog.tools
+	if l.search = l.agent.ToolSearch.newToolSearch(l.catalog, req); l.search != nil {
+		promptTools = []mcp.Tool{l.search.tool}
 	}
-	l.client = req.clientTools(all, l.search)
-	l.offer()
+	l.clientTools = req.clientTools(l.catalog, l.search)
+	l.updateOffered()
+
 	profile := l.agent.Profiles[req.Model]
-	l.callIDs, l.given = make(map[string]bool), make(map[string]bool)
-	if err = l.open(tools, profile); err == nil && req.Prompt != nil {
-		l.messages, err = l.withPrompt(ctx, l.messages, *req.Prompt)
+	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)
+	if err = l.openConversation(promptTools, profile); err == nil && req.Prompt != nil {
+		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
-	l.window = newWindow(profile)
+	l.window = window.New(profile)
 	if req.MaxTokens > 0 {
-		l.window.reserve = min(l.window.reserve, req.MaxTokens)
+		l.window.LimitReserve(req.MaxTokens)
 	}
-	l.budget = newBudget(req, profile.Price, &l.run.clock, &l.run.waits)
-	l.shown = gallery{profile: profile, budget: l.budget}
-	l.meta = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
-	l.remember()
+	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
+	l.media = mediaBudget{profile: profile, budget: l.budget}
+	l.metadata = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
+	l.restoreLoop()
 	return err
 }
 
-// offers are the tools that the model may call.
-func (l *loop) offers(last bool) []llm.Tool {
-	if last {
+// updateOffered sets what the model is offered: the caller's tools first, because they stay the
+// same for the whole run.
+func (l *loop) updateOffered() {
+	switch {
+	case l.search != nil:
+		l.offered = append(slices.Clone(l.clientTools), l.search.shownTools()...)
+	case len(l.clientTools) > 0:
+		l.offered = append(slices.Clone(l.clientTools), l.catalog.offered...)
+	default:
+		l.offered = l.catalog.offered
+	}
+}
+
+// offeredTools returns the tools of a model request; the final turn has none.
+func (l *loop) offeredTools(final bool) []llm.Tool {
+	if final {
 		return nil
 	}
 	return l.offered
 }
 
-func (l *loop) request(turn int, last bool) llm.Request {
+// modelRequest returns the request of a turn.
+func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
 	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling}
-	if tools := l.offers(last); len(tools) > 0 {
+	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
 			// Only the first turn: a model that must always call never answers.
@@ -160,43 +161,52 @@ func (l *loop) request(turn int, last bool) llm.Request {
 	return r
 }
 
-func (l *loop) finalAnswer(said reply) event.Body {
-	l.meta.Steps = l.step
-	l.meta.FinishReason = said.finish
-	if l.cutOff != "" {
-		l.meta.FinishReason = l.cutOff
-	}
-	l.meta.Cost = l.budget.costOf(l.meta.Usage)
-	return event.FinalAnswer{Answer: said.text, Metadata: l.meta, FinishReason: l.meta.FinishReason}
+// spendTokens counts what the provider says that a turn used.
+func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
+	l.window.Observe(reply.usage)
+	return l.budget.SpendTokens(ctx, l.run.out, reply.usage)
 }
 
-// act runs the calls of a turn and takes their results into the conversation, in
-// call order (S0.7).
-func (l *loop) act(ctx context.Context, said reply, last bool) error {
-	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: said.text, Calls: said.asked()})
-	endings, err := l.callAll(ctx, said.served(), last)
-	sampled := l.budget.takeSampled()
-	l.meta.Usage.InputTokens += sampled.InputTokens
-	l.meta.Usage.OutputTokens += sampled.OutputTokens
-	l.meta.Usage.TotalTokens += sampled.TotalTokens
-	if err != nil {
-		return err
-	}
-	l.shown.nextTurn()
-	for _, c := range said.calls {
-		if c.client {
-			l.recordAsked(c)
-			continue
+// checkLimits decides whether the next turn is the final one. For a replayed step it repeats the
+// decision in the log: deciding again could differ, since time may be over only now.
+func (l *loop) checkLimits(ctx context.Context, turn int) error {
+	if s := l.replayed.Step(l.step); s != nil {
+		l.applyRaised(s.RaisedAfter)
+		if s.StopReason != "" || l.step < len(l.replayed.Steps) {
+			l.stopReason = s.StopReason
+			return nil
 		}
-		l.messages = append(l.messages, l.message(c, endings[0]))
-		l.record(c, endings[0])
-		endings = endings[1:]
 	}
-	if l.search != nil && l.search.take(said.calls) {
-		l.offer()
+	if !l.budgetSpent {
+		if err := l.checkBudget(ctx, turn); err != nil {
+			return err
+		}
 	}
-	if last {
+	switch {
+	case l.budgetSpent:
+		l.stopReason = "budget_exceeded"
+	case turn == l.run.req.MaxTurns:
+		l.stopReason = "max_turns"
+	default:
 		return nil
 	}
-	return l.budget.endTurn(ctx, l.run.out)
+	return l.run.writeNote(ctx, replay.NoteLimit, l.stopReason)
+}
+
+// finalAnswer returns the terminal event of a run that ends with reply.
+func (l *loop) finalAnswer(reply modelReply) event.Body {
+	l.metadata.Steps = l.step
+	l.metadata.FinishReason = reply.finish
+	if l.stopReason != "" {
+		l.metadata.FinishReason = l.stopReason
+	}
+	l.metadata.Cost = l.budget.CostOf(l.metadata.Usage)
+	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
+}
+
+// addUsage counts tokens in the metadata of the answer.
+func (l *loop) addUsage(u event.Usage) {
+	l.metadata.Usage.InputTokens += u.InputTokens
+	l.metadata.Usage.OutputTokens += u.OutputTokens
+	l.metadata.Usage.TotalTokens += u.TotalTokens
 }

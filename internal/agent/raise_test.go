@@ -141,7 +141,7 @@ func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("a stranger: %v", err)
 	}
-	answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
 	events := h.Events(t, run)
 	if asked := agenttest.EventsOf[event.BudgetRequired](events); len(asked) != 1 || h.Tools.CallCounts()["echo"] != 3 {
 		t.Errorf("%+v, %d calls", asked, h.Tools.CallCounts()["echo"])
@@ -169,11 +169,11 @@ func TestSecondsCanBeRaised(t *testing.T) {
 			t.Errorf("%+v after %s", i, time.Since(began))
 		}
 		<-time.After(time.Minute) // of a clock that is not real
-		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
+		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
 		if i = suspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
 			t.Errorf("%+v", i)
 		}
-		answer(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
+		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
 		events := h.Events(t, run)
 		if got := told(events); got != "seconds 8/10, seconds 16/20" {
 			t.Errorf("told %s", got)

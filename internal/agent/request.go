@@ -1,14 +1,25 @@
 package agent
 
 import (
+	"context"
 	"crypto/rand"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
+	"net/url"
 	"path"
+	"slices"
 	"strings"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/agent/budget"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // Request is one question to the agent, whichever face it came by.
@@ -93,6 +104,9 @@ type (
 	ClientCall = llm.ToolCall
 )
 
+// Budget bounds one run; a zero field is no limit.
+type Budget = budget.Limits
+
 // Message is one turn of the history.
 type Message struct {
 	Role    string
@@ -102,8 +116,8 @@ type Message struct {
 	CallID  string       // of a tool: the call whose result it is
 }
 
-// check fills in the defaults of r and refuses what could never run.
-func (a *Agent) check(owner auth.Identity, r *Request) error {
+// validateRequest fills in the defaults of r and refuses what could never run.
+func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {
 		return ErrTooManyHops
 	}
@@ -116,7 +130,7 @@ func (a *Agent) check(owner auth.Identity, r *Request) error {
 	if access := a.Rules.Of(owner); access.Nothing() || !access.Model(r.Model) {
 		return ErrForbidden
 	}
-	if err := r.checkQuestion(); err != nil {
+	if err := r.validateQuestion(); err != nil {
 		return err
 	}
 	if r.ThreadID == "" {
@@ -125,10 +139,10 @@ func (a *Agent) check(owner auth.Identity, r *Request) error {
 	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
 		r.MaxTurns = a.MaxTurns
 	}
-	if err := a.checkCost(*r); err != nil {
+	if err := a.validateCostLimit(*r); err != nil {
 		return err
 	}
-	r.Budget = r.Budget.within(a.Budget)
+	r.Budget = r.Budget.Within(a.Budget)
 	known := make(map[string]bool)
 	for _, s := range a.ServersFor(owner) {
 		known[s.Name] = true
@@ -149,13 +163,13 @@ func (a *Agent) check(owner auth.Identity, r *Request) error {
 	return nil
 }
 
-// narrows reports whether the request may not use every tool.
-func (r Request) narrows() bool {
+// restrictsTools reports whether the request may not use every tool.
+func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
 }
 
-// narrow returns the tools of all that the request may use.
-func (r Request) narrow(all []mcp.Tool) []mcp.Tool {
+// filterTools returns the tools of all that the request may use.
+func (r Request) filterTools(all []mcp.Tool) []mcp.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
@@ -181,4 +195,151 @@ func matches(globs []string, name string) bool {
 // another. Its letters are safe in URLs, event streams and NATS subjects.
 func newID(prefix string) string {
 	return prefix + "_" + strings.ToLower(rand.Text())
+}
+
+// MaxClientTools bounds the tools that a caller may bring.
+const MaxClientTools = 128
+
+// AddClientTool takes a tool of the caller's. One whose schema is left out, or null, takes no
+// arguments. The error points at /name or /parameters: how the whole tool is written is the
+// format's affair.
+func (r *Request) AddClientTool(t ClientTool) *InvalidError {
+	switch {
+	case !IsToolName(t.Name):
+		return &InvalidError{"/name", "must be 1 to 64 letters, digits, _ or -"}
+	case slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == t.Name }):
+		return &InvalidError{"/name", "given twice"}
+	case len(t.Schema) == 0 || string(t.Schema) == "null":
+		t.Schema = json.RawMessage(`{"type":"object","properties":{}}`)
+	case t.Schema[0] != '{':
+		return &InvalidError{"/parameters", "must be a JSON Schema object"}
+	}
+	r.ClientTools = append(r.ClientTools, t)
+	return nil
+}
+
+// IsToolName reports whether models' endpoints take s as the name of a function.
+func IsToolName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+}
+
+// clientTools are the caller's tools that the model is shown. Where a tool of ours has
+// the name of one, ours it is: a caller cannot take the place of an operator's tool.
+func (r Request) clientTools(ours *toolCatalog, search *toolSearch) []llm.Tool {
+	if r.ToolChoice == ToolNone {
+		return nil
+	}
+	var out []llm.Tool
+	for _, t := range r.ClientTools {
+		_, taken := ours.byName[t.Name]
+		if !taken && (search == nil || t.Name != search.tool.Name) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// isClientTool reports whether the caller executes the calls of that tool.
+func (l *loop) isClientTool(name string) bool {
+	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
+}
+
+// validateForcedTool refuses a request whose model must call a tool that it is not shown, which
+// an endpoint would refuse less clearly.
+func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r Request) error {
+	if r.ForcedTool == "" {
+		return nil
+	}
+	all := a.toolCatalogs.catalogFor(a.ToolsFor(ctx, caller), r)
+	_, ours := all.byName[r.ForcedTool]
+	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
+	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
+		return nil
+	}
+	return &InvalidError{"/tool_choice", "there is no tool of this name"}
+}
+
+var errMediaURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image or WAV or MP3 sound in base64, or the https: URL of an image")
+
+// NewMedia reads a picture or a sound as callers send it: a data: URL (RFC 2397) with
+// base64, or an https: address, which the model's endpoint fetches and we never do.
+func NewMedia(address string) (Media, error) {
+	rest, inline := strings.CutPrefix(address, "data:")
+	if !inline {
+		u, err := url.Parse(address)
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return Media{}, errMediaURL
+		}
+		return Media{URL: address}, nil
+	}
+	kind, data, ok := strings.Cut(rest, ";base64,")
+	if !ok || data == "" {
+		return Media{}, errMediaURL
+	}
+	m, err := (&content.Media{MIME: kind, Data: data}).Normalize()
+	if err != nil {
+		return Media{}, errMediaURL
+	}
+	return Media{MIME: m.MIME, Data: m.Data}, nil
+}
+
+const (
+	// HopsKey is the entry of an MCP request's _meta that says how many agents a question
+	// has come through. Names before the slash are reversed domains (MCP basic, _meta).
+	HopsKey = "io.answerd/hops"
+	// MaxHops is how many it may be. Agents that have each other for tools would go on
+	// for ever, and each of their questions costs a model.
+	MaxHops = 3
+)
+
+// ErrTooManyHops: the question has come through more than MaxHops agents.
+var ErrTooManyHops = errors.New("the question has come through too many agents")
+
+// ParseHops is how many agents a call came through, by its _meta. ok is false for what is no
+// count: whoever writes something else there has a reason to.
+func ParseHops(meta map[string]any) (hops int, ok bool) {
+	v, given := meta[HopsKey]
+	if !given {
+		return 0, true
+	}
+	n, ok := v.(float64)
+	if !ok || n < 0 || n != math.Trunc(n) {
+		return 0, false
+	}
+	return int(min(n, MaxHops+1)), true
+}
+
+// nextHops are those of a call that the run makes.
+func (x *toolExecution) nextHops() int {
+	if x.loop == nil {
+		return 1
+	}
+	return x.loop.run.req.Hops + 1
+}
+
+// ContinueTrace is ctx in the trace of a caller that tells of it in carrier, as W3C
+// trace context. Where ctx is in that trace already, it is nearer to us than the caller.
+func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
+	of := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
+	span := trace.SpanContextFromContext(of)
+	if !span.IsValid() || span.TraceID() == trace.SpanContextFromContext(ctx).TraceID() {
+		return ctx
+	}
+	return trace.ContextWithRemoteSpanContext(ctx, span)
+}
+
+// validateCostLimit refuses a limit on the cost of a model without a price: it would never be
+// reached.
+func (a *Agent) validateCostLimit(r Request) error {
+	switch {
+	case a.Profiles[r.Model].Price != nil:
+		return nil
+	case r.Budget.Cost > 0:
+		return &InvalidError{"/budget/cost", "no price is configured for this model"}
+	case a.Budget.Cost > 0:
+		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
+	}
+	return nil
 }

@@ -1,14 +1,113 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 
 	"answerd/internal/event"
+	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
 )
+
+// Bounds of what one result adds elsewhere. They count bytes of JSON.
+const (
+	maxForModel = 256 << 10 // to the conversation
+	maxInEvent  = 256 << 10 // to its event: payload, content and structured content together
+	maxInline   = 64 << 10  // characters of base64 of one block in an event
+	maxMetadata = 1 << 20   // of all calls of a run to its metadata
+	minMetadata = 1 << 10   // of one of them, whatever the others took
+)
+
+// recordResult is the ending of a call that worked. Within a run its event is bounded, and what
+// that leaves out is kept whole beside it; a direct call has nothing but its answer.
+func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content.Result) callOutcome {
+	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
+		Call: x.Call, Args: x.args, DurationMS: x.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
+	}}
+	w := end.resultEvent
+	if x.runID == "" {
+		w.Payload, w.Content, w.Structured = res.Payload(), contentList(res), res.Structured
+		return end
+	}
+	end.resultURL = resultPath(x.runID, x.CallID)
+	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: end.resultURL})
+	if brief.Incomplete {
+		if !a.storeResult(ctx, x, res) {
+			end.resultURL = ""
+			brief = res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline})
+		}
+		w.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.resultURL}
+	}
+	w.Payload, w.Content, w.Structured = brief.Payload, brief.Content, brief.Structured
+	return end
+}
+
+// recordFailure is the ending of a call that failed. A tool's own report is kept whole
+// where its text in the event is not all of it.
+func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp.CallError) callOutcome {
+	end := callOutcome{abort: x.abort, errorEvent: &event.ToolError{
+		Call: x.Call, Args: x.args, ArgsText: x.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: x.duration.Milliseconds(),
+	}}
+	if x.runID != "" {
+		end.resultURL = resultPath(x.runID, x.CallID)
+	}
+	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
+	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
+	own := x.toolReport != nil && a.Hooks == nil
+	if x.runID != "" && own && (cut || !x.toolReport.IsText()) {
+		end.errorEvent.Truncated = &event.Truncated{Bytes: x.toolReport.Size(), URL: end.resultURL}
+		cut = !a.storeResult(ctx, x, x.toolReport)
+	}
+	if cut {
+		end.resultURL = ""
+		text, _ = content.TruncateText(failed.Message, maxForModel, "")
+		end.errorEvent.Truncated = &event.Truncated{Bytes: len(failed.Message)}
+	}
+	end.errorEvent.Payload = text
+	return end
+}
+
+// storeResult keeps a result whole in the log of its run. Without it the run goes on: the
+// parts of the result that matter for it are in its events.
+func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.Result) bool {
+	head, err := json.Marshal(storedResultHeader{x.CallID, x.Tool, x.Server, res.IsError})
+	if err == nil {
+		// The rest is JSON already, and large: it is copied and not read again.
+		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+64))
+		whole.Write(head[:len(head)-len("}")])
+		whole.WriteString(`,"content":[`)
+		for i, block := range res.Content {
+			if i > 0 {
+				whole.WriteByte(',')
+			}
+			whole.Write(block)
+		}
+		whole.WriteByte(']')
+		if res.Structured != nil {
+			whole.WriteString(`,"structured":`)
+			whole.Write(res.Structured)
+		}
+		whole.WriteByte('}')
+		// Like its event, it outlives a turn that is given up.
+		err = a.Log.SaveResult(context.WithoutCancel(ctx), x.runID, x.CallID, whole.Bytes())
+	}
+	if err != nil {
+		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", x.runID, "call_id", x.CallID, "bytes", res.Size(), "error", err)
+	}
+	return err == nil
+}
+
+// storedResultHeader is what a kept result has besides what its server sent.
+type storedResultHeader struct {
+	CallID  string `json:"call_id"`
+	Tool    string `json:"tool"`
+	Server  string `json:"server"`
+	IsError bool   `json:"is_error"`
+}
 
 // Result is the whole result of a call of a run.
 type Result struct {
@@ -27,7 +126,7 @@ type Result struct {
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	kept, err := a.Log.Result(ctx, run, callID)
 	if errors.Is(err, event.ErrNotFound) {
-		return a.resultInEvents(ctx, run, callID)
+		return a.resultFromEvents(ctx, run, callID)
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("read a result: %w", err)
@@ -40,8 +139,8 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	return r, nil
 }
 
-// resultInEvents finds the result that its event has whole, and so was not kept beside.
-func (a *Agent) resultInEvents(ctx context.Context, run, callID string) (Result, error) {
+// resultFromEvents finds the result that its event has whole, and so was not kept beside.
+func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
 	for pos := int64(0); ; {
 		page, err := a.Log.After(ctx, run, pos)
 		if err != nil {
@@ -52,13 +151,13 @@ func (a *Agent) resultInEvents(ctx context.Context, run, callID string) (Result,
 			switch b := e.Body.(type) {
 			case event.ToolResult:
 				if b.CallID == callID {
-					return wholeOf(b.Call, b.Truncated, Result{Payload: b.Payload, Content: b.Content, Structured: b.Structured})
+					return completeResult(b.Call, b.Truncated, Result{Payload: b.Payload, Content: b.Content, Structured: b.Structured})
 				}
 			case event.ToolError:
 				if b.CallID == callID {
 					quoted, _ := json.Marshal(b.Payload) // strings always marshal
 					text := jsonText(`{"type":"text","text":` + string(quoted) + `}`)
-					return wholeOf(b.Call, b.Truncated, Result{IsError: true, Payload: quoted, Content: []jsonText{text}})
+					return completeResult(b.Call, b.Truncated, Result{IsError: true, Payload: quoted, Content: []jsonText{text}})
 				}
 			}
 		}
@@ -68,10 +167,24 @@ func (a *Agent) resultInEvents(ctx context.Context, run, callID string) (Result,
 	}
 }
 
-func wholeOf(c event.Call, t *event.Truncated, r Result) (Result, error) {
+func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) {
 	if t != nil {
 		return Result{}, event.ErrGone // it could not be kept
 	}
 	r.CallID, r.Tool, r.Server = c.CallID, c.Tool, c.Server
 	return r, nil
+}
+
+// resultPath returns the URL path at which a result can be read in full.
+func resultPath(runID, callID string) string {
+	return "/runs/" + runID + "/results/" + url.PathEscape(callID)
+}
+
+// fieldErrors returns problems of single fields as events have them.
+func fieldErrors(fields []mcp.ContentField) []event.FieldError {
+	var out []event.FieldError
+	for _, f := range fields {
+		out = append(out, event.FieldError(f))
+	}
+	return out
 }

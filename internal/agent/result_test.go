@@ -83,7 +83,7 @@ func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
 			events := h.house.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			hide := strings.NewReplacer(run.ID, "RUN")
-			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(conversation(h.house.Model.Requests()[before:])), "CALL"))
+			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(Conversation(h.house.Model.Requests()[before:])), "CALL"))
 			if i > 0 {
 				continue
 			}
@@ -114,8 +114,8 @@ func gives(r llmtest.Request) llmtest.Answer {
 	return llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
 }
 
-// conversation is what the last request says after the call.
-func conversation(requests []llmtest.Request) string {
+// Conversation is what the last request says after the call.
+func Conversation(requests []llmtest.Request) string {
 	messages := requests[len(requests)-1].Messages
 	var out strings.Builder
 	for i, m := range messages {
@@ -242,7 +242,7 @@ func TestPicturesCountAsResultBytes(t *testing.T) {
 	block := `{"type":"image","mimeType":"image/png","data":"` + picture(300) + `"}`
 	h.Tools.SetResult("it", `{"content":[`+block+`,`+block+`]}`)
 	h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
-	told := conversation(h.Model.Requests())
+	told := Conversation(h.Model.Requests())
 	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
 		t.Error(told)
 	}

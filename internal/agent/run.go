@@ -4,13 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/budget"
+	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -21,51 +26,62 @@ var (
 	errRequested = errors.New("requested")
 	errAbandoned = errors.New("abandoned")
 	errShutdown  = errors.New("server_shutdown")
-	errSeconds   = errors.New("the run's seconds are used up")
-	errToolTime  = errors.New("the run's time for tools is used up") // of its calls only
 )
 
 // run is a run while it goes on.
 type run struct {
 	event.Run
-	caller auth.Identity // who asked; the run acts on his behalf, and the log has no token
-	req    Request
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	out    *event.Writer
-	agent  *Agent
-	waits  waits
-	clock  clock
-	inbox  inbox
-	job    event.Job // nil where no other process could go on
-	past   *past     // nil unless one did before
-	slot   *admission.Slot
+	caller     auth.Identity // who asked; the run acts on his behalf, and the log has no token
+	req        Request
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	out        *event.Writer
+	agent      *Agent
+	suspension suspension
+	clock      budget.Clock
+	inbox      inbox
+	job        event.Job     // nil where no other process could go on
+	replayed   *replay.State // nil unless one did before
+	slot       *admission.Slot
 
 	// The agent's mutex guards the rest.
-	timer *time.Timer // ends the run that nobody watches; nil while somebody does
+	graceTimer *time.Timer // ends the run that nobody watches; nil while somebody does
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
-	run.waits.run, run.inbox = run, newInbox(run)
+	run.suspension.run, run.inbox = run, newInbox(run)
 	return run
 }
 
-// say appends what may come at any time, and not while the run is suspended: then it
+// appendWhenResumed appends what may come at any time, and not while the run is suspended: then it
 // waits.
-func (r *run) say(ctx context.Context, b event.Body) error {
+func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	for {
 		err := r.out.Append(ctx, b)
 		if !errors.Is(err, event.ErrSuspended) {
 			return err
 		}
 		select {
-		case <-r.waits.resumed():
+		case <-r.suspension.resumeSignal():
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// writeNote appends a note for the process that takes over the run. A run that no other process
+// could go on with needs none.
+func (r *run) writeNote(ctx context.Context, words ...any) error {
+	if r.job == nil {
+		return nil
+	}
+	text := strings.TrimSuffix(fmt.Sprintln(words...), "\n")
+	if err := r.agent.Log.AddNote(ctx, r.ID, []byte(text)); err != nil {
+		return fmt.Errorf("append a %s note: %w", words[0], err)
+	}
+	return nil
 }
 
 // Cancel asks for the end of a run, wherever it is executed; its last event follows
@@ -88,51 +104,50 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// execute is a run's goroutine: from its start event, or where it was left, to its
+// executeRun is a run's goroutine: from its start event, or where it was left, to its
 // terminal one, or until it is left again. lost is why it cannot go on, nil if it can.
-func (a *Agent) execute(r *run, lost error) {
+func (a *Agent) executeRun(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
-	defer a.contain(r)
+	defer a.containPanic(r)
 	ctx, _ := a.Tracer.Start(r.ctx, "tool_calling_loop")
 	seconds := r.req.Budget.Seconds
-	if r.past != nil {
-		r.clock.remember(r.past.used, r.past.told["seconds"])
-		seconds = cmp.Or(r.past.raised["seconds"], seconds)
+	if r.replayed != nil {
+		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
+		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
 	}
-	r.clock.start(ctx, seconds, r.out)
-	defer r.clock.stop()
-	ctx = r.clock.ctx
-	l := &loop{agent: a, run: r, started: started, past: r.past}
+	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
+	defer r.clock.Stop()
+	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
 	end, err := event.Body(nil), lost
 	if err == nil {
-		end, err = l.answer(ctx)
+		end, err = l.runTurns(ctx)
 	}
-	a.conclude(ctx, l, end, err, lost)
+	a.concludeRun(ctx, l, end, err, lost)
 }
 
-// conclude writes the end that a run has come to, unless it was left, ends the span of ctx,
+// concludeRun writes the end that a run has come to, unless it was left, ends the span of ctx,
 // and lets go of the run.
-func (a *Agent) conclude(ctx context.Context, l *loop, end event.Body, err, lost error) {
+func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
 	r, span := l.run, trace.SpanFromContext(ctx)
-	if r.gone() == nil && !errors.Is(err, event.ErrFenced) {
+	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
-			end = a.failure(ctx, r, l, err)
+			end = a.terminalEventFor(ctx, r, l, err)
 		}
 		// Whoever reads the end may ask the next question at once, and has a place for it.
 		r.slot.Release()
 		// The terminal event is written whatever became of the run's context.
-		if err = a.finish(context.WithoutCancel(ctx), r, end, lost); err != nil && r.gone() == nil {
+		if err = a.appendTerminal(context.WithoutCancel(ctx), r, end, lost); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
 	}
-	r.inbox.close()
-	if err != nil || r.gone() != nil {
+	r.inbox.stopListening()
+	if err != nil || r.relinquished() != nil {
 		span.End()
-		a.retire(r)
+		a.removeRun(r)
 		a.metrics.active.Add(a.ctx, -1)
 		if r.job != nil {
-			a.depart(r)
+			a.releaseJob(r)
 		}
 		return
 	}
@@ -140,14 +155,14 @@ func (a *Agent) conclude(ctx context.Context, l *loop, end event.Body, err, lost
 		span.SetStatus(codes.Error, failed.Code)
 	}
 	span.End()
-	a.retire(r)
-	a.metrics.ended(a.ctx, end, time.Since(l.started))
+	a.removeRun(r)
+	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
 	a.Logger.InfoContext(ctx, "run ended", "run_id", r.ID, "outcome", string(end.Type()),
-		"steps", l.step, "tool_calls", len(l.meta.ToolNames), "duration_ms", time.Since(l.started).Milliseconds())
+		"steps", l.step, "tool_calls", len(l.metadata.ToolNames), "duration_ms", time.Since(l.started).Milliseconds())
 }
 
-// finish writes the terminal event, with which the run's job is done.
-func (a *Agent) finish(ctx context.Context, r *run, end event.Body, lost error) error {
+// appendTerminal writes the terminal event, with which the run's job is done.
+func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
 	err := r.out.Append(ctx, end)
 	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
 		// Nobody knows what is open in it. Its end is what matters.
@@ -163,38 +178,38 @@ func (a *Agent) finish(ctx context.Context, r *run, end event.Body, lost error) 
 	return nil
 }
 
-func (a *Agent) retire(r *run) {
+func (a *Agent) removeRun(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] == r {
 		delete(a.active, r.ID)
 	}
-	if r.timer != nil {
-		r.timer.Stop()
+	if r.graceTimer != nil {
+		r.graceTimer.Stop()
 	}
 	r.cancel(nil)
 	r.slot.Release()
-	a.settle()
+	a.signalIdle()
 }
 
-// failure is the one place that turns an error into a terminal event. The log gets
+// terminalEventFor is the one place that turns an error into a terminal event. The log gets
 // the cause; the caller gets what it can act on.
-func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.Body {
-	partial := l.said.String()
+func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
+	partial := l.stepText.String()
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
 		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}
 	case errors.Is(cause, errShutdown):
 		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down.", Retryable: true, PartialAnswer: partial}
-	case errors.Is(cause, errSeconds):
+	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
-	if lost, ok := errors.AsType[*lostError](err); ok {
+	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
 	if abort, ok := errors.AsType[*abortError](err); ok {
-		return event.RunError{Code: "tool_aborted", Message: sentence("A hook ended the run", abort.reason), PartialAnswer: partial}
+		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
 	}
 	var model *llm.Error
 	if errors.As(err, &model) {
@@ -203,8 +218,82 @@ func (a *Agent) failure(ctx context.Context, r *run, l *loop, err error) event.B
 	}
 	if prompt, ok := errors.AsType[*promptError](err); ok {
 		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
-		return prompt.end()
+		return prompt.runError()
 	}
-	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(faultOf(err), slog.String("run_id", r.ID))...)
-	return event.RunError{Code: "internal", Message: failedInside, PartialAnswer: partial}
+	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
+	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
 }
+
+// panicError is a panic in a goroutine of a run. It ends that run and no other.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// recoverTo turns a panic into an error of the function that defers it.
+func recoverTo(err *error) {
+	if v := recover(); v != nil {
+		*err = &panicError{v, debug.Stack()}
+	}
+}
+
+// errorAttrs is what a log line says of an error, with the stack where it was a panic.
+func errorAttrs(err error) []slog.Attr {
+	attrs := []slog.Attr{slog.String("error", err.Error())}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	return attrs
+}
+
+// runGuarded calls f, which works for the run on a goroutine that is not the run's own. A
+// panic in f ends the run.
+func (r *run) runGuarded(f func()) {
+	var err error
+	func() {
+		defer recoverTo(&err)
+		f()
+	}()
+	if err != nil {
+		r.cancel(err)
+	}
+}
+
+// containPanic is the end of a run whose own end panicked, for execute to defer: still with
+// a terminal event, however that is to be had.
+func (a *Agent) containPanic(r *run) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	a.Logger.Error("run failed", "run_id", r.ID, "error", fmt.Sprintf("panic: %v", v), "stack", string(debug.Stack()))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
+	defer cancel()
+	if err := a.forceTerminal(ctx, r); err != nil {
+		a.Logger.Error("the terminal event could not be written", "run_id", r.ID, "error", err)
+	}
+	r.inbox.stopListening()
+	a.removeRun(r)
+	a.metrics.active.Add(a.ctx, -1)
+}
+
+func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
+	defer recoverTo(&err)
+	if run, err := a.Log.Run(ctx, r.ID); err == nil && run.Last.Terminal() {
+		return nil
+	}
+	end := event.RunError{Code: "internal", Message: internalErrorMessage}
+	err = func() (err error) {
+		defer recoverTo(&err)
+		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
+	}()
+	if err != nil { // even where what writes events in order is what is broken
+		_, err = a.Log.Append(ctx, r.ID, end)
+	}
+	return err
+}
+
+// internalErrorMessage is all that a caller is told of a fault of ours.
+const internalErrorMessage = "The run failed inside the service."

@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
@@ -229,7 +230,7 @@ func stateOf(t *testing.T, log event.Log, run string) (ended, sent map[string]in
 	for _, e := range page.Events {
 		switch b := e.Body.(type) {
 		case event.ToolCallStart:
-			names[agent.CallMark(b.CallID)] = b.Tool
+			names[replay.CallKey(b.CallID)] = b.Tool
 		case event.ToolResult:
 			ended[b.Tool]++
 		case event.ToolError:

@@ -2,71 +2,286 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"strings"
+	"errors"
+	"fmt"
+	"time"
 
-	"answerd/internal/agent/admission"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/agent/budget"
+	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
-// ToolCall is a tool call that no model asked for.
-type ToolCall struct {
-	Tool    string          // the name under which GET /tools lists it, or would
-	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
-	Context map[string]string
-	// Approved says that caller, who is the person that a run would ask, agrees to the
-	// call of a tool that needs approval.
-	Approved bool
+// toolExecution is a tool call that is being executed. The calls of a run and direct calls,
+// which no model asked for, differ in these fields and in nothing else.
+type toolExecution struct {
+	*call
+	tool          mcp.Tool
+	exists        bool   // there is such a tool
+	preapproved   bool   // the caller of a direct call agrees to it in advance
+	refusal       string // why the call is not made; "" if it is
+	contextParams map[string]string
+	caller        auth.Identity     // on whose behalf
+	runID         string            // "" outside of runs
+	notifications *notificationSink // takes what the server reports meanwhile; nil outside of runs
+	loop          *loop             // answers what the server asks; nil outside of runs
+	index         int               // of the call in its turn, from 0
+	replayed      *replay.Call      // what other processes did for it; nil if nothing
+	// builtin executes a tool of the agent's own; nil for a server's tool.
+	builtin func(context.Context, *toolExecution) (*content.Result, error)
+
+	result     *content.Result // set by execute
+	toolReport *content.Result // the tool's own report of its failure
+	hookResult *content.Result // a hook's answer in place of the tool's; nil if there is none
+	abort      *abortError     // set by a hook that ends the run
+	duration   time.Duration   // of execute
+
+	rule            string   // of auth.Rules, by which the call is allowed; "" if there are none
+	decision        decision // whether the call may be made
+	approvedVersion string   // the tool's version that a person approved; "" if nobody was asked
 }
 
-// ToolCallError is a direct call that failed: what tool_error would say of it. Its
-// text is fit for the caller.
-type ToolCallError struct{ event.ToolError }
+// callOutcome is how a call ended: resultEvent or errorEvent is set.
+type callOutcome struct {
+	resultEvent *event.ToolResult
+	errorEvent  *event.ToolError
+	fullResult  *content.Result // of a call that succeeded
+	resultURL   string          // where the full result can be read; "" if nowhere
+	abort       *abortError     // set if the run ends with the call
+}
 
-func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
+func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
-// CallTool makes one call for caller and waits for its result, without a run and
-// without a model. It takes the way of a run's calls, so that a call works here if
-// and only if it works there; besides, tools that are kept from the model
-// (auto_register_tools: false) can be called (S4.8). The call ends with ctx.
+// executeToolCall takes one call through all of its steps:
 //
-// It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
-// Errors: *ToolCallError, ErrDraining, *Refusal.
-func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	slot, err := a.enter(ctx, caller, func(*admission.Slot) { a.direct++ })
+//	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
+//
+// The first step that fails ends the call; a pre-hook that answers in place of the tool does too,
+// since nothing is called then. Every failure of the call is an outcome, which the model reads.
+// An error means that the event log failed, and ends the run.
+func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutcome, error) {
+	ctx, span := a.startCallSpan(ctx, &x)
+	defer span.End()
+	err := a.refuseRepetition(&x)
+	for _, step := range []func(context.Context, *toolExecution) error{
+		a.resolveTool,
+		a.authorizeCall, // before a hook or a person learns of the call
+		a.callPreHook,
+		a.validateArgs,
+		a.requireApproval,
+		a.authorizeCall, // again, since a person may have taken a long time
+		a.chargeBudget,
+		a.execute,
+	} {
+		if err != nil || x.hookResult != nil {
+			break
+		}
+		err = step(ctx, &x)
+	}
+	err = a.addSchemaHint(&x, err)
+	// Metrics and the audit line say what happened, whatever the post-hook makes of it.
+	a.recordCallMetrics(ctx, span, &x, err)
+	a.writeAuditLine(ctx, &x, err)
+	result, err := a.callPostHook(ctx, &x, err)
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+		return a.recordFailure(ctx, &x, failed), nil
+	}
 	if err != nil {
-		return event.ToolResult{}, err
+		return callOutcome{}, err
 	}
-	defer a.runs.Done()
-	defer a.endDirect()
-	defer slot.Release()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
-
-	tool, known := a.Tools.Tool(r.Tool)
-	if !known {
-		a.Tools.ToolsFor(ctx, caller) // waits for servers that are only being connected
-		tool, known = a.Tools.Tool(r.Tool)
-	}
-	// What somebody makes up is not repeated at length, nor as broken text.
-	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
-	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
-	c.parse(string(r.Args))
-	end, err := a.perform(ctx, invocation{call: c, tool: tool, known: known, context: r.Context, caller: caller, consent: r.Approved})
-	if err != nil {
-		return event.ToolResult{}, err
-	}
-	if end.failed != nil {
-		return event.ToolResult{}, &ToolCallError{*end.failed}
-	}
-	return *end.worked, nil
+	return a.recordResult(ctx, &x, result), nil
 }
 
-func (a *Agent) endDirect() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.direct--
-	a.settle()
+func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Context, trace.Span) {
+	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
+		attribute.String("tool", x.Tool), // the seed's name beside the conventions'
+		attribute.String("gen_ai.operation.name", "execute_tool"),
+		attribute.String("gen_ai.tool.name", x.Tool),
+		attribute.String("gen_ai.tool.call.id", x.CallID),
+		attribute.String("gen_ai.tool.type", "function"),
+		attribute.String("mcp.method.name", "tools/call"),
+		attribute.String("mcp.server.name", x.Server),
+	))
+}
+
+// failure returns a failure of the call with a message for the model and the caller.
+func (x *toolExecution) failure(kind mcp.ErrorKind, message string) error {
+	return &mcp.CallError{Kind: kind, Tool: x.Tool, Server: x.Server, Message: message}
+}
+
+// canceledFailure returns the failure of a call that ctx ended. As a rule the run or its caller
+// is gone. But a run whose time for tools is over goes on, and its model should know why.
+func (x *toolExecution) canceledFailure(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
+		return x.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
+	}
+	return x.failure(mcp.Cancelled, "The call was cancelled.")
+}
+
+// refuseRepetition ends a call that a process sent before it died, unless its tool may be called
+// twice: nobody knows whether the server carried it out.
+func (a *Agent) refuseRepetition(x *toolExecution) error {
+	if x.replayed == nil || !x.replayed.Sent || a.Tools.Repeatable(x.Tool) {
+		return nil
+	}
+	x.decision = decision{verdict: allowed}
+	if b := x.replayed.Resolution; b != nil {
+		x.decision = decision{verdict: approved, by: b.By}
+	}
+	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
+}
+
+// resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
+// JSON object.
+func (a *Agent) resolveTool(_ context.Context, x *toolExecution) error {
+	// A model may know a tool by name that it was not offered. If the rules forbid that tool,
+	// the call is denied as such.
+	if tool, exists := a.Tools.Tool(x.Tool); !x.exists && exists && !a.mayUse(x.caller, tool) {
+		x.tool = tool // for the audit line; the caller does not learn of its server
+		return x.denyByRules()
+	}
+	switch {
+	case !x.exists:
+		return x.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", x.Tool))
+	case x.argsProblem != "":
+		return x.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", x.argsProblem))
+	}
+	return nil
+}
+
+// validateArgs checks the arguments against the schema that the tool has now, before anything is
+// sent, and replaces them with what the lossless repairs make of them. The conversation and the
+// event tool_call keep what the model wrote.
+func (a *Agent) validateArgs(_ context.Context, x *toolExecution) error {
+	if x.refusal != "" || x.builtin != nil {
+		return nil // no second try can succeed; and a builtin tool checks its own arguments
+	}
+	args, err := a.Tools.CheckArgs(x.Tool, x.args)
+	if err != nil {
+		return err
+	}
+	x.args = args
+	return nil
+}
+
+// maxSchemaHint bounds the schema in an error about arguments, in bytes. The model was given all
+// of it with the tool.
+const maxSchemaHint = 16 << 10
+
+// addSchemaHint adds the tool's input schema to an error about arguments, whoever found it, so
+// that the model can correct them in one turn. This is the built-in hook of CONTRACT section 8,
+// in front of all hooks.
+func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
+	failed, ok := errors.AsType[*mcp.CallError](err)
+	if !ok || failed.Kind != mcp.InvalidArguments {
+		return err
+	}
+	tool := x.tool
+	if current, exists := a.Tools.Tool(x.Tool); exists && x.builtin == nil {
+		tool = current // the definition may have changed since the run began
+	}
+	hinted := *failed
+	hinted.Message += "\nTry again with the correct arguments. The tool's input schema: " + tool.SchemaExcerpt(failed.Fields, maxSchemaHint)
+	return &hinted
+}
+
+// chargeBudget counts the call, or refuses it because a limit is reached. Calls of a turn are
+// charged in call order, see budget.TryCall; a call that has to wait for an earlier one counts as
+// waiting, so that the run can be suspended meanwhile.
+func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
+	if x.loop == nil || x.replayed != nil && x.replayed.Sent {
+		return nil // a direct call has no budget; a call that was sent is charged already
+	}
+	for {
+		limit, charged, changed := x.loop.budget.TryCall(x.index)
+		switch {
+		case charged:
+			return nil
+		case limit != "":
+			x.decision = decision{verdict: denied, why: "budget: " + limit}
+			return x.failure(mcp.Denied, fmt.Sprintf("The run's budget is used up (%s).", limit))
+		}
+		if err := x.loop.run.suspension.waitTurn(ctx, x.CallID, changed); err != nil && ctx.Err() == nil {
+			return err // the log's
+		} else if err != nil {
+			return x.canceledFailure(ctx)
+		}
+	}
+}
+
+// execute sends the call to its server and waits for the result.
+func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
+	started := time.Now()
+	if x.builtin != nil {
+		defer func() { x.duration = time.Since(started) }()
+		x.result, err = x.builtin(ctx, x)
+		return err
+	}
+	request := mcp.Call{
+		Tool: x.Tool, Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
+	}
+	if x.notifications != nil {
+		request.Progress = func(p mcp.Progress) { x.notifications.appendProgress(ctx, p) }
+		request.Log = func(m mcp.LogMessage) { x.notifications.appendLog(ctx, m) }
+	}
+	if x.loop != nil {
+		if err := x.loop.prepareRequest(ctx, x, &request); err != nil {
+			return err
+		}
+	}
+	result, err := a.Tools.Call(ctx, request)
+	x.duration = time.Since(started)
+	if x.notifications != nil && x.notifications.err != nil {
+		return fmt.Errorf("append a notification of the server: %w", x.notifications.err)
+	}
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
+		return x.canceledFailure(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if result.IsError {
+		x.toolReport = result
+		return x.failure(mcp.ResultErrorKind(result), result.Text())
+	}
+	x.result = result
+	return nil
+}
+
+// prepareRequest notes that the request of a run's call may leave, and lets its server ask the
+// run's model and owner.
+func (l *loop) prepareRequest(ctx context.Context, x *toolExecution, request *mcp.Call) error {
+	if err := l.withdrawQuestions(ctx, x.replayed); err != nil {
+		return err
+	}
+	// The note comes before the request: a process that takes over must not send it again.
+	if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
+		return x.canceledFailure(ctx)
+	} else if err != nil {
+		return err
+	}
+	request.Sample = l.sampleForServer
+	request.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
+		return l.elicitInput(ctx, x.Call, e)
+	}
+	return nil
+}
+
+// requestMeta returns the _meta of the request: the W3C trace context, by which a server that is
+// not reached over HTTP continues the trace, and the number of agents that the question passed.
+func (x *toolExecution) requestMeta(ctx context.Context) map[string]any {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	meta := make(map[string]any, len(carrier)+1)
+	meta[HopsKey] = x.nextHops()
+	for k, v := range carrier {
+		meta[k] = v
+	}
+	return meta
 }

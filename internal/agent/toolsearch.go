@@ -6,8 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
+	"answerd/internal/agent/toolsearch"
+	"answerd/internal/auth"
+	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
@@ -22,11 +27,11 @@ type ToolSearch struct {
 
 // Bounds of the search.
 const (
-	maxFindings  = 8    // tools that one search finds
-	maxShown     = 48   // found tools that the model is shown, the latest
-	maxWish      = 1000 // bytes of a query
-	maxSynopsis  = 300  // bytes of a description in a finding
-	maxMentioned = 20   // servers that the search tool names
+	maxHits          = 8    // tools that one search finds
+	maxShownTools    = 48   // found tools that the model is shown, the latest
+	maxQuery         = 1000 // bytes of a query
+	maxSummary       = 300  // bytes of a description in a finding
+	maxListedServers = 20   // servers that the search tool names
 )
 
 var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,` +
@@ -34,23 +39,23 @@ var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"typ
 
 // toolSearch is the tool by which the model of one run finds the others.
 type toolSearch struct {
-	from  *catalogue
-	tool  mcp.Tool
-	found []string // names, those that were found last at the end
+	catalog    *toolCatalog
+	tool       mcp.Tool
+	foundNames []string // names, those that were found last at the end
 }
 
 // newToolSearch returns nil where the run's model is shown all of its tools: they are
 // few, or the request says itself which it wants, or that one must be called.
-func (o ToolSearch) newToolSearch(from *catalogue, r Request) *toolSearch {
+func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
 	many := o.MinTools > 0 && len(from.tools) > o.MinTools || o.MinBytes > 0 && from.bytes > o.MinBytes
-	if !many || r.narrows() || r.ToolChoice == ToolRequired {
+	if !many || r.restrictsTools() || r.ToolChoice == ToolRequired {
 		return nil
 	}
-	return &toolSearch{from: from, tool: from.searchTool()}
+	return &toolSearch{catalog: from, tool: from.searchTool()}
 }
 
 // newSearchTool is the tool that searches c, under a name that no tool of c has.
-func newSearchTool(c *catalogue) mcp.Tool {
+func newSearchTool(c *toolCatalog) mcp.Tool {
 	name := "search_tools"
 	for n := 2; c.byName[name].Name != ""; n++ {
 		name = fmt.Sprintf("search_tools_%d", n)
@@ -72,68 +77,68 @@ func searchDescription(tools []mcp.Tool) string {
 		}
 	}
 	more := ""
-	if len(servers) > maxMentioned {
-		more = fmt.Sprintf(" and %d more", len(servers)-maxMentioned)
-		servers = servers[:maxMentioned]
+	if len(servers) > maxListedServers {
+		more = fmt.Sprintf(" and %d more", len(servers)-maxListedServers)
+		servers = servers[:maxListedServers]
 	}
 	return fmt.Sprintf("Finds tools by what they do. %d tools can be used, of the servers %s%s; you are shown only those that you have found. "+
 		"Search before you say that you cannot do something, and again in other words if nothing fits. "+
 		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
 }
 
-// shown is what the model is shown: the search itself, then what it found. What is new
+// shownTools is what the model is shown: the search itself, then what it found. What is new
 // stands last, so that a provider's cache of the prompt holds as long as it can.
-func (s *toolSearch) shown() []llm.Tool {
-	out := make([]llm.Tool, 0, len(s.found)+1)
+func (s *toolSearch) shownTools() []llm.Tool {
+	out := make([]llm.Tool, 0, len(s.foundNames)+1)
 	out = append(out, llm.Tool{Name: s.tool.Name, Description: s.tool.Description, Schema: s.tool.InputSchema})
-	for _, name := range s.found {
-		t := s.from.byName[name]
+	for _, name := range s.foundNames {
+		t := s.catalog.byName[name]
 		out = append(out, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	return out
 }
 
-// take shows the model what the calls of a turn found, in call order, and what it
+// addFound shows the model what the calls of a turn found, in call order, and what it
 // called rightly without having found it. It reports whether that changes anything.
-func (s *toolSearch) take(calls []*call) bool {
-	before := len(s.found)
+func (s *toolSearch) addFound(calls []*call) bool {
+	before := len(s.foundNames)
 	for _, c := range calls {
-		names := c.found
-		if s.from.byName[c.Tool].Name != "" {
+		names := c.foundTools
+		if s.catalog.byName[c.Tool].Name != "" {
 			names = []string{c.Tool}
 		}
 		for _, name := range names {
-			if !slices.Contains(s.found, name) {
-				s.found = append(s.found, name)
+			if !slices.Contains(s.foundNames, name) {
+				s.foundNames = append(s.foundNames, name)
 			}
 		}
 	}
-	changed := len(s.found) > before
-	s.found = s.found[max(0, len(s.found)-maxShown):]
+	changed := len(s.foundNames) > before
+	s.foundNames = s.foundNames[max(0, len(s.foundNames)-maxShownTools):]
 	return changed
 }
 
-// finding is one tool in the result of a search.
-type finding struct {
+// searchHit is one tool in the result of a search.
+type searchHit struct {
 	Name        string `json:"name"`
 	Title       string `json:"title,omitempty"`
 	Server      string `json:"server"`
 	Description string `json:"description"`
 }
 
-// search makes one call of the search tool.
-func (s *toolSearch) search(_ context.Context, in *invocation) (*content.Result, error) {
-	query, err := wishOf(in.args)
+// searchTools makes one call of the search tool.
+func (s *toolSearch) searchTools(_ context.Context, x *toolExecution) (*content.Result, error) {
+	query, err := queryOf(x.args)
 	if err != nil {
-		return nil, in.fail(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %v", err))
+		return nil, x.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %v", err))
 	}
-	findings := []finding{}
+	findings := []searchHit{}
 	var said strings.Builder
-	for _, i := range s.from.index().Find(query, maxFindings) {
-		t := s.from.tools[i]
-		f := finding{t.Name, t.Title, t.Server, synopsis(t.Description)}
+	for _, i := range s.catalog.index().Find(query, maxHits) {
+		t := s.catalog.tools[i]
+		f := searchHit{t.Name, t.Title, t.Server, summarize(t.Description)}
 		findings = append(findings, f)
-		in.found = append(in.found, t.Name)
+		x.foundTools = append(x.foundTools, t.Name)
 		fmt.Fprintf(&said, "- %s (%s): %s\n", f.Name, f.Server, f.Description)
 	}
 	text := "You can call these tools from your next turn on:\n" + said.String()
@@ -151,8 +156,8 @@ func (s *toolSearch) search(_ context.Context, in *invocation) (*content.Result,
 	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
-// wishOf reads the arguments of a search, a JSON object.
-func wishOf(args jsonText) (string, error) {
+// queryOf reads the arguments of a search, a JSON object.
+func queryOf(args jsonText) (string, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args, &members); err != nil {
 		return "", err
@@ -170,21 +175,86 @@ func wishOf(args jsonText) (string, error) {
 		return "", fmt.Errorf("query is not a string")
 	case strings.TrimSpace(query) == "":
 		return "", fmt.Errorf("query is empty")
-	case len(query) > maxWish:
-		return "", fmt.Errorf("query is longer than %d bytes", maxWish)
+	case len(query) > maxQuery:
+		return "", fmt.Errorf("query is longer than %d bytes", maxQuery)
 	}
 	return query, nil
 }
 
-// synopsis is the beginning of a description, on one line.
-func synopsis(description string) string {
+// summarize is the beginning of a description, on one line.
+func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
-	if len(line) <= maxSynopsis {
+	if len(line) <= maxSummary {
 		return line
 	}
-	cut := maxSynopsis
+	cut := maxSummary
 	for !utf8.RuneStart(line[cut]) {
 		cut--
 	}
 	return line[:cut] + "…"
+}
+
+// toolCatalog is the tools that a run may use, in the forms that a run needs. Runs share
+// it: nothing in it is written once it is made.
+type toolCatalog struct {
+	tools   []mcp.Tool
+	byName  map[string]mcp.Tool
+	offered []llm.Tool // the same tools in the same order
+	bytes   int        // of what the model is told about them
+	// Made when they are first asked for: the index of 1,000 tools takes some 20 ms.
+	index      func() *toolsearch.Index
+	searchTool func() mcp.Tool
+}
+
+func newToolCatalog(tools []mcp.Tool) *toolCatalog {
+	c := &toolCatalog{tools: tools, byName: make(map[string]mcp.Tool, len(tools)), offered: make([]llm.Tool, len(tools))}
+	for i, t := range tools {
+		c.byName[t.Name] = t
+		c.offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
+		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
+	}
+	c.searchTool = sync.OnceValue(func() mcp.Tool { return newSearchTool(c) })
+	c.index = sync.OnceValue(func() *toolsearch.Index {
+		docs := make([]toolsearch.Doc, len(tools))
+		for i, t := range tools {
+			docs[i] = toolsearch.Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
+		}
+		return toolsearch.New(docs)
+	})
+	return c
+}
+
+// toolCatalogCache keeps the catalogue of all tools. Almost every run uses it, and making
+// it anew costs more than the rest of a run's beginning.
+type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
+
+// catalogFor returns the catalogue of what r may use of all, which must not be changed.
+func (c *toolCatalogCache) catalogFor(all []mcp.Tool, r Request) *toolCatalog {
+	if len(all) == 0 || r.restrictsTools() {
+		return newToolCatalog(r.filterTools(all))
+	}
+	// mcp gives out one slice until something in it changes.
+	if last := c.last.Load(); last != nil && len(all) == len(last.tools) && &all[0] == &last.tools[0] {
+		return last
+	}
+	made := newToolCatalog(all)
+	c.last.Store(made)
+	return made
+}
+
+// UsableTools returns the tools that a request of the caller's may use: its Servers, Tools and
+// ToolChoice are looked at. The caller must not change them.
+func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
+	return r.filterTools(a.ToolsFor(ctx, caller))
+}
+
+// foundToolNames returns the names of the tools that a search found, by its result event.
+func foundToolNames(b event.ToolResult) (names []string) {
+	var found struct{ Tools []searchHit }
+	if json.Unmarshal(b.Structured, &found) == nil {
+		for _, hit := range found.Tools {
+			names = append(names, hit.Name)
+		}
+	}
+	return names
 }

@@ -11,9 +11,9 @@ import (
 // the OpenAPI document, which says "integer". encoding/json would refuse them for an int64.
 type JSONInteger int64
 
-// maxWhole is up to where numbers that are not written as integers are taken: beyond it,
+// maxExactInteger is up to where numbers that are not written as integers are taken: beyond it,
 // they may have been others (RFC 7493 section 2.2).
-const maxWhole = 1<<53 - 1
+const maxExactInteger = 1<<53 - 1
 
 // ParseJSONInteger reads a number as JSON writes it; ok is false for what is none, or not whole.
 func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
@@ -24,7 +24,7 @@ func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 		return JSONInteger(i), true
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxWhole {
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxExactInteger {
 		return 0, false
 	}
 	return JSONInteger(f), true

@@ -2,8 +2,8 @@ package agent
 
 import "time"
 
-// startGrace is the least time from the start of a run to its first watcher.
-const startGrace = 10 * time.Second
+// firstReaderGrace is the least time from the start of a run to its first watcher.
+const firstReaderGrace = 10 * time.Second
 
 // Reader is somebody's interest in a run. It must be released once.
 type Reader struct {
@@ -17,9 +17,9 @@ func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.watchers[id]++
+	a.readers[id]++
 	if r := a.active[id]; r != nil {
-		r.stayLocked()
+		r.stopGraceLocked()
 	}
 	return &Reader{agent: a, id: id}
 }
@@ -36,11 +36,11 @@ func (w *Reader) closeAfter(grace time.Duration) {
 	a.metrics.streams.Add(a.ctx, -1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.watchers[w.id]--; a.watchers[w.id] == 0 {
-		delete(a.watchers, w.id)
+	if a.readers[w.id]--; a.readers[w.id] == 0 {
+		delete(a.readers, w.id)
 	}
 	if r := a.active[w.id]; r != nil {
-		r.restLocked(grace)
+		r.startGraceLocked(grace)
 	}
 }
 
@@ -55,43 +55,43 @@ func (w *Reader) Detach() {
 	w.Close()
 }
 
-// restLocked lets a run that nobody watches go on for at most grace.
-func (r *run) restLocked(grace time.Duration) {
-	if r.Background || r.timer != nil || r.agent.watchers[r.ID] > 0 || r.waits.asking.Load() > 0 {
+// startGraceLocked lets a run that nobody watches go on for at most grace.
+func (r *run) startGraceLocked(grace time.Duration) {
+	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
 		return
 	}
-	r.timer = time.AfterFunc(grace, func() { r.guard(func() { r.agent.abandon(r) }) })
+	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r) }) })
 }
 
-func (r *run) stayLocked() {
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
+func (r *run) stopGraceLocked() {
+	if r.graceTimer != nil {
+		r.graceTimer.Stop()
+		r.graceTimer = nil
 	}
 }
 
-// expectReader lets a run go on until whoever caused that reads it.
-func (a *Agent) expectReader(r *run) {
+// awaitReader lets a run go on until whoever caused that reads it.
+func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] == r {
-		r.restLocked(max(a.DisconnectGrace, startGrace))
+		r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	}
 }
 
-// linger keeps a run that waits for a person from being cancelled as one that nobody
+// holdGrace keeps a run that waits for a person from being cancelled as one that nobody
 // reads: it ends with the time to answer at the latest.
-func (a *Agent) linger(r *run) {
+func (a *Agent) holdGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.stayLocked()
+	r.stopGraceLocked()
 }
 
-// abandon ends a run that nobody reads. Where others share the log, it may be read by
+// cancelUnread ends a run that nobody reads. Where others share the log, it may be read by
 // way of them; then it is looked at again.
-func (a *Agent) abandon(r *run) {
+func (a *Agent) cancelUnread(r *run) {
 	a.mu.Lock()
-	if a.active[r.ID] != r || r.timer == nil {
+	if a.active[r.ID] != r || r.graceTimer == nil {
 		a.mu.Unlock()
 		return
 	}
@@ -101,12 +101,12 @@ func (a *Agent) abandon(r *run) {
 	read := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.active[r.ID] != r || r.timer == nil {
+	if a.active[r.ID] != r || r.graceTimer == nil {
 		return // it ended, or somebody came
 	}
-	r.timer = nil
+	r.graceTimer = nil
 	if read {
-		r.restLocked(max(a.DisconnectGrace, time.Second))
+		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
 		return
 	}
 	r.cancel(errAbandoned)

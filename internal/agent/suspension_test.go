@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"answerd/internal/agent/budget"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -27,15 +28,15 @@ func waiting(t *testing.T, r Request) (*loop, event.Call) {
 	r.Interactive = true
 	l := &loop{agent: a, run: a.newRun(t.Context(), rec, auth.Identity{}, r)}
 	a.active[rec.ID] = l.run
-	a.watchers[rec.ID] = 1
-	t.Cleanup(l.run.inbox.close)
+	a.readers[rec.ID] = 1
+	t.Cleanup(l.run.inbox.stopListening)
 	c := event.Call{CallID: "c1", Tool: "t", Server: "s"}
 	for _, b := range []event.Body{event.Start{}, event.ToolCallStart{Call: c}, event.ToolCall{Call: c}} {
 		if err := l.run.out.Append(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.run.waits.begin(l.run.ctx, []*call{{Call: c}})
+	l.run.suspension.beginTurn(l.run.ctx, []*call{{Call: c}})
 	return l, c
 }
 
@@ -52,34 +53,34 @@ func (l *loop) last(t *testing.T) event.Event {
 func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{Budget: Budget{Seconds: 60}})
-		l.run.clock.start(l.run.ctx, 60, l.run.out)
-		defer l.run.clock.stop()
+		l.run.clock.Start(l.run.ctx, 60, l.run.out, l.run.runGuarded)
+		defer l.run.clock.Stop()
 		<-time.After(30 * time.Second)
-		done := make(chan verdict)
+		done := make(chan resolution)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
 			done <- v
 		}()
 		synctest.Wait()
 		<-time.After(14 * time.Minute)
 		s, ok := l.last(t).Body.(event.Suspended)
-		tools := l.run.clock.tools // which end 48 s into the run
+		tools := l.run.clock.ToolContext() // which end 48 s into the run
 		if !ok || tools.Err() != nil {
-			t.Fatalf("%s, %v", l.last(t).JSON, context.Cause(tools))
+			t.Fatalf("the last event = %s and the tools' context ended with %v, want suspended and no end", l.last(t).JSON, context.Cause(tools))
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: s.Interrupts[0].ID, Approved: new(true)}); err != nil {
 			t.Fatal(err)
 		}
-		if v := <-done; !v.approves() {
+		if v := <-done; !v.isApproved() {
 			t.Errorf("%+v", v)
 		}
 		<-time.After(17 * time.Second)
 		if tools.Err() != nil {
-			t.Errorf("ended early: %v", context.Cause(tools))
+			t.Errorf("the time for tools ended after 47 s with %v, want after 48 s", context.Cause(tools))
 		}
 		<-time.After(2 * time.Second)
-		if err := context.Cause(tools); !errors.Is(err, errToolTime) {
-			t.Errorf("went on: %v", err)
+		if err := context.Cause(tools); !errors.Is(err, budget.ErrToolTimeUsed) {
+			t.Errorf("the tools' context ended with %v, want %v after 49 s", err, budget.ErrToolTimeUsed)
 		}
 	})
 }
@@ -88,9 +89,9 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})
-		done := make(chan verdict)
+		done := make(chan resolution)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
 			done <- v
 		}()
 		synctest.Wait()
@@ -99,7 +100,7 @@ func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 			t.Errorf("%+v", i)
 		}
 		<-time.After(15 * time.Minute)
-		if v := <-done; !errors.Is(v.why, ErrExpired) || v.approves() {
+		if v := <-done; !errors.Is(v.unanswered, ErrExpired) || v.isApproved() {
 			t.Errorf("%+v", v)
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, ErrExpired) {
@@ -113,18 +114,18 @@ func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})
-		asked, told := make(chan verdict), make(chan error)
+		asked, told := make(chan resolution), make(chan error)
 		go func() {
-			v, _ := l.ask(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
 			asked <- v
 		}()
 		synctest.Wait()
-		s := &sayings{run: l.run, call: c}
+		s := &notificationSink{run: l.run, call: c}
 		go func() {
-			s.progress(l.run.ctx, mcp.Progress{Progress: 1})
+			s.appendProgress(l.run.ctx, mcp.Progress{Progress: 1})
 			told <- s.err
 		}()
-		if err := l.budget0().spendTokens(t.Context(), l.run.out, event.Usage{TotalTokens: 1}); err != nil {
+		if err := budgetOfOneToken(l).SpendTokens(t.Context(), l.run.out, event.Usage{TotalTokens: 1}); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
@@ -135,7 +136,7 @@ func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: i.Interrupts[0].ID, Action: "decline"}); err != nil {
 			t.Fatal(err)
 		}
-		if v := <-asked; v.action() != mcp.Decline {
+		if v := <-asked; v.elicitationAction() != mcp.Decline {
 			t.Errorf("%+v", v)
 		}
 		if err := <-told; err != nil || l.last(t).Body.Type() != "tool_progress" {
@@ -144,9 +145,9 @@ func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 	})
 }
 
-// budget0 is a budget of one token.
-func (l *loop) budget0() *budget {
-	return newBudget(Request{Budget: Budget{TotalTokens: 1}}, nil, &l.run.clock, &l.run.waits)
+// budgetOfOneToken returns a budget that one token uses up.
+func budgetOfOneToken(l *loop) *budget.Budget {
+	return budget.New(Budget{TotalTokens: 1}, 0, nil, &l.run.clock, l.run.suspension.releaseTurn)
 }
 
 // A server cannot have a run keep questions without end.
@@ -154,26 +155,26 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})
 		ctx, stop := context.WithCancel(l.run.ctx)
-		results := make(chan verdict, maxElicitations)
+		results := make(chan resolution, maxElicitations)
 		for range maxElicitations {
 			go func() {
-				v, _ := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
+				v, _ := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
 				results <- v
 			}()
 		}
 		synctest.Wait()
-		if v, err := l.ask(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil); err != nil || v.action() != mcp.Cancel {
+		if v, err := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil); err != nil || v.elicitationAction() != mcp.Cancel {
 			t.Errorf("%+v, %v", v, err)
 		}
 		stop()
 		for range maxElicitations {
-			if v := <-results; !errors.Is(v.why, errWithdrawn) {
+			if v := <-results; !errors.Is(v.unanswered, errWithdrawn) {
 				t.Errorf("%+v", v)
 			}
 		}
-		if n := l.run.waits.asking.Load(); n != 0 || len(l.run.waits.open) != 0 {
+		if n := l.run.suspension.openCount.Load(); n != 0 || len(l.run.suspension.open) != 0 {
 			t.Errorf("%d are left", n)
 		}
-		l.agent.retire(l.run)
+		l.agent.removeRun(l.run)
 	})
 }

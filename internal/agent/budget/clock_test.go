@@ -1,0 +1,61 @@
+package budget
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/event/memory"
+)
+
+func unguarded(f func()) { f() }
+
+func TestClockPausesUntilEveryPauseIsResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{})
+		if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
+			t.Fatal(err)
+		}
+		out := event.NewWriter(log, "r")
+		if err := out.Append(t.Context(), event.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var c Clock
+		ctx := c.Start(t.Context(), 10, out, unguarded)
+		defer c.Stop()
+		<-time.After(7 * time.Second)
+		c.Pause()
+		c.Pause()
+		<-time.After(time.Hour)
+		c.Resume()
+		<-time.After(time.Hour)
+		c.Resume()
+		tools := c.ToolContext()
+		<-tools.Done()
+		if got, want := time.Since(began), 2*time.Hour+8*time.Second; got != want || context.Cause(tools) != ErrToolTimeUsed {
+			t.Errorf("the tools' context ended after %s with %v, want %s and %v", got, context.Cause(tools), want, ErrToolTimeUsed)
+		}
+		<-ctx.Done()
+		if got, want := time.Since(began), 2*time.Hour+10*time.Second; got != want || !errors.Is(context.Cause(ctx), ErrTimeUsed) {
+			t.Errorf("the run's context ended after %s with %v, want %s and %v", got, context.Cause(ctx), want, ErrTimeUsed)
+		}
+	})
+}
+
+func TestClockReachesNothingAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Clock
+		ctx := c.Start(t.Context(), 10, nil, unguarded) // reaching a milestone would panic
+		c.Pause()
+		c.Stop()
+		c.Resume()
+		<-time.After(time.Hour)
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			t.Errorf("the context's cause = %v, want %v", cause, context.Canceled)
+		}
+	})
+}

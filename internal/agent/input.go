@@ -1,0 +1,347 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"answerd/internal/agent/replay"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/mcp"
+)
+
+// resolutionWait bounds how long Answer waits for the run to go on. Its executor may just
+// have died, and another one has yet to find that out.
+const resolutionWait = 10 * time.Second
+
+// Answer gives a person's answers to what a run waits for, all of them or none, wherever
+// the run is executed, and returns when they are in the log; usually the run has gone on
+// by then. Only the run's owner may; to anybody else there is no such run. The first
+// answer to a question wins: one that comes at the same moment may leave those after it
+// ungiven. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
+// ErrExpired, or the log's or ctx's.
+func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
+	r, err := a.Log.Run(ctx, run)
+	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
+		return event.ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	asked := make([]event.Interrupt, len(answers))
+	answers = slices.Clone(answers) // checking completes them
+	for n := range answers {
+		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
+			return err
+		}
+		if time.Now().UnixMilli() >= asked[n].ExpiresAt {
+			return ErrExpired
+		}
+		if err := a.validateInput(asked[n], &answers[n]); err != nil {
+			return err
+		}
+	}
+	for n, i := range asked {
+		switch err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], by)); {
+		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
+			return ErrAnswered
+		case err != nil:
+			return fmt.Errorf("give an answer: %w", err)
+		}
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
+	}
+	return a.awaitResolutions(ctx, r, asked)
+}
+
+// awaitResolutions waits a while for the events that say what became of the answers.
+func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
+	open := make(map[string]bool, len(asked))
+	for _, i := range asked {
+		open[i.ID] = true
+	}
+	over := time.NewTimer(resolutionWait)
+	defer over.Stop()
+	for pos := r.Last.Seq; ; {
+		page, err := a.Log.After(ctx, r.ID, pos)
+		if err != nil {
+			return err
+		}
+		for _, e := range page.Events {
+			_, answered := replay.InterruptOf(e)
+			delete(open, answered)
+			pos = e.Seq
+		}
+		switch {
+		case page.Ended || len(open) == 0:
+			return nil
+		case len(page.Events) > 0:
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-over.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// findInterrupt is the record of what a run asks, by its log: the run may be executed
+// elsewhere, or by nobody while it waits. The error says why it takes no answer.
+func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
+	if s, waits := r.Last.Body.(event.Suspended); waits {
+		for _, i := range s.Interrupts {
+			if i.ID == id {
+				return i, nil
+			}
+		}
+	}
+	var found event.Interrupt
+	for pos := int64(0); ; {
+		page, err := a.Log.After(ctx, r.ID, pos)
+		if err != nil {
+			return found, err
+		}
+		for _, e := range page.Events {
+			pos = e.Seq
+			asked, answered := replay.InterruptOf(e)
+			switch {
+			case asked.ID == id && id != "":
+				found = asked
+			case answered != id || id == "":
+			case e.Time >= found.ExpiresAt:
+				return found, ErrExpired
+			default:
+				return found, ErrAnswered
+			}
+		}
+		switch {
+		case len(page.Events) > 0 && !page.Ended:
+		case found.ID == "":
+			return found, ErrUnknownInterrupt
+		default:
+			return found, nil
+		}
+	}
+}
+
+// validateInput refuses an answer that the question does not allow.
+func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
+	switch asked.Kind {
+	case event.KindApproval:
+		return a.validateApproval(asked, in)
+	case event.KindBudget:
+		return a.validateBudgetIncrease(asked, *in)
+	}
+	switch {
+	case in.Approved != nil || in.Reason != "" || in.Args != nil:
+		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
+	case in.Action == mcp.Accept:
+		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
+		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
+			return contentErrorAt("/content", wrong.Fields)
+		}
+		return err
+	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
+		return &InvalidError{"/action", "must be accept, decline or cancel"}
+	case in.Content != nil:
+		return &InvalidError{"/content", "goes with the action accept only"}
+	}
+	return nil
+}
+
+// validateApproval also judges the arguments that a person wrote instead of the model's: by
+// what the model's were judged by, and with the same coercion (S1.5).
+func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
+	switch {
+	case in.Approved == nil:
+		return &InvalidError{"/approved", "required: this asks for an approval"}
+	case in.Action != "" || in.Content != nil:
+		return &InvalidError{"/action", "goes with an elicitation; an approval is answered with approved"}
+	case in.Args == nil:
+		return nil
+	case !*in.Approved:
+		return &InvalidError{"/args", "goes with approved true only"}
+	case len(in.Args) > maxArgs:
+		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
+	}
+	var object map[string]json.RawMessage
+	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
+		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
+	}
+	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
+	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
+		return contentErrorAt("/args", wrong.Fields)
+	}
+	in.Args = args
+	return err
+}
+
+// contentErrorAt is what is wrong with the body's member at.
+func contentErrorAt(at string, fields []mcp.ContentField) error {
+	out := &ContentError{}
+	for _, f := range fields {
+		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
+	}
+	return out
+}
+
+// inboxRetry is how long a log that does not answer is left alone.
+const inboxRetry = time.Second
+
+// storedInput is an Input as the log keeps it, and by whom it is.
+type storedInput struct {
+	Approved *bool    `json:"approved,omitempty"`
+	Reason   string   `json:"reason,omitempty"`
+	Args     jsonText `json:"args,omitempty"`
+	Action   string   `json:"action,omitempty"`
+	Content  jsonText `json:"content,omitempty"`
+	Issuer   string   `json:"issuer,omitempty"`
+	Subject  string   `json:"subject,omitempty"`
+	Closed   bool     `json:"closed,omitempty"` // it is the run's own: the time to answer is over
+}
+
+// closedInput takes the place of an answer, so that none can come any more.
+var closedInput = []byte(`{"closed":true}`)
+
+func encodeInput(in Input, by auth.Identity) []byte {
+	data, _ := json.Marshal(storedInput{ // of checked JSON
+		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
+	})
+	return data
+}
+
+// decodeInput is the answer to the question of that id. What cannot be read is none.
+func decodeInput(id string, data []byte) resolution {
+	var g storedInput
+	if json.Unmarshal(data, &g) != nil || g.Closed {
+		return resolution{unanswered: ErrExpired}
+	}
+	return resolution{
+		Input: Input{ID: id, Approved: g.Approved, Reason: g.Reason, Args: g.Args, Action: g.Action, Content: g.Content},
+		by:    auth.Identity{Issuer: g.Issuer, Subject: g.Subject},
+	}
+}
+
+// inbox takes what is given to a run, on whichever process, to those in the run who wait
+// for it.
+type inbox struct {
+	run     *run
+	stopped chan struct{} // closed when nothing comes any more
+
+	mu          sync.Mutex // protects what follows
+	cancel      context.CancelFunc
+	undelivered map[string]resolution // that nobody has asked for yet
+	waiting     map[string]*interrupt
+
+	pos int64 // what came up to here was taken; of who loads
+}
+
+func newInbox(r *run) inbox {
+	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
+}
+
+// expectAnswer has the answer to i taken to it, even if it has come already.
+func (b *inbox) expectAnswer(i *interrupt) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v, came := b.undelivered[i.ID]; came {
+		i.answer <- v
+		return
+	}
+	b.waiting[i.ID] = i
+	b.startListeningLocked()
+}
+
+// startListening begins to take inputs from the log, until close.
+func (b *inbox) startListening() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.startListeningLocked()
+}
+
+func (b *inbox) startListeningLocked() {
+	if b.cancel != nil {
+		return
+	}
+	// Not with the run's own context: who gives up a question has to know what came first.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
+	b.cancel = cancel
+	go func() {
+		defer close(b.stopped)
+		b.run.runGuarded(func() { b.receiveLoop(ctx) })
+	}()
+}
+
+// stopListening returns when nothing is taken any more.
+func (b *inbox) stopListening() {
+	b.mu.Lock()
+	cancel := b.cancel
+	b.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-b.stopped
+	}
+}
+
+// receiveLoop takes what comes. It also watches whether the run is still ours to execute.
+func (b *inbox) receiveLoop(ctx context.Context) {
+	var lost <-chan struct{}
+	if b.run.job != nil {
+		lost = b.run.job.Lost()
+	}
+	for {
+		_, more, err := b.receiveAvailable(ctx)
+		var retry <-chan time.Time
+		if err != nil {
+			retry = time.After(inboxRetry)
+		}
+		select {
+		case <-more:
+		case <-retry:
+		case <-lost:
+			b.run.relinquish(errTakenOver)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// receiveAvailable takes what there is, and returns it and what is closed when there is more.
+func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
+	for {
+		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
+		if err != nil || len(page.Inputs) == 0 {
+			return all, page.More, err
+		}
+		for _, in := range page.Inputs {
+			b.deliverInput(in)
+		}
+		all = append(all, page.Inputs...)
+	}
+}
+
+// deliverInput takes one input to who waits for it.
+func (b *inbox) deliverInput(in event.Input) {
+	if in.ID == event.CancelID {
+		b.run.cancel(errRequested)
+	}
+	b.pos = in.Pos
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := decodeInput(in.ID, in.Data)
+	if i := b.waiting[in.ID]; i != nil {
+		i.answer <- v
+		delete(b.waiting, in.ID)
+		return
+	}
+	b.undelivered[in.ID] = v
+}

@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"answerd/internal/agent/window"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+)
+
+// modelReply is what the model said in one step.
+type modelReply struct {
+	text   string
+	calls  []*call
+	usage  event.Usage
+	finish string
+}
+
+// conversationCalls is the reply's calls as the conversation keeps them.
+func (r modelReply) conversationCalls() []llm.ToolCall {
+	out := make([]llm.ToolCall, len(r.calls))
+	for i, c := range r.calls {
+		out[i] = llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.argsAsWritten()}
+	}
+	return out
+}
+
+// ownCalls are the calls that we make.
+func (r modelReply) ownCalls() []*call {
+	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
+}
+
+// hasClientCalls reports whether the run ends here, because the caller has calls to make.
+func (r modelReply) hasClientCalls() bool {
+	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
+}
+
+// maxToolName bounds the name of a call, in bytes; tools have 64 at most.
+const maxToolName = 128
+
+// modelStream turns the parts of one model answer into events.
+type modelStream struct {
+	*loop
+	modelReply
+	finalTurn bool // no tool may be called any more
+	usageSeen bool
+	part      event.Body // the closer of the open text or reasoning part; nil when none is open
+	partID    string
+	byIndex   map[int]*call
+}
+
+// modelTurn makes one model call and appends what it says as it says it. A conversation that
+// the model cannot take is shortened first, and once more if its provider finds so.
+func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
+	tools := l.offeredTools(last)
+	if s := l.replayed.Step(l.step + 1); s != nil {
+		return l.restoreStep(s, tools), nil
+	}
+	if err := l.trimToWindow(ctx, tools); err != nil {
+		return modelReply{}, err
+	}
+	l.step++
+	l.stepText.Reset()
+	s := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call)}
+	if err := l.appendStepStart(ctx); err != nil {
+		return modelReply{}, err
+	}
+	parts := l.partCount
+	err := s.readAnswer(ctx, turn)
+	if err != nil && l.partCount == parts && len(s.calls) == 0 {
+		again, failed := l.retryTrimmed(ctx, err, tools)
+		switch {
+		case failed != nil:
+			return modelReply{}, failed
+		case again:
+			err = s.readAnswer(ctx, turn)
+		}
+	}
+	if err != nil {
+		return modelReply{}, err
+	}
+	if s.finish == "" {
+		// The contract of llm.Model is broken; never take that for an answer.
+		return modelReply{}, fmt.Errorf("the model's stream ended without a finish")
+	}
+	s.text = l.stepText.String()
+	if s.finish == "tool_calls" && len(s.calls) == 0 {
+		s.finish = "stop" // the text dialect of some models; nobody is left to call
+	}
+	if err := s.closePart(ctx); err != nil {
+		return modelReply{}, err
+	}
+	end := event.StepEnd{Step: l.step, FinishReason: s.finish}
+	if s.usageSeen {
+		end.Usage = &s.usage
+	}
+	return s.modelReply, l.run.out.Append(ctx, end)
+}
+
+// readAnswer appends one answer of the model's, part by part.
+func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
+	for part, err := range s.agent.Model.Stream(ctx, s.modelRequest(turn, s.finalTurn)) {
+		if err == nil {
+			err = s.appendPart(ctx, part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendPart appends one part of the model's answer.
+func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
+	switch p := p.(type) {
+	case llm.Text:
+		s.stepText.WriteString(p.Delta)
+		return s.appendDelta(ctx, "text", p.Delta)
+	case llm.Reasoning:
+		return s.appendDelta(ctx, "reasoning", p.Delta)
+	case llm.ToolCallStart:
+		return s.startCall(ctx, p.Index, p.ID, p.Name)
+	case llm.ToolCallArgs:
+		if c := s.byIndex[p.Index]; c != nil {
+			return s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: p.Delta})
+		}
+	case llm.ToolCall:
+		return s.completeCall(ctx, p)
+	case llm.Usage:
+		s.usageSeen = true
+		s.usage = event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}
+		s.metadata.Usage.InputTokens += p.Input
+		s.metadata.Usage.OutputTokens += p.Output
+		s.metadata.Usage.TotalTokens += p.Total
+	case llm.Finish:
+		s.finish = p.Reason
+		if p.Model != "" {
+			s.metadata.Model = p.Model
+		}
+	}
+	return nil
+}
+
+// appendDelta appends a piece of text or reasoning, opening its part where needed.
+func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
+	if !strings.HasPrefix(s.partID, kind) {
+		if err := s.openPart(ctx, kind); err != nil {
+			return err
+		}
+	}
+	if kind == "text" {
+		return s.run.out.Append(ctx, event.TextDelta{PartID: s.partID, Delta: delta})
+	}
+	return s.run.out.Append(ctx, event.ReasoningDelta{PartID: s.partID, Delta: delta})
+}
+
+func (s *modelStream) openPart(ctx context.Context, kind string) error {
+	if err := s.closePart(ctx); err != nil {
+		return err
+	}
+	s.recordFirstOutput(ctx)
+	s.partCount++
+	s.partID = fmt.Sprintf("%s_%d", kind, s.partCount)
+	if kind == "text" {
+		s.part = event.TextEnd{PartID: s.partID}
+		return s.run.out.Append(ctx, event.TextStart{PartID: s.partID})
+	}
+	s.part = event.ReasoningEnd{PartID: s.partID}
+	return s.run.out.Append(ctx, event.ReasoningStart{PartID: s.partID})
+}
+
+func (s *modelStream) closePart(ctx context.Context) error {
+	if s.part == nil {
+		return nil
+	}
+	end := s.part
+	s.part, s.partID = nil, ""
+	return s.run.out.Append(ctx, end)
+}
+
+func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
+	if err := s.closePart(ctx); err != nil {
+		return err
+	}
+	s.recordFirstOutput(ctx)
+	// No tool has a longer name; what a model makes up beyond that is not repeated.
+	name = name[:min(len(name), maxToolName)]
+	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
+	c.byClient = !s.finalTurn && s.isClientTool(name)
+	s.byIndex[index] = c
+	s.calls = append(s.calls, c)
+	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
+}
+
+func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
+	if s.byIndex[p.Index] == nil {
+		if err := s.startCall(ctx, p.Index, p.ID, p.Name); err != nil {
+			return err
+		}
+	}
+	c := s.byIndex[p.Index]
+	c.parseArgs(p.Arguments)
+	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
+}
+
+// uniqueCallID is the provider's call id, or one made from it if an earlier step used
+// it: some providers count their calls anew in every answer.
+func (l *loop) uniqueCallID(id string) string {
+	unique := id
+	for n := 2; l.callIDs[unique] || unique == ""; n++ {
+		unique = fmt.Sprintf("%s_%d", id, n)
+	}
+	l.callIDs[unique] = true
+	return unique
+}
+
+// recordFirstOutput measures how long the caller waited for anything but the start event.
+func (s *modelStream) recordFirstOutput(ctx context.Context) {
+	if s.step == 1 && s.partCount == 0 && len(s.calls) == 0 {
+		s.agent.metrics.firstEvent.Record(ctx, time.Since(s.started).Seconds())
+	}
+}
+
+// harder is the share of what a provider refused as too long that is sent instead.
+const harder = 0.6
+
+// trimToWindow shortens the conversation to the model's context window before a request is
+// made, so that the provider does not refuse it.
+func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
+	r := l.trimNow(tools)
+	if !r.Trimmed {
+		return nil
+	}
+	if err := l.reportTrimmed(ctx, r); err != nil {
+		return err
+	}
+	l.agent.Logger.LogAttrs(ctx, slog.LevelDebug, "conversation trimmed to the model's window",
+		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1), slog.Int64("tokens_before", r.Before), slog.Int64("tokens", r.After), slog.Int64("limit", r.Limit))
+	if r.TooLarge {
+		return &llm.Error{Kind: llm.TooLarge, Public: "The question, and what belongs to it, does not fit the model's context window.",
+			Err: fmt.Errorf("some %d tokens where %d are possible", r.After, r.Limit)}
+	}
+	return nil
+}
+
+// trimNow is trimToWindow without a word to readers, which a replayed step has said already.
+func (l *loop) trimNow(tools []llm.Tool) window.Result {
+	c := l.windowConversation(tools)
+	r := l.window.Trim(c)
+	l.messages, l.historyLen = c.Messages, c.History
+	return r
+}
+
+// reportTrimmed tells readers, once, that the model no longer sees everything.
+func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
+	if l.trimReported {
+		return nil
+	}
+	l.trimReported = true
+	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(r.Before), Max: float64(max(r.Limit, 1))})
+}
+
+// retryTrimmed shortens the conversation after the provider refused it as too long, and reports
+// whether another try makes sense.
+func (l *loop) retryTrimmed(ctx context.Context, refused error, tools []llm.Tool) (retry bool, _ error) {
+	var e *llm.Error
+	if !errors.As(refused, &e) || e.Kind != llm.TooLarge {
+		return false, nil
+	}
+	c := l.windowConversation(tools)
+	r := l.window.TrimRefused(c)
+	if !r.Trimmed {
+		return false, nil
+	}
+	l.messages, l.historyLen = c.Messages, c.History
+	return true, l.reportTrimmed(ctx, r)
+}
+
+// windowConversation returns what a request would send. Results that came with the request of
+// the run are not stored.
+func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
+	return &window.Conversation{Messages: l.messages, History: l.historyLen, Tools: tools, StoredAt: func(callID string) string {
+		if l.requestCallIDs[callID] {
+			return ""
+		}
+		return resultPath(l.run.ID, callID)
+	}}
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/event"
+	"answerd/internal/mcp"
+)
+
+// metrics are what the agent counts. Model time and tokens are counted by llm.
+type metrics struct {
+	runs       metric.Int64Counter
+	refused    metric.Int64Counter
+	duration   metric.Float64Histogram
+	active     metric.Int64UpDownCounter
+	streams    metric.Int64UpDownCounter
+	firstEvent metric.Float64Histogram
+	tools      metric.Float64Histogram
+}
+
+func newMetrics(m metric.Meter) (metrics, error) {
+	var out metrics
+	var errs [7]error
+	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
+	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
+	out.active, errs[2] = m.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs that go on."))
+	out.streams, errs[3] = m.Int64UpDownCounter("answerd.streams.active", metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
+	out.firstEvent, errs[4] = m.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the first thing that the model says."))
+	out.tools, errs[5] = m.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
+	out.refused, errs[6] = m.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that found no place, by reason."))
+	err := errors.Join(errs[:]...)
+	for _, reason := range refusals {
+		if err == nil {
+			// There from the start: an alert on the first refusal needs a zero to rise from.
+			out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
+		}
+	}
+	return out, err
+}
+
+// refusals are the reasons as a metric names them.
+var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate"}
+
+func (m metrics) countRefusal(ctx context.Context, err error) {
+	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
+}
+
+func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
+	outcome := attribute.String("outcome", string(end.Type()))
+	code := ""
+	if e, ok := end.(event.RunError); ok {
+		code = e.Code
+	}
+	m.active.Add(ctx, -1)
+	m.runs.Add(ctx, 1, metric.WithAttributes(outcome, attribute.String("code", code)))
+	m.duration.Record(ctx, took.Seconds(), metric.WithAttributes(outcome))
+}
+
+func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
+	if c.Server == "" {
+		return // a name that the model made up would be a series of its own
+	}
+	attrs := []attribute.KeyValue{
+		attribute.String("mcp.method.name", "tools/call"),
+		attribute.String("gen_ai.tool.name", c.Tool),
+		attribute.String("mcp.server.name", c.Server),
+	}
+	if kind != "" {
+		attrs = append(attrs, attribute.String("error.type", kind))
+	}
+	m.tools.Record(ctx, took.Seconds(), metric.WithAttributes(attrs...))
+}
+
+// recordCallMetrics records how long the call took and how it failed, in the span and the metrics.
+func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, x *toolExecution, err error) {
+	failed, ok := errors.AsType[*mcp.CallError](err)
+	if !ok {
+		if err == nil && x.hookResult == nil {
+			a.metrics.recordToolTime(ctx, x.Call, "", x.duration)
+		}
+		return
+	}
+	kind := string(failed.Kind)
+	span.SetStatus(codes.Error, kind)
+	span.SetAttributes(attribute.String("error.type", kind))
+	a.metrics.recordToolTime(ctx, x.Call, kind, x.duration)
+}
+
+// The verdicts of a decision.
+const (
+	allowed  = "allowed"  // no approval is needed
+	approved = "approved" // by a person, this once
+	denied   = "denied"
+	replaced = "replaced" // by a hook's answer; nothing was called
+)
+
+// decision is whether a call might be made, and who said so.
+type decision struct {
+	verdict string // "" until somebody decides
+	by      string // subject of the person who decided; "" if nobody had to, or is anonymous
+	why     string // of a denial
+	edited  bool   // the arguments are the person's, not the model's
+}
+
+// writeAuditLine writes the one line that every call leaves in the log, whatever became of it:
+// who wanted it and for whom, what exactly, who allowed it, and how it ended. Values of
+// arguments are in it only where the operator wants them. err is how the call itself
+// ended, whatever a hook makes of it.
+func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error) {
+	actor := "model"
+	if x.loop == nil {
+		actor = "caller"
+	}
+	outcome, cause := "ok", err
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+		outcome, cause = string(failed.Kind), failed.Err
+		if failed.Kind == mcp.InvalidArguments && !a.AuditArguments {
+			cause = nil // which quotes them, or may: it can be the server's
+		}
+	} else if err != nil {
+		outcome = string(mcp.UnknownOutcome) // of the log; it may have been carried out
+	}
+	d := x.decision
+	switch {
+	case x.hookResult != nil:
+		d = decision{verdict: replaced}
+	case d.verdict == "": // it failed before anybody decided: it was none that could be made
+		d = decision{verdict: denied, why: cmp.Or(x.refusal, outcome)}
+	}
+	attrs := []slog.Attr{
+		slog.String("actor", actor), slog.String("subject", x.caller.Subject), slog.String("issuer", x.caller.Issuer),
+		slog.String("call_id", x.CallID), slog.String("server", cmp.Or(x.Server, x.tool.Server)), slog.String("tool", x.Tool),
+		slog.String("tool_version", x.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(x.argsAsWritten()))),
+		slog.String("decision", d.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", x.duration.Milliseconds()),
+	}
+	add := func(name, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(name, value))
+		}
+	}
+	add("run_id", x.runID)
+	add("decided_by", d.by)
+	add("reason", d.why)
+	add("rule", x.rule)
+	if d.edited {
+		attrs = append(attrs, slog.Bool("args_edited", true))
+	}
+	if a.AuditArguments {
+		add("args", string(x.args))
+	}
+	level := slog.LevelInfo
+	if cause != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", cause.Error()))
+	}
+	a.Logger.LogAttrs(ctx, level, "tool call", attrs...)
+}

@@ -1,0 +1,266 @@
+// Package replay rebuilds the state of a run from its log, so that another process can go on
+// with it.
+//
+//	s := replay.Read(events, notes, inputs)
+//	if step := s.Step(1); step != nil {
+//		// the model's answer of step 1, its calls and what was decided after it
+//	}
+//	if c := s.Call("call_1"); c != nil && c.End == nil && c.Sent {
+//		// nobody knows whether the server carried it out
+//	}
+//
+// The run loop goes through the state as if everything happened again, without a model, a tool
+// or an event, and so comes to where the run was left. Methods of a nil State return nil, which
+// is the state of a run that begins here. A State is for one goroutine.
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// State is what a run has done in other processes.
+type State struct {
+	Steps    []*Step
+	Calls    map[string]*Call   // by call id; also those of steps that were reset
+	Parts    int                // text and reasoning parts
+	Reported map[string]int     // levels of limits that readers know of, in percent, by limit
+	Raised   map[string]float64 // what people raised limits to, by limit
+	Used     time.Duration      // of the run's own time, without pauses
+	// Asked is the open question about a limit; nil if there is none.
+	Asked  *event.Interrupt
+	Inputs map[string][]byte // what people answered, by interrupt
+	// Suspended says that the run was suspended at least once.
+	Suspended bool
+	// Ending says that everything open was closed for a terminal event that never came.
+	Ending bool
+}
+
+// Step is one model call and what came after it until the next step.
+type Step struct {
+	Text         string
+	Calls        []*Call
+	Usage        event.Usage
+	FinishReason string
+	Ended        bool        // a step that did not end runs again
+	Sampled      event.Usage // tokens that servers used
+	StopReason   string      // why the next step is the last one; "" if that was not decided
+	// Limits that people raised, before the step's calls and after them.
+	RaisedBefore, RaisedAfter []event.BudgetResolved
+	Refused                   string // the limit that somebody did not raise; "" if there is none
+}
+
+// Call is a tool call, as far as it came.
+type Call struct {
+	event.Call
+	Args     string // the arguments as the model wrote them; "" until they are complete
+	ByClient bool   // the caller executes it
+	Sent     bool   // its request may have left
+	End      event.Body
+	// Approval is the newest approval that was asked for, and Resolution what became of it;
+	// nil if there is none.
+	Approval   *event.Interrupt
+	Resolution *event.ApprovalResolved
+	// Elicitations are the questions of its server that are still open.
+	Elicitations []event.Interrupt
+}
+
+// Read rebuilds the state of a run from all of its events, notes and inputs.
+func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
+	s := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte)}
+	for _, in := range inputs {
+		s.Inputs[in.ID] = in.Data
+	}
+	byKey := make(map[string]*Call)
+	var since int64 // the time from which on time counts; 0 while the clock is paused
+	for _, e := range events {
+		if since > 0 {
+			s.Used += time.Duration(e.Time-since) * time.Millisecond
+		}
+		since = e.Time
+		s.applyEvent(e)
+		if c, ok := e.Body.(event.ToolCallStart); ok {
+			byKey[CallKey(c.CallID)] = s.Calls[c.CallID]
+		}
+		if _, suspended := e.Body.(event.Suspended); suspended {
+			since = 0
+		}
+		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
+			if s.applyNote(strings.Fields(string(notes[0].Data)), byKey) {
+				since = 0 // until the next process does something
+			}
+		}
+	}
+	return s
+}
+
+// Step returns the step of that number, from 1, if it ended; nil otherwise.
+func (s *State) Step(n int) *Step {
+	if s == nil || n > len(s.Steps) || !s.Steps[n-1].Ended {
+		return nil
+	}
+	return s.Steps[n-1]
+}
+
+// Call returns what the log has of a call, nil if nothing.
+func (s *State) Call(callID string) *Call {
+	if s == nil {
+		return nil
+	}
+	return s.Calls[callID]
+}
+
+// HasEndedCall reports whether a call of the step has ended.
+func (s *Step) HasEndedCall() bool {
+	return slices.ContainsFunc(s.Calls, func(c *Call) bool { return c.End != nil })
+}
+
+// lastStep returns the newest step, nil before the first.
+func (s *State) lastStep() *Step {
+	if len(s.Steps) == 0 {
+		return nil
+	}
+	return s.Steps[len(s.Steps)-1]
+}
+
+// applyNote adds one note to the state, and reports whether another process took over there.
+func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool) {
+	if len(words) == 0 {
+		return false
+	}
+	step := s.lastStep()
+	switch kind, rest := words[0], strings.Join(words[1:], " "); {
+	case kind == NoteTaken || kind == NoteLeft:
+		return true
+	case kind == NoteSent && byKey[rest] != nil:
+		byKey[rest].Sent = true
+	case kind == NoteLimit && step != nil:
+		step.StopReason = rest
+	case kind == NoteSampled && step != nil:
+		var u event.Usage
+		if _, err := fmt.Sscan(rest, &u.InputTokens, &u.OutputTokens, &u.TotalTokens); err == nil {
+			step.Sampled.InputTokens += u.InputTokens
+			step.Sampled.OutputTokens += u.OutputTokens
+			step.Sampled.TotalTokens += u.TotalTokens
+		}
+	}
+	return false
+}
+
+// applyEvent adds one event to the state.
+func (s *State) applyEvent(e event.Event) {
+	step := s.lastStep()
+	switch b := e.Body.(type) {
+	case event.StepStart:
+		s.Steps = append(s.Steps, &Step{})
+	case event.StepReset:
+		*step = Step{}
+	case event.StepEnd:
+		step.Ended, step.FinishReason = true, b.FinishReason
+		if b.Usage != nil {
+			step.Usage = *b.Usage
+		}
+		// No model gives these reasons: the step was closed because the run came to its end.
+		s.Ending = b.FinishReason == "error" || b.FinishReason == "cancelled"
+	case event.TextStart, event.ReasoningStart:
+		s.Parts++
+	case event.TextDelta:
+		step.Text += b.Delta
+	case event.Budget:
+		s.Reported[b.Limit] = 80
+		if b.Used >= b.Max {
+			s.Reported[b.Limit] = 100
+		}
+	case event.BudgetRequired:
+		asked, _ := InterruptOf(e)
+		s.Asked = &asked
+	case event.BudgetResolved:
+		s.applyBudgetResolved(b, step)
+	case event.Suspended:
+		s.Suspended = true
+	default:
+		s.applyCallEvent(e)
+	}
+}
+
+// applyBudgetResolved adds what became of the question about a limit.
+func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
+	s.Asked = nil
+	if !b.Approved {
+		step.Refused = b.Limit
+		return
+	}
+	s.Reported[b.Limit], s.Raised[b.Limit] = 0, b.Max
+	if step.HasEndedCall() {
+		step.RaisedAfter = append(step.RaisedAfter, b)
+	} else {
+		step.RaisedBefore = append(step.RaisedBefore, b)
+	}
+}
+
+// applyCallEvent adds an event of a call.
+func (s *State) applyCallEvent(e event.Event) {
+	if asked, _ := InterruptOf(e); asked.ID != "" {
+		c := s.Calls[asked.CallID]
+		if asked.Kind == event.KindApproval {
+			c.Approval, c.Resolution = &asked, nil
+		} else {
+			c.Elicitations = append(c.Elicitations, asked)
+		}
+		return
+	}
+	switch b := e.Body.(type) {
+	case event.ToolCallStart:
+		c := &Call{Call: b.Call, ByClient: b.Executor == event.Client}
+		s.Calls[b.CallID] = c
+		if step := s.lastStep(); step != nil {
+			step.Calls = append(step.Calls, c)
+		}
+	case event.ToolCall:
+		c := s.Calls[b.CallID]
+		if c.Args = b.ArgsText; b.Args != nil {
+			c.Args = string(b.Args)
+		}
+	case event.ToolResult:
+		s.Calls[b.CallID].End = b
+	case event.ToolError:
+		s.Calls[b.CallID].End = b
+	case event.ApprovalResolved:
+		s.Calls[b.CallID].Resolution = &b
+	case event.ElicitationResolved:
+		c := s.Calls[b.CallID]
+		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == b.InterruptID })
+	}
+}
+
+// InterruptOf returns the question that an event asks, or the id of the one that it resolves.
+// Both are empty for all other events.
+func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
+	switch b := e.Body.(type) {
+	case event.Elicitation:
+		return event.Interrupt{
+			ID: b.InterruptID, Kind: event.KindElicitation, Call: b.Call, Message: b.Message, Mode: b.Mode, Schema: b.Schema, URL: b.URL,
+			HeldOpen: b.HeldOpen, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+		}, ""
+	case event.ApprovalRequired:
+		return event.Interrupt{
+			ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args, ArgsSHA256: hexSHA256(b.Args),
+			ToolVersion: b.ToolVersion, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+		}, ""
+	case event.BudgetRequired:
+		return event.Interrupt{
+			ID: b.InterruptID, Kind: event.KindBudget, Message: b.Message, Limit: b.Limit, Used: b.Used, Max: b.Max, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+		}, ""
+	case event.ElicitationResolved:
+		return asked, b.InterruptID
+	case event.ApprovalResolved:
+		return asked, b.InterruptID
+	case event.BudgetResolved:
+		return asked, b.InterruptID
+	}
+	return asked, ""
+}

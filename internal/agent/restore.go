@@ -1,0 +1,221 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"answerd/internal/agent/replay"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp/content"
+)
+
+// This file feeds what a run did in other processes into its loop. The loop takes the same steps
+// as the first time; each step that the log has ended takes its outcome from here.
+
+// restoreLoop sets what the loop knows from the start: the ids and parts that the run has used,
+// and what its readers were told.
+func (l *loop) restoreLoop() {
+	s := l.replayed
+	if s == nil {
+		return
+	}
+	l.partCount = s.Parts
+	for id := range s.Calls {
+		l.callIDs[id] = true
+	}
+	l.trimReported = s.Reported["context_tokens"] > 0
+	l.budget.Restore(s.Reported, s.Raised)
+}
+
+// restoreStep takes the place of a model turn that the log has.
+func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
+	l.trimNow(tools)
+	l.step++
+	l.stepText.Reset()
+	l.stepText.WriteString(s.Text)
+	l.addUsage(s.Usage)
+	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason}
+	for _, c := range s.Calls {
+		reply.calls = append(reply.calls, restoreCall(c))
+	}
+	return reply
+}
+
+// restoreCall returns a call as the model wrote it.
+func restoreCall(c *replay.Call) *call {
+	restored := &call{Call: c.Call, byClient: c.ByClient}
+	if c.Args != "" {
+		restored.parseArgs(c.Args)
+	}
+	return restored
+}
+
+// appendStepStart opens the next step. A step that another process began and did not end is
+// reset: what it said so far is void, and it runs again.
+func (l *loop) appendStepStart(ctx context.Context) error {
+	if l.replayed != nil && l.step == len(l.replayed.Steps) {
+		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
+	}
+	return l.run.out.Append(ctx, event.StepStart{Step: l.step})
+}
+
+// restoreCalls sets the outcomes of the turn's calls that the log has, and charges the budget as
+// it was charged then. It returns the calls that are still to be made, or to be given up.
+func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
+	l.budget.BeginTurn(len(calls))
+	for i, c := range calls {
+		known := l.replayed.Call(c.CallID)
+		if known == nil {
+			remaining = append(remaining, c)
+			continue
+		}
+		result, succeeded := known.End.(event.ToolResult)
+		isSearch := l.search != nil && c.Tool == l.search.tool.Name
+		if known.End != nil || known.Sent {
+			// Every call that was sent was charged. The search tool is ours and never sent.
+			l.budget.RestoreCall(i, known.Sent || isSearch && succeeded)
+		}
+		if known.End == nil {
+			remaining = append(remaining, c)
+			continue
+		}
+		outcomes[i] = l.restoreOutcome(ctx, known)
+		switch args, edited := l.approvedArgs(known); {
+		case succeeded:
+			c.args, c.edited = result.Args, edited
+		case edited:
+			c.args, c.edited = args, true
+		}
+		if isSearch {
+			c.foundTools = foundToolNames(result)
+		}
+	}
+	if s := l.replayed.Step(l.step); s != nil {
+		l.budget.RestoreSampled(s.Sampled)
+	}
+	return remaining
+}
+
+// restoreOutcome returns how a call ended, as far as the log still has it.
+func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
+	end := callOutcome{resultURL: resultPath(l.run.ID, c.CallID)}
+	if failed, ok := c.End.(event.ToolError); ok {
+		end.errorEvent = &failed
+		if failed.Truncated != nil && failed.Truncated.URL == "" {
+			end.resultURL = ""
+		}
+		return end
+	}
+	result := c.End.(event.ToolResult)
+	end.resultEvent = &result
+	end.fullResult = &content.Result{Content: result.Content, Structured: result.Structured}
+	if result.Truncated == nil {
+		return end
+	}
+	end.resultURL = result.Truncated.URL
+	if stored, err := l.agent.Result(ctx, l.run.ID, c.CallID); err == nil {
+		end.fullResult = &content.Result{Content: stored.Content, Structured: stored.Structured}
+	} else if end.resultURL != "" {
+		l.agent.Logger.WarnContext(ctx, "stored tool result is no longer available", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
+	}
+	return end
+}
+
+// approvalResolution returns what became of the approval of a call; nil while it is open.
+func (l *loop) approvalResolution(c *replay.Call) *resolution {
+	if c.Resolution == nil {
+		return nil
+	}
+	b := c.Resolution
+	var v resolution
+	if data, given := l.replayed.Inputs[b.InterruptID]; given {
+		v = decodeInput(b.InterruptID, data)
+	}
+	v.Approved, v.Reason, v.by.Subject, v.unanswered = &b.Approved, b.Reason, b.By, unansweredReason(*b)
+	return &v
+}
+
+// unansweredReason returns why nobody decided, nil if somebody did.
+func unansweredReason(b event.ApprovalResolved) error {
+	if b.Approved {
+		return nil
+	}
+	for _, why := range []error{ErrExpired, errNobodyToAsk, errWithdrawn, errTooManyOpen} {
+		if b.By == "" && b.Reason == why.Error() {
+			return why
+		}
+	}
+	return nil
+}
+
+// approvedArgs returns the arguments that a person approved, and whether they differ from the
+// model's.
+func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
+	v := l.approvalResolution(c)
+	if v == nil || !v.isApproved() || v.Args == nil {
+		return nil, false
+	}
+	return v.Args, string(v.Args) != string(c.Approval.Args)
+}
+
+// replayedQuestion returns the question that rec asks, if it was asked before the run came here:
+// i if it is still open, v if it was resolved. Both are nil if nobody was asked, or was asked
+// about other arguments than the call has now.
+func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, v *resolution, _ error) {
+	if rec.Kind == event.KindBudget {
+		i, v = l.replayedBudgetQuestion(rec.Limit)
+		return i, v, nil
+	}
+	c := l.replayed.Call(rec.CallID)
+	if c == nil || rec.Kind != event.KindApproval || c.Approval == nil {
+		return nil, nil, nil
+	}
+	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {
+		return nil, nil, l.withdrawQuestions(ctx, c)
+	}
+	if v := l.approvalResolution(c); v != nil {
+		return nil, v, nil
+	}
+	i, c.Approval = newInterrupt(*c.Approval, nil), nil
+	return i, nil, nil
+}
+
+// replayedBudgetQuestion is replayedQuestion for a limit.
+func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
+	if l.replayed == nil {
+		return nil, nil
+	}
+	if asked := l.replayed.Asked; asked != nil {
+		l.replayed.Asked = nil
+		return newInterrupt(*asked, nil), nil
+	}
+	if s := l.replayed.Step(l.step); s != nil && s.Refused == limit {
+		return nil, &resolution{unanswered: errWithdrawn}
+	}
+	return nil, nil
+}
+
+// withdrawQuestions closes the questions of a replayed call that nobody waits for any more:
+// those of its server, which died with the old connection, and an approval of other arguments.
+func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call) error {
+	if c == nil {
+		return nil
+	}
+	open := c.Elicitations
+	if c.Elicitations = nil; c.Approval != nil && c.Resolution == nil {
+		open = append(open, *c.Approval)
+		c.Approval = nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	for _, rec := range open {
+		// First the input is closed, so that no person is told that their answer counts.
+		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
+			return err
+		}
+		if err := l.run.out.Append(ctx, newInterrupt(rec, nil).resolvedEvent(resolution{unanswered: errWithdrawn})); err != nil {
+			return err
+		}
+	}
+	return nil
+}

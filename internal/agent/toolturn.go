@@ -1,0 +1,315 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"answerd/internal/agent/budget"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp/content"
+)
+
+// Bounds of one turn.
+const (
+	maxCallsPerTurn = 32
+	maxArgs         = 64 << 10 // bytes of one call's arguments
+)
+
+type jsonText = json.RawMessage
+
+// call is one tool call of a turn.
+type call struct {
+	event.Call
+	args        jsonText // a JSON object; nil if the model wrote something else
+	argsText    string   // then this is what it wrote
+	argsProblem string   // and this is what is wrong with it
+	byClient    bool     // the caller executes it
+	edited      bool     // args are a person's, not the model's
+	foundTools  []string // the names of the tools that it found, if it was a search for some
+}
+
+// parseArgs reads the arguments as the model wrote them. They are never guessed: what is
+// not a JSON object is kept as text and answered with what is wrong (S1.3).
+func (c *call) parseArgs(text string) {
+	trimmed := bytes.TrimSpace([]byte(text))
+	if len(trimmed) == 0 {
+		trimmed = []byte("{}")
+	}
+	var object map[string]json.RawMessage
+	switch err := json.Unmarshal(trimmed, &object); {
+	case len(text) > maxArgs:
+		c.argsProblem = fmt.Sprintf("they are longer than %d bytes", maxArgs)
+		text = text[:maxArgs]
+	case !utf8.Valid(trimmed):
+		c.argsProblem = "they are not valid UTF-8"
+	case err != nil:
+		c.argsProblem = "they are not a JSON object: " + err.Error()
+	case object == nil:
+		c.argsProblem = "they are not a JSON object but null"
+	default:
+		c.args = trimmed
+		return
+	}
+	c.argsText = text
+}
+
+// argsAsWritten is the arguments as the model wrote them, for the conversation.
+func (c *call) argsAsWritten() string {
+	if c.args != nil {
+		return string(c.args)
+	}
+	return c.argsText
+}
+
+// metadataParams is the arguments in the metadata, where every element is an object.
+func (c *call) metadataParams() jsonText {
+	if c.args != nil {
+		return c.args
+	}
+	quoted, _ := json.Marshal(map[string]string{"args_text": c.argsText})
+	return quoted
+}
+
+// editNote tells the model that what was called is not what it wrote.
+func (c *call) editNote() string {
+	if !c.edited {
+		return ""
+	}
+	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
+}
+
+// toolTurn executes the calls of a turn and adds their results to the conversation in call order,
+// whichever call ends first.
+func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
+	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Calls: reply.conversationCalls()})
+	outcomes, err := l.runCalls(ctx, reply.ownCalls(), final)
+	l.addUsage(l.budget.TakeSampled())
+	if err != nil {
+		return err
+	}
+	l.media.startTurn()
+	for _, c := range reply.calls {
+		if c.byClient {
+			l.addClientCallMetadata(c)
+			continue
+		}
+		outcome := outcomes[0]
+		outcomes = outcomes[1:]
+		l.messages = append(l.messages, l.resultMessage(c, outcome))
+		l.addMetadata(c, outcome)
+	}
+	if l.search != nil && l.search.addFound(reply.calls) {
+		l.updateOffered()
+	}
+	if final {
+		return nil
+	}
+	return l.budget.EndTurn(ctx, l.run.out)
+}
+
+// runCalls executes the calls of a turn at the same time, except those whose outcome a replayed
+// log has. Every call gets an outcome and its event, whatever happens to the others. When a hook
+// ends the run, or the time for tools is over, the calls in flight are canceled; the error is one
+// that ends the run.
+func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
+	outcomes := make([]callOutcome, len(calls))
+	errs := make([]error, len(calls))
+	turn, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(l.run.clock.ToolContext(), func() { end(budget.ErrToolTimeUsed) })()
+	l.run.suspension.beginTurn(turn, l.restoreCalls(ctx, calls, outcomes))
+	var wg sync.WaitGroup
+	for i, c := range calls {
+		if outcomes[i].isSet() {
+			continue
+		}
+		refusal := ""
+		switch {
+		case final:
+			refusal = "No tool can be called any more in this run."
+		case i >= maxCallsPerTurn:
+			refusal = fmt.Sprintf("Only %d calls can be made in one turn.", maxCallsPerTurn)
+		}
+		wg.Go(func() {
+			defer recoverTo(&errs[i])
+			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
+			defer l.budget.SkipCall(i) // or later calls would wait for this one
+			outcomes[i], errs[i] = l.runCall(turn, c, i, refusal)
+			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
+				end(abort)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return outcomes, err
+	}
+	return outcomes, errors.Join(errs...)
+}
+
+// runCall executes the call at index of its turn and appends its tool_result or tool_error.
+func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
+	tool, exists := l.tools[c.Tool]
+	x := toolExecution{
+		call: c, tool: tool, exists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
+		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
+	}
+	if l.search != nil && c.Tool == l.search.tool.Name {
+		x.tool, x.exists, x.builtin = l.search.tool, true, l.search.searchTools
+	}
+	outcome, err := l.agent.executeToolCall(ctx, x)
+	if err == nil {
+		err = l.withdrawQuestions(ctx, x.replayed)
+	}
+	if err != nil {
+		return callOutcome{}, err
+	}
+	// The event is appended even if the turn is over: every call that was opened is closed.
+	ended := event.Body(nil)
+	if outcome.errorEvent != nil {
+		ended = *outcome.errorEvent
+	} else {
+		ended = *outcome.resultEvent
+	}
+	err = l.run.out.Append(context.WithoutCancel(ctx), ended)
+	if err == nil && outcome.abort != nil {
+		err = outcome.abort
+	}
+	return outcome, err
+}
+
+// resultMessage is the ending as the model is told of it.
+func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
+	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
+	if end.errorEvent != nil {
+		m.Text, m.Failed = l.budget.ChargeResult(c.editNote()+string(errorObject(end.errorEvent.Payload)), end.resultURL), true
+		return m
+	}
+	text, media := l.media.attachMedia(c, end.fullResult)
+	text, _ = content.TruncateText(text, maxForModel, end.resultURL)
+	m.Text, m.Media = l.budget.ChargeResult(c.editNote()+text, end.resultURL), media
+	return m
+}
+
+// errorObject is a failure in the conversation and in the metadata.
+func errorObject(text string) jsonText {
+	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
+	return quoted
+}
+
+// addMetadata adds a call to the metadata (S2.8). What a run returns of its calls is bounded
+// as a whole; beyond that, each is there with its beginning.
+func (l *loop) addMetadata(c *call, end callOutcome) {
+	params := l.boundedParams(c)
+	if end.errorEvent != nil {
+		text, _ := content.TruncateText(end.errorEvent.Payload, l.metadataLeft(), end.resultURL)
+		l.appendMetadata(c, params, errorObject(text))
+		return
+	}
+	l.appendMetadata(c, params, content.TruncateValue(end.resultEvent.Payload, l.metadataLeft(), end.resultURL))
+}
+
+// addClientCallMetadata adds a call whose result only the client will know.
+func (l *loop) addClientCallMetadata(c *call) {
+	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
+}
+
+func (l *loop) boundedParams(c *call) jsonText {
+	params := c.metadataParams()
+	if len(params) > l.metadataLeft() {
+		text, _ := content.TruncateText(string(params), minMetadata, "")
+		params, _ = json.Marshal(map[string]string{"args_text": text})
+	}
+	l.metadataSize += len(params)
+	return params
+}
+
+func (l *loop) appendMetadata(c *call, params, result jsonText) {
+	l.metadataSize += len(result)
+	l.metadata.ToolNames = append(l.metadata.ToolNames, c.Tool)
+	l.metadata.ToolParams = append(l.metadata.ToolParams, params)
+	l.metadata.ToolResults = append(l.metadata.ToolResults, result)
+}
+
+// metadataLeft is how many bytes the next entry may have.
+func (l *loop) metadataLeft() int { return max(maxMetadata-l.metadataSize, minMetadata) }
+
+// Bounds of what a model is shown besides text.
+const (
+	maxShownPerTurn = 8        // pictures and sounds
+	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
+)
+
+// mediaBudget is the pictures and sounds of a run's results that its model is shown.
+type mediaBudget struct {
+	profile     llm.Profile    // of the model
+	budget      *budget.Budget // of the run
+	shownInTurn int            // shown in this turn
+	shownInRun  int            // shown in this run, in characters of base64
+}
+
+func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
+
+// admitMedia lets the model be shown m, or says why not. A model that takes nothing such is
+// told nothing: the placeholder in the text is all that there is to say.
+func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
+	if m == nil || !g.profile.Images && !g.profile.Audio {
+		return nil, ""
+	}
+	checked, err := m.Normalize()
+	switch {
+	case err != nil:
+		return nil, err.Error()
+	case checked.IsImage() && !g.profile.Images || !checked.IsImage() && !g.profile.Audio:
+		return nil, ""
+	case g.shownInTurn == maxShownPerTurn:
+		return nil, fmt.Sprintf("only %d can be shown in one turn", maxShownPerTurn)
+	case g.shownInRun+len(checked.Data) > maxShownPerRun:
+		return nil, "too much has been shown already"
+	case !g.budget.ChargeMedia(len(checked.Data)):
+		return nil, "the run's budget of result bytes is used up"
+	}
+	g.shownInTurn++
+	g.shownInRun += len(checked.Data)
+	return checked, ""
+}
+
+// attachMedia is a result as the model gets it: the text, and what is shown besides. The
+// text says where everything was.
+func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
+	var parts []string
+	for _, p := range res.Parts() {
+		taken, refusal := g.admitMedia(p.Media)
+		switch {
+		case taken != nil:
+			kind := "Sound"
+			if taken.IsImage() {
+				kind = "Image"
+			}
+			name := fmt.Sprintf("%s %d", kind, len(media)+1)
+			media = append(media, llm.Media{
+				Label: fmt.Sprintf("%s of the result of %s (call %s):", name, c.Tool, c.CallID),
+				MIME:  taken.MIME, Data: taken.Data,
+			})
+			p.Text += fmt.Sprintf(" (follows as %s of this result)", name)
+		case refusal != "":
+			p.Text += fmt.Sprintf(" (not shown: %s)", refusal)
+		}
+		parts = append(parts, p.Text)
+	}
+	return strings.Join(parts, "\n"), media
+}
+
+func (c *call) executor() event.Executor {
+	if c.byClient {
+		return event.Client
+	}
+	return ""
+}

@@ -1,0 +1,163 @@
+// Package window trims a conversation to a model's context window.
+//
+//	w := window.New(profile)
+//	c := &window.Conversation{Messages: messages, History: 4, Tools: tools}
+//	if r := w.Trim(c); r.TooLarge {
+//		// the question alone does not fit
+//	}
+//	// ask the model with c.Messages; then
+//	w.Observe(usage)
+//	// and if the provider refused the request as too long:
+//	if w.TrimRefused(c).Trimmed {
+//		// ask once more
+//	}
+//
+// Results of tools are left out first, then the history; the system prompt, the question and
+// every call stay. Each placeholder says where the log stores what was left out. Token counts
+// are estimates that follow what the provider counts. A Window is for one goroutine.
+package window
+
+import (
+	"answerd/internal/event"
+	"answerd/internal/llm"
+)
+
+// These constants estimate tokens before a provider has counted any. English text has about
+// four bytes per token and JSON about three, so the estimate tends to be too high. Base64 has
+// fewer bytes per token: then the provider refuses the request, and TrimRefused is for that.
+const (
+	bytesPerToken    = 3
+	tokensPerMessage = 8  // role and framing; a call has as much
+	tokensPerTool    = 16 // framing of one tool's definition
+	maxAnswerReserve = 8192
+	// Providers count an image by its pixels, up to about 1,600 tokens, and audio by its
+	// duration, which the size in bytes only hints at.
+	tokensPerImage     = 1600
+	audioBytesPerToken = 256 // of base64
+)
+
+// retryTrimRatio is the share of a request that the provider refused as too long which the
+// second try may have.
+const retryTrimRatio = 0.6
+
+// Window estimates what a conversation costs and trims it to the model's context window. The
+// estimate follows what the provider counts, see Observe.
+type Window struct {
+	size    int64   // in tokens, prompt and answer together; 0 if unknown
+	reserve int64   // the part of size that stays free for the answer
+	factor  float64 // tokens that the provider counted per estimated token
+	sent    int64   // the estimate for the last request, without factor
+	guessed bool    // size is that of a request that the provider refused
+}
+
+// New returns a Window of the size that the model's profile gives. Without a size nothing is
+// trimmed until a provider refuses a request.
+func New(p llm.Profile) *Window {
+	w := &Window{size: p.ContextTokens, reserve: p.MaxOutputTokens, factor: 1}
+	if w.reserve == 0 {
+		w.reserve = min(w.size/8, maxAnswerReserve)
+	}
+	return w
+}
+
+// LimitReserve lowers the reserve for the answer to tokens, for a request that limits its
+// answers itself.
+func (w *Window) LimitReserve(tokens int64) { w.reserve = min(w.reserve, tokens) }
+
+// promptLimit returns the tokens that a prompt may have; 0 means no limit.
+func (w *Window) promptLimit() int64 { return w.size - min(w.reserve, w.size) }
+
+// Observe corrects the estimate by what the provider counted for the last request.
+func (w *Window) Observe(u event.Usage) {
+	if u.InputTokens > 0 && w.sent > 0 {
+		// The bounds keep a provider that counts wrongly from emptying the conversation.
+		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4)
+	}
+}
+
+// Result tells what trimming did. All figures are estimates in tokens.
+type Result struct {
+	Before, After int64 // of the conversation
+	Limit         int64 // that the prompt may have
+	Trimmed       bool  // the conversation was above Limit
+	TooLarge      bool  // what cannot be left out is still above a limit that is known
+}
+
+// Trim shortens c where its estimate is above the limit, before a request is made with it.
+func (w *Window) Trim(c *Conversation) Result {
+	w.sent = w.estimatePlain(c)
+	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
+	r.After = r.Before
+	if w.size == 0 || r.Before <= r.Limit {
+		return r
+	}
+	r.Trimmed, r.After = true, w.fit(c, r.Limit)
+	r.TooLarge = r.After > r.Limit && !w.guessed
+	w.sent = w.estimatePlain(c)
+	return r
+}
+
+// TrimRefused shortens c after the provider refused it as too long, and learns from that: the
+// size of the window where it was unknown, else a higher estimate. Trimmed is false if nothing
+// could be left out, so that a second try would fail too.
+func (w *Window) TrimRefused(c *Conversation) Result {
+	w.learnRefused(w.conversationTokens(c))
+	r := Result{Before: w.conversationTokens(c)}
+	r.After = w.fit(c, int64(float64(r.Before)*retryTrimRatio))
+	r.Limit = w.promptLimit()
+	if r.Trimmed = r.After != r.Before; r.Trimmed {
+		w.sent = w.estimatePlain(c)
+	}
+	return r
+}
+
+// learnRefused corrects the window by a request of that many estimated tokens that the
+// provider refused as too long.
+func (w *Window) learnRefused(tokens int64) {
+	if w.size == 0 {
+		w.size, w.guessed = tokens, true
+		w.reserve = min(w.size/8, maxAnswerReserve)
+		return
+	}
+	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), 4)
+}
+
+// estimatePlain returns the estimate for c by bytes alone, without the provider's correction.
+func (w *Window) estimatePlain(c *Conversation) int64 {
+	byBytes := Window{factor: 1}
+	return byBytes.conversationTokens(c)
+}
+
+// textTokens estimates a text of n bytes.
+func (w *Window) textTokens(n int) int64 { return int64(float64(n) / bytesPerToken * w.factor) }
+
+// messageTokens estimates one message.
+func (w *Window) messageTokens(m *llm.Message) int64 {
+	size := len(m.Text) + len(m.Tool)
+	for _, c := range m.Calls {
+		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
+	}
+	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(m)
+}
+
+// mediaTokens estimates the images and audio of a message. The factor does not apply: it
+// comes from what the provider counted for text.
+func mediaTokens(m *llm.Message) (sum int64) {
+	for _, p := range m.Media {
+		if p.IsImage() {
+			sum += tokensPerImage
+		} else {
+			sum += int64(len(p.Data) / audioBytesPerToken)
+		}
+	}
+	return sum
+}
+
+// toolTokens estimates the tools that a request offers.
+func (w *Window) toolTokens(tools []llm.Tool) int64 {
+	size := 0
+	for i := range tools {
+		size += len(tools[i].Name) + len(tools[i].Description) + len(tools[i].Schema) + tokensPerTool*bytesPerToken
+	}
+	return w.textTokens(size)
+}
