@@ -38,7 +38,7 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkLibrary is what the library takes for the first of them, decoding included.
 func BenchmarkLibrary(b *testing.B) {
-	_, r := both(b, weather)
+	_, r := compileBoth(b, weather)
 	b.ReportAllocs()
 	for b.Loop() {
 		var v map[string]any

@@ -1,21 +1,24 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 )
 
-// compiler turns the JSON of a schema into nodes.
+// compiler converts the JSON of a schema into nodes.
 type compiler struct {
-	draft7   bool
-	notes    bool
-	patterns map[string]*pattern // nil: Go doesn't understand it
-	size     int                 // of all patterns
-	nodes    map[*value]*node    // of every schema in the tree
-	order    []*value            // in which they were found
-	byID     map[string]*value   // the resources, by URI
-	anchors  map[string]*value   // by URI and fragment
-	refs     []reference
+	draft7          bool
+	tracksEvaluated bool
+	patterns        map[string]*pattern // nil: not supported by package regexp
+	size            int                 // of all patterns
+	nodes           map[*value]*node    // of every schema in the tree
+	order           []*value            // the schemas in the order of the document
+	byID            map[string]*value   // the resources, by URI
+	anchors         map[string]*value   // by URI and fragment
+	refs            []reference
 
 	resources int
 }
@@ -24,28 +27,28 @@ func (c *compiler) compile(tree *value) (*node, error) {
 	if !tree.isSchema() {
 		return nil, fmt.Errorf("it is %s", describe(tree))
 	}
-	// Drafts 04 and 06 are read as 07, which they hardly differ from; everything else,
-	// and no word about it, as the newest.
+	// Drafts 04 and 06 hardly differ from 07 and are read as that; everything else, and a
+	// schema without $schema, is read as 2020-12.
 	for _, old := range []string{"draft-04", "draft-06", "draft-07"} {
-		c.draft7 = c.draft7 || strings.Contains(tree.string("$schema"), old)
+		c.draft7 = c.draft7 || strings.Contains(tree.keywordString("$schema"), old)
 	}
-	if err := c.read(tree); err != nil {
+	if err := c.collectSchemas(tree); err != nil {
 		return nil, err
 	}
-	if err := c.index(tree, base()); err != nil {
+	if err := c.indexIDs(tree, base()); err != nil {
 		return nil, err
 	}
-	if err := c.link(); err != nil {
+	if err := c.resolveReferences(); err != nil {
 		return nil, err
 	}
 	for _, v := range c.order {
-		c.build(c.nodes[v], v)
+		c.buildNode(c.nodes[v], v)
 	}
-	return c.nodes[tree], c.bounded()
+	return c.nodes[tree], c.checkCost()
 }
 
-// read finds every schema in the tree, and its patterns.
-func (c *compiler) read(v *value) error {
+// collectSchemas finds every schema in the tree, and compiles its patterns.
+func (c *compiler) collectSchemas(v *value) error {
 	if c.nodes[v] = (&node{}); len(c.nodes) > maxNodes {
 		return fmt.Errorf("it has more than %d schemas in it", maxNodes)
 	}
@@ -56,20 +59,271 @@ func (c *compiler) read(v *value) error {
 	if err := checkKeywords(v); err != nil {
 		return err
 	}
-	if x := v.string("pattern"); x != "" {
-		if err := c.pattern(x); err != nil {
+	if x := v.keywordString("pattern"); x != "" {
+		if err := c.compilePattern(x); err != nil {
 			return err
 		}
 	}
 	if p := v.keyword("patternProperties"); p != nil {
 		for _, x := range p.names {
-			if err := c.pattern(x); err != nil {
+			if err := c.compilePattern(x); err != nil {
 				return err
 			}
-			if c.patterns[x] == nil { // it decides what is an additional property
-				return fmt.Errorf("an expression of patternProperties in it is not understood: %s", printable(x, 80))
+			if c.patterns[x] == nil { // without it, additional properties cannot be determined
+				return fmt.Errorf("it has an unsupported regular expression in patternProperties: %s", printable(x, 80))
 			}
 		}
 	}
-	return children(v, c.read)
+	return children(v, c.collectSchemas)
+}
+
+// node is one compiled schema. It has only the keywords that restrict values; a zero field
+// restricts nothing.
+type node struct {
+	ref         *node // $ref, or $dynamicRef, which means the same if there is one resource
+	alwaysFalse bool  // the schema false
+
+	kinds    kind // 0: any
+	enum     []*value
+	constant *value
+
+	multipleOf, minimum, maximum, exclusiveMinimum, exclusiveMaximum *value
+	minLength, maxLength                                             *int
+	pattern                                                          *pattern
+
+	prefix                   []*node
+	items, contains          *node // items applies after prefix
+	minContains, maxContains *int
+	minItems, maxItems       *int
+	unique                   bool
+	unevaluatedItems         *node
+
+	properties                          map[string]*node
+	names                               []string // of properties, in order
+	patterns                            []patternNode
+	additionalProperties, propertyNames *node
+	required                            []string
+	minProperties, maxProperties        *int
+	dependencies                        []dependency
+	unevaluatedProperties               *node
+
+	allOf, anyOf, oneOf             []*node
+	not, ifSchema, then, elseSchema *node // if, then, else
+}
+
+// pattern is a compiled regular expression and its number of states.
+type pattern struct {
+	*regexp.Regexp
+	size int
+}
+
+type patternNode struct {
+	pattern *pattern
+	node    *node
+}
+
+// dependency is what the object must satisfy if it has a member of that name.
+type dependency struct {
+	name     string
+	required []string
+	node     *node
+}
+
+// kindNames are the types that a schema can name.
+var kindNames = map[string]kind{
+	"null": null, "boolean": boolean, "integer": integer, "number": number, "string": text, "array": array, "object": object,
+}
+
+// buildNode sets the node of a schema whose keywords have been checked.
+func (c *compiler) buildNode(n *node, v *value) {
+	if v.kind == boolean {
+		n.alwaysFalse = v.raw[0] == 'f'
+		return
+	}
+	if t := v.keyword("type"); t != nil {
+		n.kinds = kindNames[t.text]
+		for _, name := range t.items {
+			n.kinds |= kindNames[name.text]
+		}
+		n.alwaysFalse = n.kinds == 0 // it names no existing type
+	}
+	if e := v.keyword("enum"); e != nil {
+		n.enum = e.items
+		n.alwaysFalse = n.alwaysFalse || len(e.items) == 0
+	}
+	n.constant = v.member("const")
+	n.minimum, n.maximum = v.keyword("minimum"), v.keyword("maximum")
+	n.exclusiveMinimum, n.exclusiveMaximum = v.keyword("exclusiveMinimum"), v.keyword("exclusiveMaximum")
+	if n.multipleOf = v.keyword("multipleOf"); n.multipleOf != nil && n.multipleOf.float <= 0 {
+		n.multipleOf = nil // not allowed (draft 2020-12 validation, 6.2.1), so ignored
+	}
+	n.minLength, n.maxLength = v.keywordCount("minLength"), v.keywordCount("maxLength")
+	n.pattern = c.patterns[v.keywordString("pattern")]
+	c.buildArray(n, v)
+	c.buildObject(n, v)
+	n.allOf = append(n.allOf, c.childSchemas(v, "allOf")...)
+	n.anyOf, n.oneOf = c.childSchemas(v, "anyOf"), c.childSchemas(v, "oneOf")
+	n.not = c.childSchema(v, "not")
+	if n.ifSchema = c.childSchema(v, "if"); n.ifSchema != nil {
+		n.then, n.elseSchema = c.childSchema(v, "then"), c.childSchema(v, "else")
+	}
+	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
+}
+
+// buildArray sets the keywords for arrays.
+func (c *compiler) buildArray(n *node, v *value) {
+	n.contains = c.childSchema(v, "contains")
+	n.minContains, n.maxContains = v.keywordCount("minContains"), v.keywordCount("maxContains")
+	n.minItems, n.maxItems = v.keywordCount("minItems"), v.keywordCount("maxItems")
+	unique := v.keyword("uniqueItems")
+	n.unique = unique != nil && unique.raw[0] == 't'
+	n.unevaluatedItems = c.childSchema(v, "unevaluatedItems")
+	items := v.keyword("items")
+	switch {
+	case !c.draft7:
+		n.prefix = c.childSchemas(v, "prefixItems")
+		n.items = c.childSchema(v, "items")
+	case items != nil && items.kind == array: // draft-07, 6.4.1
+		n.prefix, n.items = c.childSchemas(v, "items"), c.childSchema(v, "additionalItems")
+	default:
+		n.items = c.childSchema(v, "items")
+	}
+}
+
+// buildObject sets the keywords for objects.
+func (c *compiler) buildObject(n *node, v *value) {
+	if p := v.keyword("properties"); p != nil {
+		n.properties = make(map[string]*node, len(p.names))
+		for i, name := range p.names {
+			if s := c.nodes[p.items[i]]; s != nil {
+				n.properties[name] = s
+				n.names = append(n.names, name)
+			}
+		}
+	}
+	if p := v.keyword("patternProperties"); p != nil {
+		for i, x := range p.names {
+			if s := c.nodes[p.items[i]]; s != nil {
+				n.patterns = append(n.patterns, patternNode{c.patterns[x], s})
+			}
+		}
+	}
+	n.additionalProperties, n.propertyNames = c.childSchema(v, "additionalProperties"), c.childSchema(v, "propertyNames")
+	n.unevaluatedProperties = c.childSchema(v, "unevaluatedProperties")
+	n.required = v.keywordStrings("required")
+	n.minProperties, n.maxProperties = v.keywordCount("minProperties"), v.keywordCount("maxProperties")
+	keywords := []string{"dependentRequired", "dependentSchemas"}
+	if c.draft7 {
+		keywords = []string{"dependencies"} // draft-07, 6.5.7: of both kinds
+	}
+	for _, keyword := range keywords {
+		d := v.keyword(keyword)
+		for i := 0; d != nil && i < len(d.names); i++ {
+			n.dependencies = append(n.dependencies, dependency{d.names[i], d.keywordStrings(d.names[i]), c.nodes[d.items[i]]})
+		}
+	}
+}
+
+// childSchema returns the node of a keyword that is a schema; nil if there is none.
+func (c *compiler) childSchema(v *value, name string) *node {
+	if s := v.keyword(name); s != nil {
+		return c.nodes[s]
+	}
+	return nil
+}
+
+// childSchemas returns the nodes of a keyword that is a list of schemas.
+func (c *compiler) childSchemas(v *value, name string) []*node {
+	l := v.keyword(name)
+	if l == nil || l.kind != array {
+		return nil
+	}
+	var out []*node
+	for _, s := range l.items {
+		if n := c.nodes[s]; n != nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// keywordCount returns the integer value of a keyword; nil if there is none. It may be
+// written 2.0.
+func (v *value) keywordCount(name string) *int {
+	k := v.keyword(name)
+	if k == nil {
+		return nil
+	}
+	n := int(k.float)
+	return &n
+}
+
+// keywordStrings returns the names in a keyword that is a list of them, each once.
+func (v *value) keywordStrings(name string) []string {
+	k := v.keyword(name)
+	if k == nil || k.kind != array {
+		return nil
+	}
+	var out []string
+	seen := make(map[string]bool, len(k.items))
+	for _, s := range k.items {
+		if !seen[s.text] {
+			seen[s.text] = true
+			out = append(out, s.text)
+		}
+	}
+	return out
+}
+
+// maxCost bounds how many schemas check one value. Alternatives and references count as often
+// as they are tried.
+const maxCost = 10_000
+
+var (
+	errEndlessReference    = errors.New("it has a reference that leads back to itself")
+	errTooManyAlternatives = errors.New("it has too many alternatives")
+)
+
+// checkCost refuses schemas whose check of one value would not end, or practically not: a
+// reference that leads back to itself for the same value, and alternatives that multiply.
+func (c *compiler) checkCost() error {
+	costs := make(map[*node]int, len(c.nodes))
+	const inProgress = -1
+	var cost func(n *node) (int, error)
+	cost = func(n *node) (int, error) {
+		switch known := costs[n]; {
+		case known == inProgress:
+			return 0, errEndlessReference
+		case known > 0:
+			return known, nil
+		}
+		costs[n] = inProgress
+		sum := 1
+		for _, s := range n.sameValueNodes() {
+			more, err := cost(s)
+			if err != nil {
+				return 0, err
+			}
+			if sum += more; sum > maxCost {
+				return 0, errTooManyAlternatives
+			}
+		}
+		costs[n] = sum
+		return sum, nil
+	}
+	for _, v := range c.order {
+		if _, err := cost(c.nodes[v]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameValueNodes returns the nodes that check the same value as n.
+func (n *node) sameValueNodes() []*node {
+	all := slices.Concat([]*node{n.ref, n.not, n.ifSchema, n.then, n.elseSchema}, n.allOf, n.anyOf, n.oneOf)
+	for _, d := range n.dependencies {
+		all = append(all, d.node)
+	}
+	return slices.DeleteFunc(all, func(s *node) bool { return s == nil })
 }

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Excerpt is a schema in at most some n bytes, for whoever is to repair a value with
-// those problems: with only the fields that they are about, or else cut. It says what it
-// left out.
+// Excerpt returns a schema in about n bytes at most, for a model that must repair a value with
+// those problems: with only the fields that they concern, or else truncated. It states what
+// it left out.
 func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
-	v, wrong := parse(raw, lastWins)
+	v, wrong := parse(raw, lastDuplicateWins)
 	if wrong != nil {
 		return ""
 	}
@@ -22,29 +22,29 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 	about := func(name string) bool {
 		return slices.ContainsFunc(problems, func(p Problem) bool {
 			first, _, _ := strings.Cut(strings.TrimPrefix(p.Pointer, "/"), "/")
-			return first == escaper.Replace(name)
+			return first == pointerEscaper.Replace(name)
 		})
 	}
 	shown := 0
 	if all > 0 {
-		kept := fields.members(about)
-		part, _ := parse(kept, lastWins)
+		kept := fields.selectMembers(about)
+		part, _ := parse(kept, lastDuplicateWins)
 		shown = len(part.names)
-		v = v.with(slices.Clone(v.items))
-		v.items[slices.Index(v.names, "properties")] = part.inPlaceOf(fields)
+		v = v.withItems(slices.Clone(v.items))
+		v.items[slices.Index(v.names, "properties")] = part.replacing(fields)
 	}
-	s := string(v.render(nil))
+	s := string(v.appendJSON(nil))
 	if shown > 0 && len(s) <= n {
 		return fmt.Sprintf("%s [%d of %d fields are shown]", s, shown, all)
 	}
-	return fmt.Sprintf("%s [cut here: %d of %d bytes are shown]", cut(string(raw), n), len(cut(string(raw), n)), len(raw))
+	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", cut(string(raw), n), len(cut(string(raw), n)), len(raw))
 }
 
-// members is an object as JSON with only those of its members whose names please.
-func (v *value) members(please func(string) bool) []byte {
+// selectMembers returns an object as JSON with only the members whose names are selected.
+func (v *value) selectMembers(selected func(string) bool) []byte {
 	out := []byte{'{'}
 	for i, name := range v.names {
-		if !please(name) {
+		if !selected(name) {
 			continue
 		}
 		if len(out) > 1 {

@@ -36,7 +36,7 @@ func FuzzCheck(f *testing.F) {
 			got, problems := s.Check(json.RawMessage(args))
 			if problems == nil {
 				if !json.Valid(got) || s.Validate(got) != nil {
-					t.Errorf("schema %d: %q becomes %q, which does not fit", i, args, got)
+					t.Errorf("schema %d: %q becomes %q, want a valid value", i, args, got)
 				}
 				continue
 			}
@@ -80,7 +80,7 @@ func FuzzCompile(f *testing.F) {
 		for _, value := range values {
 			got, problems := s.Check(value)
 			if problems == nil && s.Validate(got) != nil {
-				t.Errorf("%q: %s becomes %s, which does not fit", raw, value, got)
+				t.Errorf("%q: %s becomes %s, want a valid value", raw, value, got)
 			}
 		}
 	})

@@ -13,25 +13,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// How an object is read that has two members of one name.
+// How parse treats an object that has two members of one name.
 const (
-	lastWins     = false
-	twiceIsWrong = true // its readers may differ about which one counts (RFC 8259, 4)
+	lastDuplicateWins = false
+	refuseDuplicates  = true // readers may differ about which one counts (RFC 8259 section 4)
 )
 
-// parse reads JSON. What is wrong with it is one problem.
+// parse reads JSON. It reports the first problem.
 func parse(raw []byte, strict bool) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
 	p := parser{src: raw, in: jsontext.NewDecoder(bytes.NewBuffer(raw),
-		jsontext.AllowDuplicateNames(!strict), jsontext.AllowInvalidUTF8(true))} // half of a pair, written "\ud800"
-	v, wrong := p.value(0)
+		jsontext.AllowDuplicateNames(!strict), jsontext.AllowInvalidUTF8(true))} // half of a surrogate pair, written "\ud800"
+	v, wrong := p.readValue(0)
 	if wrong != nil {
 		return nil, wrong
 	}
 	if _, err := p.in.ReadToken(); err != io.EOF {
-		return nil, invalid(err)
+		return nil, decoderProblem(err)
 	}
 	return v, nil
 }
@@ -42,16 +42,16 @@ type parser struct {
 	count int
 }
 
-// invalid returns the problem that the decoder reports.
-func invalid(err error) *Problem {
+// decoderProblem returns the problem that the decoder reports.
+func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
 		return &Problem{cut(string(e.JSONPointer), maxPointer), "is written twice"}
 	}
 	return &Problem{Detail: "is not valid JSON"}
 }
 
-// value reads one value, which lies in one whose raw begins at base.
-func (p *parser) value(base int) (*value, *Problem) {
+// readValue reads one value within a value whose raw bytes begin at base.
+func (p *parser) readValue(base int) (*value, *Problem) {
 	if p.count++; p.count > maxValues {
 		return nil, &Problem{Detail: fmt.Sprintf("has more than %d values in it", maxValues)}
 	}
@@ -61,13 +61,13 @@ func (p *parser) value(base int) (*value, *Problem) {
 	v := &value{}
 	first := p.in.PeekKind()
 	if first == '{' || first == '[' {
-		return p.items(v, first, base)
+		return p.readItems(v, first, base)
 	}
 	raw, err := p.in.ReadValue()
 	if err != nil {
-		return nil, invalid(err)
+		return nil, decoderProblem(err)
 	}
-	p.place(v, base, int(p.in.InputOffset())-len(raw))
+	p.setRaw(v, base, int(p.in.InputOffset())-len(raw))
 	switch first {
 	case 'n':
 		v.kind = null
@@ -82,15 +82,15 @@ func (p *parser) value(base int) (*value, *Problem) {
 			return nil, &Problem{cut(string(p.in.StackPointer()), maxPointer), "is a number that is out of range"}
 		}
 		v.kind = fraction
-		if whole(string(raw), v.float) {
+		if isInteger(string(raw), v.float) {
 			v.kind = integer
 		}
 	}
 	return v, nil
 }
 
-// items reads an object or array.
-func (p *parser) items(v *value, first jsontext.Kind, base int) (*value, *Problem) {
+// readItems reads an object or array.
+func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Problem) {
 	v.kind = array
 	if first == '{' {
 		v.kind = object
@@ -105,7 +105,7 @@ func (p *parser) items(v *value, first jsontext.Kind, base int) (*value, *Proble
 			}
 			v.names = append(v.names, name.String())
 		}
-		item, wrong := p.value(start)
+		item, wrong := p.readValue(start)
 		if wrong != nil {
 			return nil, wrong
 		}
@@ -115,10 +115,10 @@ func (p *parser) items(v *value, first jsontext.Kind, base int) (*value, *Proble
 		_, err = p.in.ReadToken()
 	}
 	if err != nil {
-		return nil, invalid(err)
+		return nil, decoderProblem(err)
 	}
-	p.place(v, base, start)
-	if len(v.names) > fewNames {
+	p.setRaw(v, base, start)
+	if len(v.names) > linearSearchMax {
 		v.byName = make(map[string]int, len(v.names))
 		for i, name := range v.names {
 			v.byName[name] = i
@@ -127,19 +127,19 @@ func (p *parser) items(v *value, first jsontext.Kind, base int) (*value, *Proble
 	return v, nil
 }
 
-// place notes where v was written: from start to where the decoder is.
-func (p *parser) place(v *value, base, start int) {
+// setRaw sets the original bytes of v: from start to where the decoder is.
+func (p *parser) setRaw(v *value, base, start int) {
 	v.raw = p.src[start:p.in.InputOffset()]
 	v.at, v.len = start-base, len(v.raw)
 }
 
-// whole reports whether a number is an integer: 3, and also 3.0 and 3e2 (draft
-// 2020-12 validation, 6.1.1).
-func whole(literal string, f float64) bool {
+// isInteger reports whether a number is an integer: 3, and also 3.0 and 3e2 (draft 2020-12
+// validation, 6.1.1).
+func isInteger(literal string, f float64) bool {
 	if !strings.ContainsAny(literal, ".eE") {
 		return true
 	}
-	if r := exact(literal); r != nil {
+	if r := exactRational(literal); r != nil {
 		return r.IsInt()
 	}
 	return f == math.Trunc(f)

@@ -9,15 +9,15 @@ import (
 
 const (
 	maxPattern     = 20_000 // states of all patterns of a schema, some 40 bytes each
-	bytesPerStep   = 16     // states times bytes of text that are one step of a walk
+	bytesPerStep   = 16     // states times bytes of text that count as one step
 	maxPatternText = 4 << 10
 )
 
-// pattern compiles a regular expression. Schemas have those of ECMA-262, of which Go
-// understands nearly all, in time that is linear in the text; what it doesn't is not
-// checked, and left to the server. The error is about one that grows too large:
-// (a{1000}){1000} is short.
-func (c *compiler) pattern(x string) error {
+// compilePattern compiles a regular expression. Schemas use those of ECMA-262, of which
+// package regexp supports nearly all, in time that is linear in the text. Unsupported ones
+// are not checked here; the server checks them. compilePattern returns an error for one that
+// grows too large, such as (a{1000}){1000}.
+func (c *compiler) compilePattern(x string) error {
 	if _, known := c.patterns[x]; known {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (c *compiler) pattern(x string) error {
 	if err != nil {
 		return nil
 	}
-	size := states(tree)
+	size := countStates(tree)
 	if c.size += size; c.size > maxPattern {
 		return fmt.Errorf("its patterns have more than %d states", maxPattern)
 	}
@@ -39,12 +39,12 @@ func (c *compiler) pattern(x string) error {
 	return nil
 }
 
-// states is nearly how many states an expression has once its repetitions are written
-// out, which is what compiling does. It stops counting above the bound.
-func states(x *syntax.Regexp) int {
+// countStates returns approximately how many states an expression has after its repetitions
+// are expanded, as compiling does. It stops counting above the bound.
+func countStates(x *syntax.Regexp) int {
 	n := 1 + len(x.Rune)
 	for _, sub := range x.Sub {
-		n += states(sub)
+		n += countStates(sub)
 	}
 	if x.Op == syntax.OpRepeat {
 		n *= max(1, x.Min, x.Max)
@@ -52,8 +52,8 @@ func states(x *syntax.Regexp) int {
 	return min(n, maxPattern+1)
 }
 
-// matches charges for what it takes.
-func (w *walk) matches(p *pattern, s string) bool {
+// matches reports whether s matches p, and spends the steps for that.
+func (w *validator) matches(p *pattern, s string) bool {
 	w.spend(1 + len(s)*p.size/bytesPerStep)
 	return w.over || p.MatchString(s)
 }

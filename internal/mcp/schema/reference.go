@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// reference is a $ref, or a $dynamicRef, and where it stands.
+// reference is a $ref or a $dynamicRef, and the schema that has it.
 type reference struct {
 	from    *node
 	base    *url.URL
@@ -16,12 +16,12 @@ type reference struct {
 	dynamic bool
 }
 
-// base is what a schema without an $id is called. It leads nowhere.
+// base returns the URI of a schema without an $id. Nothing is fetched from it.
 func base() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
 
-// index notes the resources and anchors of the schemas from v on, and their references
+// indexIDs records the resources, anchors and references of v and the schemas in it
 // (draft 2020-12 core, 8.2; draft-07, 8.2).
-func (c *compiler) index(v *value, in *url.URL) error {
+func (c *compiler) indexIDs(v *value, in *url.URL) error {
 	if len(c.byID) == 0 {
 		c.resources = 1
 		c.byID[in.String()] = v // also where the root has a name of its own
@@ -29,9 +29,9 @@ func (c *compiler) index(v *value, in *url.URL) error {
 	if v.kind != object {
 		return nil
 	}
-	ref, id := v.string("$ref"), v.string("$id")
+	ref, id := v.keywordString("$ref"), v.keywordString("$id")
 	if c.draft7 && ref != "" {
-		id = "" // draft-07, 8.3: what stands beside a reference is ignored
+		id = "" // draft-07, 8.3: keywords beside a reference are ignored
 	}
 	if c.draft7 && strings.Contains(id, "#") { // how draft-07 writes anchors
 		_, anchor, _ := strings.Cut(id, "#")
@@ -39,7 +39,7 @@ func (c *compiler) index(v *value, in *url.URL) error {
 	} else if id != "" {
 		u, err := url.Parse(id)
 		if err != nil {
-			return errors.New("an $id in it is no URI")
+			return errors.New("it has an $id that is not a URI")
 		}
 		in = in.ResolveReference(u)
 		if v != c.order[0] {
@@ -49,7 +49,7 @@ func (c *compiler) index(v *value, in *url.URL) error {
 	}
 	if !c.draft7 {
 		for _, name := range []string{"$anchor", "$dynamicAnchor"} {
-			if anchor := v.string(name); anchor != "" {
+			if anchor := v.keywordString(name); anchor != "" {
 				c.anchors[in.String()+"#"+anchor] = v
 			}
 		}
@@ -57,23 +57,23 @@ func (c *compiler) index(v *value, in *url.URL) error {
 	if ref != "" {
 		c.refs = append(c.refs, reference{c.nodes[v], in, ref, false})
 	}
-	if to := v.string("$dynamicRef"); to != "" && !c.draft7 {
+	if to := v.keywordString("$dynamicRef"); to != "" && !c.draft7 {
 		c.refs = append(c.refs, reference{c.nodes[v], in, to, true})
 	}
-	return children(v, func(s *value) error { return c.index(s, in) })
+	return children(v, func(s *value) error { return c.indexIDs(s, in) })
 }
 
-// link makes references lead to their nodes.
-func (c *compiler) link() error {
+// resolveReferences sets the target nodes of all references.
+func (c *compiler) resolveReferences() error {
 	for _, r := range c.refs {
-		// Within one resource it is a $ref. Across several it depends on the way that
-		// led to it (draft 2020-12 core, 8.2.3.2), which no tool has been seen to need.
+		// Within one resource it is a $ref. Across several its target depends on the dynamic
+		// scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
 		if r.dynamic && c.resources > 1 {
 			return errors.New("it has a $dynamicRef and several resources")
 		}
 		u, err := url.Parse(r.to)
 		if err != nil {
-			return errors.New("a reference in it is no URI")
+			return errors.New("it has a reference that is not a URI")
 		}
 		u = r.base.ResolveReference(u)
 		fragment := u.Fragment
@@ -82,13 +82,13 @@ func (c *compiler) link() error {
 		switch {
 		case target == nil:
 		case fragment == "" || fragment[0] == '/':
-			target = target.pointed(fragment)
+			target = target.resolvePointer(fragment)
 		default:
 			target = c.anchors[u.String()+"#"+fragment]
 		}
 		to := c.nodes[target]
 		if target == nil || to == nil {
-			return fmt.Errorf("a reference in it leads nowhere: %s", printable(r.to, 80))
+			return fmt.Errorf("it has a reference to nothing: %s", printable(r.to, 80))
 		}
 		if r.from.ref == nil {
 			r.from.ref = to
@@ -99,18 +99,19 @@ func (c *compiler) link() error {
 	return nil
 }
 
-// has reports whether a pointer leads to something in v, or to where a field of an object
-// in it would be.
-func (v *value) has(pointer string) bool {
-	if v.pointed(pointer) != nil {
+// hasLocation reports whether a pointer leads to a value in v, or to a possible field of an
+// object in it.
+func (v *value) hasLocation(pointer string) bool {
+	if v.resolvePointer(pointer) != nil {
 		return true
 	}
-	in := v.pointed(pointer[:max(0, strings.LastIndexByte(pointer, '/'))])
+	in := v.resolvePointer(pointer[:max(0, strings.LastIndexByte(pointer, '/'))])
 	return in != nil && in.kind == object
 }
 
-// pointed is what a JSON pointer leads to; nil where that is nothing.
-func (v *value) pointed(pointer string) *value {
+// resolvePointer returns the value that a JSON pointer (RFC 6901) leads to; nil if there is
+// none.
+func (v *value) resolvePointer(pointer string) *value {
 	if pointer == "" {
 		return v
 	}
@@ -118,7 +119,7 @@ func (v *value) pointed(pointer string) *value {
 		name = strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~")
 		switch v.kind {
 		case object:
-			if v = v.get(name); v == nil {
+			if v = v.member(name); v == nil {
 				return nil
 			}
 		case array:

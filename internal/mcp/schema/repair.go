@@ -1,34 +1,34 @@
 package schema
 
-import "strings"
+import (
+	"strings"
+)
 
-// repair is v with the strings in it that don't fit n taken for the JSON that they
-// hold, where that fits. A string that is JSON text of a value says what the value is to
-// the last digit, so nothing is lost; nothing else is ever turned into something else.
-// What fits as it is stays as it is.
-func (w *walk) repair(n *node, v *value) *value {
-	if w.over || w.fits(n, v) {
+// repair returns v with invalid strings in it replaced by the JSON value that they contain, if
+// that value is valid against n. The JSON text of a value gives it to the last digit, so
+// nothing is lost. Nothing else is ever converted, and what is valid stays as it is.
+func (w *validator) repair(n *node, v *value) *value {
+	if w.over || w.isValid(n, v) {
 		return v
 	}
 	if better := w.repairWithin(n, v); better != v {
 		v = better
-		if w.fits(n, v) {
+		if w.isValid(n, v) {
 			return v
 		}
 	}
-	if meant := held(v); meant != nil {
+	if meant := parseText(v); meant != nil {
 		meant = w.repairWithin(n, meant)
-		if w.fits(n, meant) {
-			return meant.inPlaceOf(v)
+		if w.isValid(n, meant) {
+			return meant.replacing(v)
 		}
 	}
 	return v
 }
 
-// held is the value that a string holds as JSON text; nil where it holds none. Blanks
-// around an array or object are layout; around anything else they are something that
-// the writer meant to say.
-func held(v *value) *value {
+// parseText returns the value whose JSON text a string contains; nil if it contains none.
+// White space around an array or object is layout; around anything else it may be meant.
+func parseText(v *value) *value {
 	if v.kind != text {
 		return nil
 	}
@@ -36,15 +36,15 @@ func held(v *value) *value {
 	if s == "" || s[0] == '"' || s != v.text && s[0] != '[' && s[0] != '{' {
 		return nil
 	}
-	meant, wrong := parse([]byte(s), twiceIsWrong)
+	meant, wrong := parse([]byte(s), refuseDuplicates)
 	if wrong != nil {
 		return nil
 	}
 	return meant
 }
 
-// repairWithin is v with what is in it repaired by every schema that applies to it.
-func (w *walk) repairWithin(n *node, v *value) *value {
+// repairWithin returns v with the values in it repaired by every schema that applies to them.
+func (w *validator) repairWithin(n *node, v *value) *value {
 	if !w.spend(1) {
 		return v
 	}
@@ -68,13 +68,13 @@ func (w *walk) repairWithin(n *node, v *value) *value {
 	return v
 }
 
-// repairAlternative is v as the first alternative has it that it can be made fit for,
-// such that at most so many fit.
-func (w *walk) repairAlternative(alternatives []*node, v *value, most int) *value {
+// repairAlternative returns v repaired for the first alternative for which that works, such
+// that at most most alternatives are valid.
+func (w *validator) repairAlternative(alternatives []*node, v *value, most int) *value {
 	fitting := func(v *value) int {
 		n := 0
 		for _, s := range alternatives {
-			if w.fits(s, v) {
+			if w.isValid(s, v) {
 				n++
 			}
 		}
@@ -93,8 +93,9 @@ func (w *walk) repairAlternative(alternatives []*node, v *value, most int) *valu
 	return v
 }
 
-func (w *walk) repairItems(n *node, v *value) *value {
-	return w.replace(v, func(i int, item *value) *value {
+// repairItems returns the array v with its items repaired.
+func (w *validator) repairItems(n *node, v *value) *value {
+	return w.replaceItems(v, func(i int, item *value) *value {
 		switch {
 		case i < len(n.prefix):
 			return w.repair(n.prefix[i], item)
@@ -105,21 +106,22 @@ func (w *walk) repairItems(n *node, v *value) *value {
 	})
 }
 
-func (w *walk) repairMembers(n *node, v *value) *value {
-	v = w.replace(v, func(i int, member *value) *value {
+// repairMembers returns the object v with its members repaired.
+func (w *validator) repairMembers(n *node, v *value) *value {
+	v = w.replaceItems(v, func(i int, member *value) *value {
 		known := false
-		w.applying(n, v.names[i], func(s *node) {
+		w.eachPropertySchema(n, v.names[i], func(s *node) {
 			known = true
 			member = w.repair(s, member)
 		})
-		if !known && n.additional != nil {
-			member = w.repair(n.additional, member)
+		if !known && n.additionalProperties != nil {
+			member = w.repair(n.additionalProperties, member)
 		}
 		return member
 	})
-	if n.when != nil {
-		branch := n.otherwise
-		if w.fits(n.when, v) {
+	if n.ifSchema != nil {
+		branch := n.elseSchema
+		if w.isValid(n.ifSchema, v) {
 			branch = n.then
 		}
 		if branch != nil {
@@ -127,15 +129,16 @@ func (w *walk) repairMembers(n *node, v *value) *value {
 		}
 	}
 	for _, d := range n.dependencies {
-		if d.node != nil && v.get(d.name) != nil {
+		if d.node != nil && v.member(d.name) != nil {
 			v = w.repairWithin(d.node, v)
 		}
 	}
 	return v
 }
 
-// replace is v with other items; v itself where none is another.
-func (w *walk) replace(v *value, by func(int, *value) *value) *value {
+// replaceItems returns v with each item replaced by what by returns; v itself if that changes
+// nothing.
+func (w *validator) replaceItems(v *value, by func(int, *value) *value) *value {
 	var items []*value
 	for i, item := range v.items {
 		other := by(i, item)
@@ -150,5 +153,5 @@ func (w *walk) replace(v *value, by func(int, *value) *value) *value {
 	if items == nil {
 		return v
 	}
-	return v.with(items)
+	return v.withItems(items)
 }

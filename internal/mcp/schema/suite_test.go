@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// TestSuite runs the required part of the official JSON Schema test suite
+// TestOfficialSuite runs the required part of the official JSON Schema test suite
 // (json-schema.org/JSON-Schema-Test-Suite), as the module google/jsonschema-go has it:
 // all files but content, format and vocabulary of 2020-12. testdata/suite.refused lists the schemas that Compile refuses, with its error.
-func TestSuite(t *testing.T) {
+func TestOfficialSuite(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").Output()
 	if err != nil {
 		t.Fatalf("finding the test suite: %v", err)

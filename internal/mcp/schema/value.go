@@ -1,13 +1,19 @@
 package schema
 
-// kind is a type of JSON values; kinds can be joined. An integer is a number too.
+import (
+	"math/big"
+	"strconv"
+	"strings"
+)
+
+// kind is a set of JSON types. An integer is a number too.
 type kind uint8
 
 const (
 	null kind = 1 << iota
 	boolean
 	integer
-	fraction // a number that is no integer
+	fraction // a number that is not an integer
 	text
 	array
 	object
@@ -15,25 +21,25 @@ const (
 	number = integer | fraction
 )
 
-// value is a JSON value with the bytes that it was written in, so that what isn't
-// changed is rendered as it came, every digit of it. It is not written once it is made.
+// value is a JSON value with its original bytes, so that unchanged parts are written exactly
+// as they came, every digit of a number included. It is immutable.
 type value struct {
 	kind    kind
 	raw     []byte   // as written
-	text    string   // of a string: what it says
-	float   float64  // of a number: nearly
+	text    string   // of a string: its content
+	float   float64  // of a number: approximately
 	names   []string // of an object, in order
 	items   []*value // of an array, or the object's members
 	byName  map[string]int
-	at, len int  // its place within the raw of what it is in
-	changed bool // it, or something in it, is not what is at its place
+	at, len int  // position within the raw bytes of the enclosing value
+	changed bool // it, or something in it, differs from the bytes at that position
 }
 
-// fewNames is how many names are searched one after the other.
-const fewNames = 12
+// linearSearchMax is up to how many names are searched without a map.
+const linearSearchMax = 12
 
-// get is a member of an object; nil where there is none.
-func (v *value) get(name string) *value {
+// member returns a member of an object; nil if there is none.
+func (v *value) member(name string) *value {
 	if v.byName != nil {
 		if i, ok := v.byName[name]; ok {
 			return v.items[i]
@@ -48,29 +54,110 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// with is v with other items.
-func (v *value) with(items []*value) *value {
+// withItems returns a copy of v with other items.
+func (v *value) withItems(items []*value) *value {
 	c := *v
 	c.items, c.changed = items, true
 	return &c
 }
 
-// inPlaceOf is v where before was.
-func (v *value) inPlaceOf(before *value) *value {
+// replacing returns a copy of v at the position of before.
+func (v *value) replacing(before *value) *value {
 	c := *v
 	c.at, c.len, c.changed = before.at, before.len, true
 	return &c
 }
 
-// render appends v to dst.
-func (v *value) render(dst []byte) []byte {
+// appendJSON appends v to dst as JSON.
+func (v *value) appendJSON(dst []byte) []byte {
 	from := 0
 	for _, item := range v.items {
 		if item.changed {
 			dst = append(dst, v.raw[from:item.at]...)
-			dst = item.render(dst)
+			dst = item.appendJSON(dst)
 			from = item.at + item.len
 		}
 	}
 	return append(dst, v.raw[from:]...)
+}
+
+// maxExactLength bounds the literal, and the exponent, of a number that is computed with
+// exactly: 1e999999 would be a megabyte of digits.
+const maxExactLength = 400
+
+// exactRational returns the exact value of a literal; nil if that would be too long.
+func exactRational(literal string) *big.Rat {
+	if len(literal) > maxExactLength {
+		return nil
+	}
+	if i := strings.IndexAny(literal, "eE"); i >= 0 {
+		exponent, err := strconv.Atoi(strings.TrimPrefix(literal[i+1:], "+"))
+		if err != nil || exponent > maxExactLength || exponent < -maxExactLength {
+			return nil
+		}
+	}
+	r, ok := new(big.Rat).SetString(literal)
+	if !ok {
+		return nil
+	}
+	return r
+}
+
+// compareNumbers compares the exact values of two numbers, with every digit of an integer
+// that a float cannot represent.
+func compareNumbers(a, b *value) int {
+	switch {
+	case a.float < b.float:
+		return -1
+	case a.float > b.float:
+		return 1
+	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float represents them exactly
+		return 0
+	}
+	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
+	if x == nil || y == nil {
+		return 0
+	}
+	return x.Cmp(y)
+}
+
+// isMultiple reports whether a is a multiple of b, which is not 0. With floats, 19.99 would not
+// be a multiple of 0.01.
+func isMultiple(a, b *value) bool {
+	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
+	if x == nil || y == nil {
+		return true // undecided: the server decides
+	}
+	return x.Quo(x, y).IsInt()
+}
+
+// equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2): numbers by
+// value, objects regardless of the order of their members. It takes at most as many steps
+// as the smaller one has values.
+func equalValues(a, b *value) bool {
+	if a.kind != b.kind || len(a.items) != len(b.items) {
+		return false
+	}
+	switch a.kind {
+	case text:
+		return a.text == b.text
+	case boolean:
+		return a.raw[0] == b.raw[0]
+	case integer, fraction:
+		return compareNumbers(a, b) == 0
+	case array:
+		for i := range a.items {
+			if !equalValues(a.items[i], b.items[i]) {
+				return false
+			}
+		}
+	case object:
+		for i, name := range a.names {
+			other := b.member(name)
+			if other == nil || !equalValues(a.items[i], other) {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -1,6 +1,8 @@
 package schema
 
-import "strings"
+import (
+	"strings"
+)
 
 // Bounds of the search for a similar name, which is quadratic.
 const (
@@ -8,10 +10,10 @@ const (
 	maxSimilarities = 500 // names
 )
 
-// similar is the name that was probably meant; "" if none comes near. Names that are
-// taken are left out.
-func (w *walk) similar(name string, names []string, taken func(string) bool) string {
-	best, least, asked := "", 0, plain(name)
+// similarName returns the name that was probably meant; "" if none is similar. It leaves out
+// names that are taken.
+func (w *validator) similarName(name string, names []string, taken func(string) bool) string {
+	best, least, asked := "", 0, normalizeName(name)
 	if len(name) > maxSimilar || !w.spend(min(len(names), maxSimilarities)*(1+len(name)/4)) {
 		return ""
 	}
@@ -22,8 +24,8 @@ func (w *walk) similar(name string, names []string, taken func(string) bool) str
 		if len(other) > maxSimilar || taken(other) {
 			continue
 		}
-		d := distance(asked, plain(other))
-		// One slip in three letters; "id" is not "ip".
+		d := editDistance(asked, normalizeName(other))
+		// At most one difference in three letters; "id" is not "ip".
 		if d > max(len(name), len(other))/3 || best != "" && d >= least {
 			continue
 		}
@@ -32,31 +34,31 @@ func (w *walk) similar(name string, names []string, taken func(string) bool) str
 	return best
 }
 
-// nearest is the same among the strings of an enum, as the end of a sentence.
-func (w *walk) nearest(v *value, choices []*value) string {
+// suggestChoice returns the similar string of an enum, as the end of a sentence.
+func (w *validator) suggestChoice(v *value, listChoices []*value) string {
 	if v.kind != text {
 		return ""
 	}
 	var names []string
-	for _, c := range choices[:min(len(choices), maxSimilarities)] {
+	for _, c := range listChoices[:min(len(listChoices), maxSimilarities)] {
 		if c.kind == text {
 			names = append(names, c.text)
 		}
 	}
-	if meant := w.similar(v.text, names, func(string) bool { return false }); meant != "" {
+	if meant := w.similarName(v.text, names, func(string) bool { return false }); meant != "" {
 		return "; did you mean " + literalText(meant) + "?"
 	}
 	return ""
 }
 
-var joints = strings.NewReplacer("_", "", "-", "", " ", "")
+var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 
-// plain is a name without what conventions of writing differ in.
-func plain(s string) string { return joints.Replace(strings.ToLower(s)) }
+// normalizeName returns a name without case and separators, in which conventions differ.
+func normalizeName(s string) string { return separators.Replace(strings.ToLower(s)) }
 
-// distance is how many letters to insert, delete, replace or swap with the next make a
-// into b.
-func distance(a, b string) int {
+// editDistance returns how many insertions, deletions, replacements and swaps of neighboring
+// letters turn a into b.
+func editDistance(a, b string) int {
 	var rows [3][2 * maxSimilar]int // lower case can be longer, by half
 	before, last, row := rows[0][:], rows[1][:], rows[2][:]
 	for j := range len(b) + 1 {

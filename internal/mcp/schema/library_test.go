@@ -12,8 +12,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// both is a schema as we have it and as the library has it; nil where Compile refuses it.
-func both(t testing.TB, raw string) (*Schema, *jsonschema.Resolved) {
+// compileBoth compiles a schema here and with the library; nil if Compile refuses it.
+func compileBoth(t testing.TB, raw string) (*Schema, *jsonschema.Resolved) {
 	t.Helper()
 	s, err := Compile(json.RawMessage(raw))
 	if err != nil {
@@ -30,8 +30,8 @@ func both(t testing.TB, raw string) (*Schema, *jsonschema.Resolved) {
 	return s, r
 }
 
-// plainValue is a value as the library takes it: it has no eye for json.Number.
-func plainValue(v *value) any {
+// valueForLibrary returns a value as the library takes it: it does not support json.Number.
+func valueForLibrary(v *value) any {
 	switch v.kind {
 	case null:
 		return nil
@@ -42,13 +42,13 @@ func plainValue(v *value) any {
 	case array:
 		out := make([]any, len(v.items))
 		for i, item := range v.items {
-			out[i] = plainValue(item)
+			out[i] = valueForLibrary(item)
 		}
 		return out
 	case object:
 		out := make(map[string]any, len(v.items))
 		for i, name := range v.names {
-			out[name] = plainValue(v.items[i])
+			out[name] = valueForLibrary(v.items[i])
 		}
 		return out
 	}
@@ -58,12 +58,12 @@ func plainValue(v *value) any {
 	return v.float
 }
 
-// dice makes schemas and values that have something to do with each other.
-type dice struct{ *rand.Rand }
+// generator makes schemas and values that have something to do with each other.
+type generator struct{ *rand.Rand }
 
-func (d dice) pick(of ...string) string { return of[d.IntN(len(of))] }
+func (d generator) pick(of ...string) string { return of[d.IntN(len(of))] }
 
-func (d dice) schema(depth int) string {
+func (d generator) schema(depth int) string {
 	if d.IntN(12) == 0 {
 		return d.pick("true", "false", "{}")
 	}
@@ -89,7 +89,7 @@ func (d dice) schema(depth int) string {
 	return "{" + strings.Join(words, ",") + "}"
 }
 
-func (d dice) leaf(add func(string, ...any)) {
+func (d generator) leaf(add func(string, ...any)) {
 	switch d.IntN(12) {
 	case 0:
 		add(`"minimum":%d`, d.IntN(3))
@@ -118,7 +118,7 @@ func (d dice) leaf(add func(string, ...any)) {
 	}
 }
 
-func (d dice) branch(add func(string, ...any), depth int) {
+func (d generator) branch(add func(string, ...any), depth int) {
 	s := func() string { return d.schema(depth) }
 	switch d.IntN(18) {
 	case 0, 1, 2:
@@ -154,16 +154,16 @@ func (d dice) branch(add func(string, ...any), depth int) {
 	}
 }
 
-func (d dice) name() string { return d.pick("a", "b", "c") }
+func (d generator) name() string { return d.pick("a", "b", "c") }
 
 // root is a schema with definitions for the references in it. Those within them may lead
 // in a circle, which Compile refuses.
-func (d dice) root() string {
+func (d generator) root() string {
 	head := d.pick("", `"$schema":"http://json-schema.org/draft-07/schema#",`)
 	return fmt.Sprintf(`{%s"$defs":{"a":%s,"b":%s,"c":%s},"allOf":[%s]}`, head, d.schema(1), d.schema(1), d.schema(0), d.schema(3))
 }
 
-func (d dice) value(depth int) string {
+func (d generator) value(depth int) string {
 	kinds := 12
 	if depth == 0 {
 		kinds = 8
@@ -180,8 +180,8 @@ func (d dice) value(depth int) string {
 	case 5, 6:
 		return d.pick(`""`, `"a"`, `"ab"`, `"xyz"`)
 	case 7: // what could be repaired
-		held, _ := json.Marshal(d.value(depth))
-		return string(held)
+		parseText, _ := json.Marshal(d.value(depth))
+		return string(parseText)
 	case 8, 9:
 		var items []string
 		for range d.IntN(4) {
@@ -198,42 +198,42 @@ func (d dice) value(depth int) string {
 	return "{" + strings.Join(members, ",") + "}"
 }
 
-// TestTheWalkAndTheLibraryAgree about every value, before and after repair; a value that
+// TestValidateAgreesWithTheLibrary about every value, before and after repair; a value that
 // fits comes back byte by byte; one that doesn't gets problems that name places in it;
 // and repair loses nothing.
-func TestTheWalkAndTheLibraryAgree(t *testing.T) {
-	d := dice{rand.New(rand.NewPCG(1, 2))}
+func TestValidateAgreesWithTheLibrary(t *testing.T) {
+	d := generator{rand.New(rand.NewPCG(1, 2))}
 	n := map[string]int{}
 	for range 400 {
 		raw := d.root()
-		s, judge := both(t, raw)
+		s, library := compileBoth(t, raw)
 		if s == nil {
 			n["circular"]++
 			continue
 		}
 		for range 10 {
 			given := d.value(3)
-			v, _ := parse([]byte(given), twiceIsWrong)
-			fits := judge.Validate(plainValue(v)) == nil
+			v, _ := parse([]byte(given), refuseDuplicates)
+			fits := library.Validate(valueForLibrary(v)) == nil
 			if got := s.Validate(json.RawMessage(given)); (got == nil) != fits {
-				t.Fatalf("schema %s\nvalue %s\nthe library says %v, we say %v", raw, given, judge.Validate(plainValue(v)), got)
+				t.Fatalf("schema %s\nvalue %s\nlibrary.Validate = %v, Validate = %v", raw, given, library.Validate(valueForLibrary(v)), got)
 			}
 			coerced, problems := s.Check(json.RawMessage(given))
-			switch after, _ := parse(coerced, twiceIsWrong); {
+			switch after, _ := parse(coerced, refuseDuplicates); {
 			case fits && (problems != nil || string(coerced) != given):
-				t.Fatalf("schema %s\nvalue %s\nfits, and becomes %s, %v", raw, given, coerced, problems)
+				t.Fatalf("schema %s\nvalue %s\nis valid, got %s, %v from Check", raw, given, coerced, problems)
 			case fits:
 				n["fits"]++
-			case problems == nil && judge.Validate(plainValue(after)) != nil:
-				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, which does not fit", raw, given, coerced)
+			case problems == nil && library.Validate(valueForLibrary(after)) != nil:
+				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, want a valid value", raw, given, coerced)
 			case problems == nil && !lossless(v, after):
-				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, which is something else", raw, given, coerced)
+				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, want no information lost", raw, given, coerced)
 			case problems == nil:
 				n["repaired"]++
 			default:
 				n["wrong"]++
 				for _, p := range problems {
-					if !v.has(p.Pointer) {
+					if !v.hasLocation(p.Pointer) {
 						t.Fatalf("schema %s\nvalue %s\nproblem at %s: %s", raw, given, p.Pointer, p.Detail)
 					}
 				}
@@ -252,7 +252,7 @@ func TestTheWalkAndTheLibraryAgree(t *testing.T) {
 // there holds as JSON.
 func lossless(before, after *value) bool {
 	if before.kind == text && after.kind != text {
-		meant := held(before)
+		meant := parseText(before)
 		return meant != nil && lossless(meant, after)
 	}
 	if before.kind != after.kind || len(before.items) != len(after.items) {

@@ -1,0 +1,158 @@
+package schema
+
+import (
+	"fmt"
+)
+
+// checkApplicators applies the keywords that have schemas for the same value (draft 2020-12
+// core, 10.2).
+func (w *validator) checkApplicators(n *node, v *value, at *location, r *result) {
+	for _, s := range n.allOf {
+		r.join(w.validate(s, v, at))
+	}
+	if n.anyOf != nil {
+		w.checkAnyOf(n, v, at, r)
+	}
+	if n.oneOf != nil {
+		w.checkOneOf(n, v, at, r)
+	}
+	if n.not != nil && w.isValid(n.not, v) {
+		w.report(r, at, violation{}, func() string { return "must not match the schema in not, got " + describe(v) })
+	}
+	if n.ifSchema != nil {
+		ifSchema := w.validate(n.ifSchema, v, at)
+		branch := n.elseSchema
+		if ifSchema.ok() {
+			r.evaluated.join(&ifSchema.evaluated)
+			branch = n.then
+		}
+		if branch != nil {
+			r.join(w.validate(branch, v, at))
+		}
+	}
+	if v.kind == object {
+		w.checkDependencies(n, v, at, r)
+	}
+}
+
+// checkAnyOf checks every alternative, since what each evaluated is needed.
+func (w *validator) checkAnyOf(n *node, v *value, at *location, r *result) {
+	var wrong []result
+	anyValid := false
+	for _, s := range n.anyOf {
+		if one := w.validate(s, v, at); one.ok() {
+			anyValid = true
+			r.evaluated.join(&one.evaluated)
+		} else {
+			wrong = append(wrong, one)
+		}
+	}
+	if !anyValid {
+		w.reportClosest(wrong, v, at, r)
+	}
+}
+
+// checkOneOf checks every alternative, since more than one valid one is a problem too.
+func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
+	var wrong []result
+	var valid []int
+	for i, s := range n.oneOf {
+		if one := w.validate(s, v, at); one.ok() {
+			valid = append(valid, i+1)
+			r.evaluated.join(&one.evaluated)
+		} else {
+			wrong = append(wrong, one)
+		}
+	}
+	switch {
+	case len(valid) == 0:
+		w.reportClosest(wrong, v, at, r)
+	case len(valid) > 1:
+		w.report(r, at, violation{}, func() string {
+			return fmt.Sprintf("matches alternatives %d and %d of %d (oneOf), must match exactly one", valid[0], valid[1], len(n.oneOf))
+		})
+	}
+}
+
+// checkDependencies applies dependentRequired and dependentSchemas, and dependencies of
+// draft-07, which was both (6.5.7).
+func (w *validator) checkDependencies(n *node, v *value, at *location, r *result) {
+	for _, dep := range n.dependencies {
+		if v.member(dep.name) == nil {
+			continue
+		}
+		for _, name := range dep.required {
+			if !w.spend(1) {
+				return
+			}
+			if v.member(name) == nil {
+				w.reportMissing(r, at, name, " (required with "+printable(dep.name, 60)+")")
+			}
+		}
+		if dep.node != nil {
+			r.join(w.validate(dep.node, v, at))
+		}
+	}
+}
+
+// reportClosest reports why a value matches none of the alternatives: the problems of the
+// alternative that was probably meant, or what all alternatives have in common.
+func (w *validator) reportClosest(alternatives []result, v *value, at *location, r *result) {
+	var kinds kind
+	var names []string
+	here, ofKind, nearest := at.depth(), 0, 0
+	for i, a := range alternatives {
+		switch first := a.problems[0]; {
+		case first.category == typeMismatch && first.depth == here:
+			kinds |= first.kinds
+			ofKind++
+		case first.category == missingField && first.depth == here+1 && len(a.problems) == 1:
+			names = append(names, first.name)
+		}
+		if a.isCloser(alternatives[nearest], here) {
+			nearest = i
+		}
+	}
+	switch len(alternatives) {
+	case ofKind: // also if there are no alternatives: nothing is valid then
+		w.reportType(r, at, kinds, v)
+	case len(names):
+		w.reportMissingOneOf(r, at, names)
+	default:
+		r.add(alternatives[nearest])
+	}
+}
+
+// isCloser reports whether a value at depth here was more likely meant for the alternative of
+// r than for the other one.
+func (r result) isCloser(other result, here int) bool {
+	mine, theirs := r.penalty(here), other.penalty(here)
+	if mine != theirs {
+		return mine < theirs
+	}
+	return len(r.problems) < len(other.problems)
+}
+
+// penalty returns how unlikely the alternative of r was meant. A wrong type, or a wrong value
+// of the field that distinguishes alternatives, says that it was not; problems further down
+// say little.
+func (r result) penalty(here int) int {
+	most := 0
+	for _, p := range r.problems {
+		weight := 0
+		switch deeper := p.depth - here; {
+		case p.category == typeMismatch && deeper == 0:
+			weight = 5
+		case p.category == enumMismatch && deeper <= 1:
+			weight = 4
+		case p.category == typeMismatch && deeper == 1:
+			weight = 3
+		case p.category == unexpectedField && deeper == 1:
+			weight = 2
+		case p.category == missingField && deeper == 1:
+			weight = 1
+		}
+		most = max(most, weight)
+	}
+	return most
+}

@@ -1,0 +1,114 @@
+package schema
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+)
+
+// checkArray applies the keywords for arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
+func (w *validator) checkArray(n *node, v *value, at *location, r *result) {
+	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", at, r)
+	for i, item := range v.items {
+		s := n.items
+		if i < len(n.prefix) {
+			s = n.prefix[i]
+		}
+		if s != nil {
+			r.add(w.validate(s, item, &location{up: at, index: i, item: true}))
+		}
+	}
+	if w.schema.tracksEvaluated {
+		r.evaluated.items = max(r.evaluated.items, min(len(n.prefix), len(v.items)))
+		r.evaluated.allItems = r.evaluated.allItems || n.items != nil
+	}
+	if n.contains != nil {
+		w.checkContains(n, v, at, r)
+	}
+	if n.unique {
+		w.checkUnique(v, at, r)
+	}
+	if n.unevaluatedItems == nil || r.evaluated.allItems {
+		return
+	}
+	for i := r.evaluated.items; i < len(v.items); i++ {
+		if !r.evaluated.item[i] {
+			r.add(w.validate(n.unevaluatedItems, v.items[i], &location{up: at, index: i, item: true}))
+		}
+	}
+	r.evaluated.allItems = true
+}
+
+// checkContains counts the items that are valid against contains. Without contains, neither
+// minContains nor maxContains applies (draft 2020-12 validation, 6.4.4).
+func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
+	found := 0
+	for i, item := range v.items {
+		if w.isValid(n.contains, item) {
+			found++
+			if w.schema.tracksEvaluated {
+				r.evaluated.addItem(i)
+			}
+		}
+	}
+	low := 1
+	if n.minContains != nil {
+		low = *n.minContains
+	}
+	w.checkCount(&low, n.maxContains, found, "matching item", at, r)
+}
+
+// checkUnique applies uniqueItems. It compares only items of the same hash.
+func (w *validator) checkUnique(v *value, at *location, r *result) {
+	seed := maphash.MakeSeed()
+	first := make(map[uint64][]int, len(v.items))
+	for i, item := range v.items {
+		var h maphash.Hash
+		h.SetSeed(seed)
+		if !w.spend(item.hash(&h)) {
+			return
+		}
+		sum := h.Sum64()
+		for _, j := range first[sum] {
+			if !w.spend(1 + len(item.items)) {
+				return
+			}
+			if equalValues(v.items[j], item) {
+				w.report(r, at, violation{}, func() string { return fmt.Sprintf("items %d and %d are equal, all must differ", j, i) })
+				return
+			}
+		}
+		first[sum] = append(first[sum], i)
+	}
+}
+
+// hash writes v to h, so that equal values have equal hashes. It returns how many values it
+// visited.
+func (v *value) hash(h *maphash.Hash) int {
+	steps := 1
+	switch v.kind {
+	case integer, fraction:
+		_, _ = h.WriteString(strconv.FormatFloat(v.float+0, 'g', -1, 64)) // +0: -0 is 0
+	case text:
+		_, _ = h.WriteString(v.text)
+	case array:
+		for _, item := range v.items {
+			steps += item.hash(h)
+		}
+	case object: // the order of members is irrelevant, so their hashes are added
+		var sum uint64
+		for i, name := range v.names {
+			var member maphash.Hash
+			member.SetSeed(h.Seed())
+			_, _ = member.WriteString(name)
+			steps += v.items[i].hash(&member)
+			sum += member.Sum64()
+		}
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, sum))
+	case null, boolean:
+		_ = h.WriteByte(v.raw[0])
+	}
+	_ = h.WriteByte(byte(v.kind))
+	return steps
+}

@@ -1,0 +1,89 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// checkEnum applies enum and const.
+func (w *validator) checkEnum(n *node, v *value, at *location, r *result) {
+	same := func(choice *value) bool { return !w.spend(1+len(v.items)) || equalValues(choice, v) }
+	if n.enum != nil && !slices.ContainsFunc(n.enum, same) {
+		w.report(r, at, violation{category: enumMismatch}, func() string {
+			return "expected one of " + listChoices(n.enum) + ", got " + describe(v) + w.suggestChoice(v, n.enum)
+		})
+	}
+	if n.constant != nil && !same(n.constant) {
+		w.report(r, at, violation{category: enumMismatch}, func() string { return "expected " + literal(n.constant) + ", got " + describe(v) })
+	}
+}
+
+// checkNumber applies the keywords for numbers (draft 2020-12 validation, 6.2).
+func (w *validator) checkNumber(n *node, v *value, at *location, r *result) {
+	wrong := func(what string, bound *value) {
+		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected %s %s, got %s", what, literal(bound), literal(v)) })
+	}
+	if n.minimum != nil && compareNumbers(v, n.minimum) < 0 {
+		wrong("at least", n.minimum)
+	}
+	if n.maximum != nil && compareNumbers(v, n.maximum) > 0 {
+		wrong("at most", n.maximum)
+	}
+	if n.exclusiveMinimum != nil && compareNumbers(v, n.exclusiveMinimum) <= 0 {
+		wrong("more than", n.exclusiveMinimum)
+	}
+	if n.exclusiveMaximum != nil && compareNumbers(v, n.exclusiveMaximum) >= 0 {
+		wrong("less than", n.exclusiveMaximum)
+	}
+	if n.multipleOf != nil && !isMultiple(v, n.multipleOf) {
+		wrong("a multiple of", n.multipleOf)
+	}
+}
+
+// checkText applies the keywords for strings (draft 2020-12 validation, 6.3). Lengths are in characters; a format is
+// an annotation and checks nothing (7.2.1).
+func (w *validator) checkText(n *node, v *value, at *location, r *result) {
+	if n.minLength != nil || n.maxLength != nil {
+		w.checkCount(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", at, r)
+	}
+	if n.pattern != nil && !w.matches(n.pattern, v.text) {
+		w.report(r, at, violation{}, func() string {
+			return fmt.Sprintf("expected text that matches %s, got %s", printable(n.pattern.String(), 120), literal(v))
+		})
+	}
+}
+
+// checkCount applies one of the pairs of keywords that bound a count.
+func (w *validator) checkCount(low, high *int, n int, what string, at *location, r *result) {
+	if low != nil && n < *low {
+		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
+	}
+	if high != nil && n > *high {
+		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected at most %s, got %d", countOf(*high, what), n) })
+	}
+}
+
+// countOf returns "1 item" or "2 items".
+func countOf(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// listChoices returns some of the values of an enum, and how many there are.
+func listChoices(all []*value) string {
+	var b strings.Builder
+	for i, v := range all {
+		if i > 0 && (i == 20 || b.Len() > 200) {
+			return fmt.Sprintf("%s … (%d in all)", b.String(), len(all))
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(literal(v))
+	}
+	return b.String()
+}
