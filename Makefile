@@ -118,6 +118,10 @@ upstream: ## the defects of the MCP SDK that are worked around, whether they are
 real-servers: ## public MCP servers and servers in Python, called directly and in runs (needs Node and Python; skips without)
 	cmd/server/testdata/realservers/run.sh
 
+.PHONY: real-models
+real-models: ## a small model behind llama.cpp, asked the demo's questions (needs Python; skips without)
+	cmd/server/testdata/realmodels/run.sh
+
 .PHONY: docker
 docker: ## the container image
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
