@@ -54,7 +54,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
@@ -117,7 +117,8 @@ var packages = map[string]struct{ ours, outside []string }{
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 
-	"answerd/internal/mcp/transport": {ours: []string{"mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/transport":               {ours: []string{"auth", "auth/token", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp/transport/transporttest": {},
 
 	"answerd/internal/mcp/wire": {outside: jsonv2},
 

@@ -286,22 +286,22 @@ func matches(globs []string, names ...string) bool {
 // not the server's.
 type ways struct {
 	pool   *pool
-	tokens sender
+	tokens transport.Sender
 	asking func() // called when a person is asked, who may take his time
 }
 
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
 func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
-	x := newExchange(ctx, s.life, deadline)
+	x := newExchange(ctx, s.life, deadline, nil)
 	defer x.finish()
-	x.limit.between(s.cfg.Timeout)
-	x.tokens = on.tokens
-	used, f := on.pool.getSession(x.ctx)
+	x.SetIdleTimeout(s.cfg.Timeout)
+	x.Tokens = on.tokens
+	used, f := on.pool.getSession(x.Context())
 	if f != nil {
-		if x.ctx.Err() != nil {
+		if x.Context().Err() != nil {
 			waited := f
-			if f = x.ended(); errors.Is(waited, transport.ErrCredentials) {
+			if f = x.Ended(); errors.Is(waited, transport.ErrCredentials) {
 				f.Err = waited
 			}
 		} else if s.callers == nil && s.down(f) {
@@ -312,9 +312,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 	if s.cfg.Pin && !s.lists(used) {
 		return nil, false, unlisted
 	}
-	x.query = call.Context
+	x.Query = call.Context
 	if params, err := headerParams(b.InputSchema); err == nil && params != nil {
-		x.headers = headers(params, call.Args)
+		x.Headers = headers(params, call.Args)
 	}
 	raw, f := s.carryOut(x, used, b, call, on.asking)
 	if f == nil {
@@ -333,7 +333,7 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 			return res, true, nil
 		}
 	}
-	sent = x.sent.Load()
+	sent = x.Sent()
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
 	case f.Lost:

@@ -137,7 +137,7 @@ type seatTokens struct {
 	t *seat
 }
 
-// Send implements sender.
+// Send implements transport.Sender.
 func (s seatTokens) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	s.c.mu.Lock()
 	now := s.t.now

@@ -49,7 +49,7 @@ func seats(t *testing.T) *callers {
 	t.Helper()
 	ex := exchangeAt(t)
 	t.Cleanup(ex.Close)
-	return newCallers(&server{life: t.Context(), log: quietLog()}, behalf{of: func(who auth.Identity) sender { return bearer{ex.For(who)} }, takesToken: true})
+	return newCallers(&server{life: t.Context(), log: quietLog()}, behalf{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
 }
 
 // What is kept of principals is bounded: the one who has not been here for the longest
@@ -117,7 +117,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		}
 		c := open(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
+		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		c.ToolsFor(t.Context(), caller("ann"))
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
 			t.Fatal(got, err)
@@ -147,7 +147,7 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 		source := exchangeAt(t)
 		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
 			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.of = func(who auth.Identity) sender { return bearer{source.For(who)} }
+		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		took := func() time.Duration {
 			begin := time.Now()
 			c.ToolsFor(t.Context(), caller("ann"))

@@ -2,21 +2,17 @@ package mcp
 
 import (
 	"context"
-	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -67,71 +63,6 @@ func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 		t.Error(err)
 	}
 	reached(t, "the call to end", left)
-}
-
-// takenBack sends a cancellation over HTTP, of a call that was sent so long ago and under a
-// context that is over, and waits until it is repeated no more.
-func takenBack(t *testing.T, age time.Duration, way roundTrip) {
-	c := newStreamable(&site{way: way, url: "http://server.test", log: quietLog()})
-	x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute))
-	defer x.finish()
-	x.session = &session{cs: &sdk.ClientSession{}}
-	x.sent.Store(true)
-	x.sentAt.Store(time.Now().Add(-age).UnixNano())
-	if _, err := c.Connect(x.ctx); err != nil {
-		t.Fatal(err)
-	}
-	over, end := context.WithCancel(x.ctx)
-	end()
-	if err := c.Write(over, &jsonrpc.Request{Method: cancelled, Params: json.RawMessage(`{"requestId":1}`)}); err != nil {
-		t.Errorf("got %v: it would end the session", err)
-	}
-	c.rests.Wait()
-	_ = c.Close()
-}
-
-// F13: a machine that stands still may use up the 5 s that the SDK gives a cancellation, and
-// the time in which it is repeated, before it has got through at all. In fake time.
-func TestACancellationIsRepeatedUntilItComesThrough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		var through []time.Duration
-		takenBack(t, 0, func(r *http.Request) (*http.Response, error) {
-			if time.Since(began) < 10*time.Second {
-				<-r.Context().Done()
-				return nil, r.Context().Err()
-			}
-			through = append(through, time.Since(began))
-			return emptyReply(r, http.StatusAccepted), nil
-		})
-		if len(through) != 1 {
-			t.Errorf("it came through after %v, want once", through)
-		}
-	})
-}
-
-// One that the server refuses it has got, and a server that never hears of one is not asked for
-// ever. In fake time.
-func TestACancellationIsNotRepeatedInVain(t *testing.T) {
-	for name, tc := range map[string]struct {
-		age   time.Duration
-		reply func(*http.Request) (*http.Response, error)
-		times int
-	}{
-		"taken":             {readTime, func(r *http.Request) (*http.Response, error) { return emptyReply(r, http.StatusAccepted), nil }, 1},
-		"refused":           {readTime, func(r *http.Request) (*http.Response, error) { return emptyReply(r, http.StatusBadRequest), nil }, 1},
-		"refused, and new":  {0, func(r *http.Request) (*http.Response, error) { return emptyReply(r, http.StatusBadRequest), nil }, 7},
-		"nobody is there":   {readTime, func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, 9},
-		"there is no reply": {readTime, func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 9},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			began, times := time.Now(), 0
-			takenBack(t, tc.age, func(r *http.Request) (*http.Response, error) { times++; return tc.reply(r) })
-			if took := time.Since(began); times != tc.times || took > 31*time.Second {
-				t.Errorf("%s: %d times in %v, want %d", name, times, took, tc.times)
-			}
-		})
-	}
 }
 
 // F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP

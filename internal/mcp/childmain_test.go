@@ -32,7 +32,7 @@ func childMain(kind string, args []string) int {
 	case "legacy": // go-sdk#1177: dies of what comes before initialize
 		in := bufio.NewReader(os.Stdin)
 		line, _ := in.ReadString('\n')
-		if strings.Contains(line, discover) {
+		if strings.Contains(line, methodDiscover) {
 			return 4
 		}
 		return serveStdio(io.MultiReader(strings.NewReader(line), in))

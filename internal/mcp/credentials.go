@@ -5,18 +5,19 @@ import (
 	"answerd/internal/auth/token"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
+	"answerd/internal/mcp/transport"
 )
 
 // credentials are where the tokens for one server come from.
 type credentials struct {
-	source sender  // nil: the server gets none
-	behalf *behalf // on behalf of the callers; else nil
+	source transport.Sender // nil: the server gets none
+	behalf *behalf          // on behalf of the callers; else nil
 	close  func()
 }
 
 // behalf is how a server is used on behalf of its callers.
 type behalf struct {
-	of func(auth.Identity) sender
+	of func(auth.Identity) transport.Sender
 	// takesToken says that a caller must have brought a token.
 	takesToken bool
 	// consents is where callers agree that the server is used on their behalf, where they
@@ -30,9 +31,9 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
 	case !cfg.BearerToken.IsZero():
-		c.source = bearer{token.Static(cfg.BearerToken)}
+		c.source = transport.Bearer{Source: token.Static(cfg.BearerToken)}
 	case cfg.Auth == config.AuthJWT && o.Service != nil:
-		c.source = bearer{o.Service}
+		c.source = transport.Bearer{Source: o.Service}
 	case cfg.Auth == config.AuthExchange:
 		ex, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
 			Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
@@ -43,7 +44,7 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 			return c, err
 		}
 		c.source, c.close = nobody{}, ex.Close
-		c.behalf = &behalf{of: func(who auth.Identity) sender { return bearer{ex.For(who)} }, takesToken: true}
+		c.behalf = &behalf{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true}
 	case cfg.Auth.HasAuthorizationServer():
 		return o.grants.credentials(cfg, o)
 	}

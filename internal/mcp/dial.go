@@ -2,11 +2,15 @@ package mcp
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -27,57 +31,110 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeWebSocket: dialWebSocket,
 }
 
-// dialHTTP is Streamable HTTP. The way to the server and its connections are made once
-// and outlive sessions (S3.1); each session is a streamable of its own.
+// dialHTTP returns the dialer of a server over Streamable HTTP. The endpoint's TCP connections
+// outlive sessions.
 func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
 		return dialer{}, err
 	}
-	out, err := newOutgoing(cfg, o, base)
+	out, err := newRoundTripper(cfg, o, base)
 	if err != nil {
 		return dialer{}, err
 	}
-	at := &site{way: out, url: cfg.URL, listen: cfg.StandaloneStream, watch: len(cfg.Resources) > 0, log: o.Logger.With("mcp_server", cfg.Name)}
+	d := dialEndpoint(cfg, o, transport.NewHTTP(transport.HTTPConfig{
+		URL: cfg.URL, RoundTripper: out, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, o),
+	}), out.close)
+	d.behalf = out.behalf
+	return d, nil
+}
+
+// dialStdio returns the dialer of a server that is a child process. The process gets exactly the
+// environment of cfg.
+func dialStdio(cfg config.Server, o Options) (dialer, error) {
+	env := make([]string, 0, len(cfg.Env))
+	for _, name := range slices.Sorted(maps.Keys(cfg.Env)) {
+		env = append(env, name+"="+cfg.Env[name].Reveal())
+	}
+	d := dialEndpoint(cfg, o, transport.NewStdio(transport.StdioConfig{
+		Command: cfg.Command, Args: cfg.Args, Dir: cfg.WorkDir, Env: env, Query: len(cfg.Query) > 0, Logger: serverLogger(cfg, o),
+	}), func() {})
+	d.time = startTime
+	return d, nil
+}
+
+// dialWebSocket returns the dialer of a server over a WebSocket. Headers, query parameters and token
+// go with the handshake, which is plain HTTP.
+func dialWebSocket(cfg config.Server, o Options) (dialer, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return dialer{}, err
+	}
+	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
+	out, err := newRoundTripper(cfg, o, base)
+	if err != nil {
+		return dialer{}, err
+	}
+	return dialEndpoint(cfg, o, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)}), out.close), nil
+}
+
+func serverLogger(cfg config.Server, o Options) *slog.Logger {
+	return o.Logger.With("mcp_server", cfg.Name)
+}
+
+// dialEndpoint returns the dialer of a server behind an endpoint. closeShared is called after the
+// endpoint was closed.
+func dialEndpoint(cfg config.Server, o Options, e transport.Endpoint, closeShared func()) dialer {
 	client := sdkClient(cfg, o)
 	negotiator := &versionNegotiator{pinned: cfg.ProtocolVersion}
 	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
 		return negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
-			return client.Connect(ctx, newStreamable(at), &sdk.ClientSessionOptions{ProtocolVersion: version})
+			t := e.NewTransport()
+			cs, err := client.Connect(ctx, t, &sdk.ClientSessionOptions{ProtocolVersion: version})
+			if err != nil {
+				return nil, t.Explain(err)
+			}
+			return cs, nil
 		})
 	}
-	closeAll := func() {
-		at.rests.Wait()
-		out.close()
-	}
-	return dialer{connect: connect, close: closeAll, behalf: out.behalf}, nil
+	return dialer{connect: connect, close: func() {
+		e.Close()
+		closeShared()
+	}}
 }
 
-// newOutgoing is the way to a server over HTTP, with the connections at its end.
-func newOutgoing(cfg config.Server, o Options, base *url.URL) (*outgoingTrip, error) {
-	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
+// maxResponseHeader bounds the headers of a reply, in bytes.
+const maxResponseHeader = 64 << 10
+
+// roundTripper sends requests to one server over HTTP, with the configured headers and a token.
+type roundTripper struct {
+	transport.HeaderTransport
+	behalf *behalf // of servers that are used on behalf of their callers
+	close  func()  // to be called after the last request
+}
+
+// newRoundTripper returns the roundTripper of a server, with TCP connections of its own.
+func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper, error) {
+	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
-	// Twice the calls: a call may begin while the stream of the one before is read
-	// to its end.
+	// Twice the calls: a call may begin while the stream of the one before is read to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*cfg.MaxConcurrentCalls)
-	pooled.MaxResponseHeaderBytes = maxError
-	pooled.WriteBufferSize = 8 << 10 // a call's header and body go out in one write
-	var wire http.RoundTripper = pooled
+	pooled.MaxResponseHeaderBytes = maxResponseHeader
+	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
+	var next http.RoundTripper = pooled
 	if o.Transport != nil {
-		wire = o.Transport(pooled)
+		next = o.Transport(pooled)
 	}
 	creds, err := newCredentials(cfg, o)
 	if err != nil {
 		return nil, err
 	}
-	return &outgoingTrip{
-		next: wire, base: base, headers: cfg.Headers, query: cfg.Query, tokens: creds.source, behalf: creds.behalf,
+	return &roundTripper{
+		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.source},
+		behalf:          creds.behalf,
 		close: func() {
 			creds.close()
 			pooled.CloseIdleConnections()
 		},
 	}, nil
 }
-
-// noRedirect makes a redirect the reply: where it leads to was not configured (F19).
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

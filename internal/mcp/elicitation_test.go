@@ -23,8 +23,11 @@ const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","
 
 // asks returns a server whose tool "ask" asks the person its own argument, as the negotiated
 // version has it: by a request during the call, or by an input_required result.
-func asks(t *testing.T, flavour string) *web {
-	return serve(t, handler(tools(func(s *sdk.Server) {
+func asks(t *testing.T, flavour string) *web { return serve(t, askHandler(flavour)) }
+
+// askHandler serves the tools of asks.
+func askHandler(flavour string) http.Handler {
+	return handler(tools(func(s *sdk.Server) {
 		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {
@@ -35,7 +38,7 @@ func asks(t *testing.T, flavour string) *web {
 			said, err := json.Marshal(given)
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 		})
-	}), flavours[flavour]))
+	}), flavours[flavour])
 }
 
 // In one session that all calls share, each elicitation reaches the person behind its own call,
@@ -84,44 +87,17 @@ func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 	}
 }
 
-// A person may take longer than the whole time of the call; afterwards it goes on.
+// A person may take longer than the whole time of the call; afterwards the call goes on.
 func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
-	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL, Timeout: 2 * time.Second})
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{Transport: without(askHandler("stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})
 		c.Tools(t.Context())
-		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
-			x := exchangeOf(ctx)
-			x.limit.mu.Lock()
-			defer x.limit.mu.Unlock()
-			if x.limit.held.IsZero() {
-				t.Error("got a running timer, want it paused")
-			}
+		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			<-time.After(time.Hour) // fake time
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":2}`)}, nil
 		}})
 		must(t, res, err)
-	}
-}
-
-func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		over := make(chan time.Duration, 1)
-		var l limit
-		l.start(began.Add(10*time.Second), func() { over <- time.Since(began) })
-		<-time.After(4 * time.Second)
-		l.hold()
-		<-time.After(time.Hour)
-		l.resume()
-		if took := <-over; took != time.Hour+10*time.Second {
-			t.Errorf("over after %s", took)
-		}
-		l.hold() // too late, and it does not begin again
-		l.resume()
-		l.stop()
-		<-time.After(time.Hour)
-		if len(over) != 0 {
-			t.Error("over twice")
-		}
+		_ = c.Close()
 	})
 }
 

@@ -1,8 +1,6 @@
 package mcp
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -45,28 +43,6 @@ func FuzzHeaderParams(f *testing.F) {
 			if err := (http.Header{name: {value}}).Write(&b); err != nil || b.String() != name+": "+value+"\r\n" {
 				t.Errorf("%q with %q gives %q", schema, args, b.String())
 			}
-		}
-	})
-}
-
-// Lines of a child process: bounded, and whole.
-func FuzzLines(f *testing.F) {
-	for _, s := range []string{"{}\n", "{\"jsonrpc\":\"2.0\"}\r\n\n", "banner\n{}", "\x00\n", "{", "\n\n\n"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		in, rest := bufio.NewReader(bytes.NewReader(data)), data
-		for {
-			line, err := readLine(in)
-			if err != nil {
-				return
-			}
-			at := bytes.Index(rest, line)
-			if at < 0 || bytes.IndexByte(line[:max(len(line)-1, 0)], '\n') >= 0 {
-				t.Fatalf("%q has the line %q", data, line)
-			}
-			isMessage(line)
-			rest = rest[at+len(line):]
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
+	"answerd/internal/mcp/transport"
 )
 
 // grants are the tokens that authorization servers gave, by what they are for. A server
@@ -86,7 +87,7 @@ func (g *grants) credentials(cfg config.Server, o Options) (credentials, error) 
 	c := credentials{source: granted{client.For(auth.Identity{})}, close: release}
 	if cfg.Auth.Delegated() {
 		c.source = nobody{}
-		c.behalf = &behalf{of: func(who auth.Identity) sender { return granted{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
+		c.behalf = &behalf{of: func(who auth.Identity) transport.Sender { return granted{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
 	}
 	if cfg.Auth == config.AuthAuthorizationCode {
 		c.behalf.consents = client

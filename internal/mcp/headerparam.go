@@ -1,8 +1,8 @@
 package mcp
 
 import (
+	"answerd/internal/mcp/transport"
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,7 +108,7 @@ func headers(params []headerParam, args json.RawMessage) map[string]string {
 	out := make(map[string]string, len(params))
 	for _, p := range params {
 		if text, ok := p.text(args); ok {
-			out[headerPrefix+p.header] = headerValue(text)
+			out[headerPrefix+p.header] = transport.HeaderValue(text)
 		}
 	}
 	return out
@@ -136,15 +136,4 @@ func (p headerParam) text(args json.RawMessage) (string, bool) {
 		return strconv.FormatInt(int64(v), 10), v == math.Trunc(v) && math.Abs(v) <= maxSafeInteger
 	}
 	return "", false
-}
-
-// headerValue is text as a header can carry it: as it is, or in base64 where a proxy
-// might change it, or where it looks like base64 that we wrote.
-func headerValue(text string) string {
-	const before, after = "=?base64?", "?="
-	plain := strings.Trim(text, " \t") == text && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-	if plain && !(strings.HasPrefix(text, before) && strings.HasSuffix(text, after)) {
-		return text
-	}
-	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
 }

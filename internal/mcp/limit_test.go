@@ -3,7 +3,6 @@ package mcp
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"answerd/internal/mcp/config"
@@ -11,54 +10,6 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// Silence ends it, each sign of life puts that off, and nothing the end of it all; while
-// a person is asked both stand still.
-func TestALimitOfSilenceAndOfItAll(t *testing.T) {
-	for name, play := range map[string]struct {
-		live func(*limit)
-		want time.Duration
-	}{
-		"silent from the start": {func(*limit) {}, 5 * time.Second},
-		"a sign of life":        {func(l *limit) { <-time.After(4 * time.Second); l.touch() }, 9 * time.Second},
-		"signs without end": {func(l *limit) {
-			for range 100 {
-				<-time.After(time.Second)
-				l.touch()
-			}
-		}, 20 * time.Second},
-		"a person in between": {func(l *limit) {
-			<-time.After(4 * time.Second)
-			l.hold()
-			<-time.After(time.Hour)
-			l.resume()
-		}, time.Hour + 9*time.Second},
-		"a person, and signs without end": {func(l *limit) {
-			l.hold()
-			<-time.After(time.Hour)
-			l.resume()
-			for range 100 {
-				<-time.After(time.Second)
-				l.touch()
-			}
-		}, time.Hour + 20*time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				over := make(chan time.Duration, 2)
-				var l limit
-				l.start(began.Add(20*time.Second), func() { over <- time.Since(began) })
-				l.between(5 * time.Second)
-				play.live(&l)
-				if took := <-over; took != play.want {
-					t.Errorf("over after %s, want %s", took, play.want)
-				}
-				l.stop()
-			})
-		})
-	}
-}
 
 // F13, S4.4: a run that is cancelled is over at the server within a second, on every
 // transport and with both kinds of protocol.

@@ -379,7 +379,7 @@ func TestFloodOfServerRequestsIsBounded(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 		synctest.Wait()
-		if n := answers.Load(); n < 1 || n > maxServerRequests+1 { // one is being written
+		if n := answers.Load(); n < 1 || n > maxServerRequest+1 { // one is being written
 			t.Errorf("%d answers", n)
 		}
 		if err := c.Close(); err != nil {
@@ -414,7 +414,7 @@ func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 				defer theirs.Close()
 				in := bufio.NewScanner(conn)
 				for in.Scan() {
-					if !strings.Contains(in.Text(), discover) {
+					if !strings.Contains(in.Text(), methodDiscover) {
 						fmt.Fprintln(theirs, in.Text())
 					}
 				}

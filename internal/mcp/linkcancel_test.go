@@ -1,10 +1,7 @@
 package mcp
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -13,8 +10,6 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
-
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // heardConn is a server's end of a pipe that notes what it reads.
@@ -61,53 +56,4 @@ func TestACancellationIsSaidWhenTheServerReadsAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// F13: a call that is given up while the writer takes it is sent not at all, or cancelled
-// as well.
-func TestACallGivenUpWhileItIsTakenDoesNotGoOn(t *testing.T) {
-	ours, theirs := net.Pipe()
-	l := newLink(nil, quietLog(), new(sync.Once))
-	l.conn = &pipe{ours, bufio.NewReader(ours)}
-	go l.write()
-	calls, cancels := map[string]bool{}, map[string]bool{}
-	var server sync.WaitGroup
-	server.Go(func() {
-		for in := bufio.NewScanner(theirs); in.Scan(); {
-			var m struct {
-				ID     json.RawMessage
-				Params struct{ RequestID json.RawMessage }
-			}
-			switch err := json.Unmarshal(in.Bytes(), &m); {
-			case err != nil:
-				t.Error(err)
-			case m.ID != nil:
-				calls[string(m.ID)] = true
-			default:
-				cancels[string(m.Params.RequestID)] = true
-			}
-		}
-	})
-	for i := range 20_000 {
-		id, _ := jsonrpc.MakeID(float64(i)) // numbers always are ids
-		ctx, cancel := context.WithCancel(t.Context())
-		go cancel()
-		if err := l.Write(ctx, &jsonrpc.Request{ID: id, Method: methodCall}); err == nil {
-			<-ctx.Done()
-		}
-		recall := &jsonrpc.Request{Method: cancelled, Params: fmt.Appendf(nil, `{"requestId":%d}`, i)}
-		if err := l.Write(t.Context(), recall); err != nil {
-			t.Error(err)
-		}
-	}
-	_ = l.Close()
-	server.Wait()
-	for id := range calls {
-		if !cancels[id] {
-			t.Errorf("call %s was sent and not cancelled", id)
-		}
-	}
-	if len(calls) == 0 || len(calls) == 20_000 {
-		t.Errorf("%d calls were sent, which tells nothing", len(calls))
-	}
 }

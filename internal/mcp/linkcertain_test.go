@@ -15,7 +15,6 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -96,25 +95,6 @@ func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// More calls given up than are remembered: nothing is certain any more.
-func TestLinkThatLostTrackAsksNobody(t *testing.T) {
-	id := func(n int) jsonrpc.ID {
-		id, _ := jsonrpc.MakeID(float64(n)) // numbers always are ids
-		return id
-	}
-	l := newLink(nil, quietLog(), nil)
-	for i := range maxLeft + 1 {
-		l.leaveLocked(&question{id: id(i), method: "tools/call"})
-	}
-	for i := range maxLeft + 1 {
-		l.overdue(id(i))
-	}
-	l.asked[id(-1)] = &question{x: &exchange{}, method: "tools/call", sent: true}
-	if len(l.left) != 0 || l.alone() != nil {
-		t.Errorf("%d calls are left", len(l.left))
-	}
 }
 
 // S3.8: a list that changed is listed again, also where no call is under way. So is

@@ -18,11 +18,11 @@ import (
 
 // pipe is frames over a net.Pipe, one message a line.
 type pipe struct {
-	net.Conn
-	in *bufio.Reader
+	conn net.Conn
+	in   *bufio.Reader
 }
 
-func (p *pipe) read() ([]byte, error) {
+func (p *pipe) Read() ([]byte, error) {
 	line, err := p.in.ReadBytes('\n')
 	if err != nil {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "its pipe broke", Err: err}
@@ -30,15 +30,15 @@ func (p *pipe) read() ([]byte, error) {
 	return bytes.TrimSpace(line), nil
 }
 
-func (p *pipe) write(data []byte) error {
-	n, err := p.Write(append(data, '\n'))
+func (p *pipe) Write(data []byte) error {
+	n, err := p.conn.Write(append(data, '\n'))
 	if err != nil && n == 0 {
 		return &transport.Failure{Kind: Unavailable, Public: "its pipe is closed", NotRun: true, Err: err}
 	}
 	return err
 }
 
-func (p *pipe) close() error { return p.Close() }
+func (p *pipe) Close() error { return p.conn.Close() }
 
 // peers are the servers of the pipe types, by URL: each gets the other end of a new
 // connection.
@@ -53,13 +53,14 @@ func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) 
 	return func(cfg config.Server, o Options) (dialer, error) {
 		peer, _ := peers.Load(cfg.URL)
 		var all sync.WaitGroup
-		open := func(context.Context) (frames, error) {
+		open := func(context.Context) (transport.MessageConn, error) {
 			ours, theirs := net.Pipe()
 			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
 			return &pipe{ours, bufio.NewReader(ours)}, nil
 		}
-		d := &linkDialer{client: sdkClient(cfg, o), open: open, log: o.Logger, negotiator: versionNegotiator{pinned: cfg.ProtocolVersion}}
-		return dialer{connect: d.connect, close: all.Wait, time: time}, nil
+		d := dialEndpoint(cfg, o, transport.NewStream(open, all.Wait, o.Logger), func() {})
+		d.time = time
+		return d, nil
 	}
 }
 
@@ -89,7 +90,7 @@ func lines(call func(m message, say func(string))) func(net.Conn) {
 				return
 			}
 			switch m.Method {
-			case discover:
+			case methodDiscover:
 				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
 			case "initialize":
 				say(answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))

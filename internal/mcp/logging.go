@@ -84,8 +84,8 @@ func (s *session) setLogLevel() {
 		return
 	}
 	// A server that refuses sends what it likes, or nothing: no call depends on it.
-	_, _ = s.doRequest(context.Background(), nil, time.Now().Add(sideTime), func(x *exchange) (json.RawMessage, *transport.Failure) {
-		_ = s.cs.SetLoggingLevel(x.ctx, &sdk.SetLoggingLevelParams{Level: logLevel})
+	_, _ = s.doRequest(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(x *exchange) (json.RawMessage, *transport.Failure) {
+		_ = s.cs.SetLoggingLevel(x.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
 		return nil, nil
 	})
 }

@@ -61,12 +61,12 @@ func (x *exchange) answerInputs(send func(sdk.InputResponseMap, string) (json.Ra
 		if !required {
 			break
 		}
-		if len(in.Requests) == 0 && !transport.Pause(x.ctx, wait) {
-			return nil, x.ended()
+		if len(in.Requests) == 0 && !transport.Pause(x.Context(), wait) {
+			return nil, x.Ended()
 		}
 		answers, err := x.answerAll(in.Requests)
-		if x.ctx.Err() != nil {
-			return nil, x.ended()
+		if x.Context().Err() != nil {
+			return nil, x.Ended()
 		}
 		if err != nil {
 			break
@@ -117,7 +117,7 @@ func (x *exchange) answerInput(r inputRequest) (sdk.InputResponse, error) {
 	if err := json.Unmarshal(tagged.Params, params); err != nil && tagged.Params != nil {
 		return nil, fmt.Errorf("a request for %s: %w", r.Method, err)
 	}
-	result, err := x.session.handleRequest(x.ctx, r.Method, req)
+	result, err := x.session.handleRequest(x.Context(), r.Method, req)
 	if err != nil {
 		return nil, err
 	}

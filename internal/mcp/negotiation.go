@@ -13,10 +13,6 @@ import (
 // lastInitialize is the last protocol version that begins with initialize.
 const lastInitialize = "2025-11-25"
 
-// errHungUp is in the chain of a handshake error when the server closed the connection on
-// server/discover.
-var errHungUp = errors.New("the server closed the connection on " + discover)
-
 // versionNegotiator settles the protocol version of a server. The SDK asks server/discover
 // first, which a server of before 2026-07-28 refuses. So the version that a handshake
 // settled on is the one that the next handshake begins with, until the server refuses it.
@@ -41,7 +37,7 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	}
 	// Some servers of before 2026-07-28 close the connection on a request that comes before
 	// initialize (go-sdk#1177).
-	if errors.Is(err, errHungUp) {
+	if errors.Is(err, transport.ErrHungUp) {
 		cs, err = connect(lastInitialize)
 	}
 	if err == nil {

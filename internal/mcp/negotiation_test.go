@@ -25,7 +25,7 @@ func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPost && r.Header.Get(sessionHeader) == "" {
 			posts.Add(1)
-			if strings.Contains(peek(r), discover) {
+			if strings.Contains(peek(r), methodDiscover) {
 				discovers.Add(1)
 			}
 		}
@@ -37,7 +37,7 @@ func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 		_, _ = c.Call(t.Context(), Call{Tool: "t"})
 	}
 	if posts.Load() != 5 || discovers.Load() != 1 || s.shakes.Load() != 4 {
-		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), discover, s.shakes.Load())
+		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), methodDiscover, s.shakes.Load())
 	}
 }
 

@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -69,14 +68,4 @@ func TestAPanicOverAServerIsItsFailure(t *testing.T) {
 			must(t, res, err)
 		})
 	}
-}
-
-// Nor is one in what a child process writes.
-func TestAPanicOverAChildsOutputIsItsFailure(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	c := &child{log: log} // without the pipe to read from
-	if err := c.messages(); err == nil {
-		t.Error("it has read")
-	}
-	c.remember([]byte("x"))
 }

@@ -28,7 +28,7 @@ type poolOptions struct {
 	connect          func(context.Context) (*sdk.ClientSession, error)
 	handshakeTimeout time.Duration
 	// tokens are of the principal whose sessions these are; nil: those of the server.
-	tokens sender
+	tokens transport.Sender
 	// cacheResources gives each session a cache of the resources that were read in it.
 	cacheResources bool
 	// subscribe keeps the session subscribed to changes of tools and resources.
@@ -74,7 +74,7 @@ func (p *pool) getSession(ctx context.Context) (*session, *transport.Failure) {
 		return s, s.failed
 	case <-ctx.Done():
 		f := &transport.Failure{Kind: Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
-		if x := s.handshake.Load(); x != nil && x.fetching.Load() {
+		if x := s.handshake.Load(); x != nil && x.FetchingToken() {
 			f.Err = transport.CredentialsError(f.Err)
 		}
 		return nil, f
@@ -90,15 +90,16 @@ func (p *pool) currentOrNew() *session {
 		return nil
 	}
 	if s := p.current; s != nil {
-		if !s.company.crowded() {
+		if !s.conn.Ambiguous() {
 			return s
 		}
 		// In a new session the server's requests can be attributed to a call again. The SDK
 		// cancels an abandoned call when that has returned, and can no longer do so once
 		// the session is closed; hence the grace.
-		p.retireLocked(s, sideTime)
+		p.retireLocked(s, transport.NotifyTimeout)
 	}
-	s := &session{ready: make(chan struct{}), pool: p, tokens: p.tokens}
+	s := &session{ready: make(chan struct{}), pool: p}
+	s.conn.Handlers, s.conn.Tokens = handlersOf(s), p.tokens
 	if p.cacheResources {
 		s.resources = newResourceCache()
 	}
@@ -111,11 +112,11 @@ func (p *pool) currentOrNew() *session {
 // the SDK keeps the values of that context for the whole session and uses them for the
 // requests that it sends by itself, so it must not be a caller's.
 func (p *pool) makeHandshake(s *session) {
-	x := newExchange(context.Background(), p.life, time.Now().Add(p.handshakeTimeout))
-	x.session, x.handshake, x.patience = s, true, p.handshakeTimeout/2
+	x := newExchange(context.Background(), p.life, time.Now().Add(p.handshakeTimeout), s)
+	x.Handshake, x.discoverTimeout = true, p.handshakeTimeout/2
 	s.handshake.Store(x)
 	defer transport.Recover(p.log, func(f *transport.Failure) { p.handshakeFailed(s, x, f) })
-	cs, err := p.connect(x.ctx)
+	cs, err := p.connect(x.Context())
 	if err != nil {
 		p.handshakeFailed(s, x, handshakeFailure(x, err))
 		return
@@ -139,8 +140,8 @@ func handshakeFailure(x *exchange, err error) *transport.Failure {
 	f, ok := errors.AsType[*transport.Failure](err)
 	switch {
 	case ok:
-	case x.ctx.Err() != nil:
-		f = x.ended()
+	case x.Context().Err() != nil:
+		f = x.Ended()
 	default:
 		f = transport.BadReply("the handshake failed", err)
 	}

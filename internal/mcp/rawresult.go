@@ -4,22 +4,24 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"strings"
 	"time"
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// rawPrefix is put before the name of a method in calls of the SDK, because the SDK returns a
-// result as it was received only for methods that are not MCP's own. Its own types turn integers beyond 2^53 into
-// floats, refuse content types that they don't know and all tools of a page for one that is
-// bad, and it keeps lists for their ttlMs. The connection removes the prefix (standardName).
-// That the SDK decodes a result into this one costs some 0.5 ms of CPU per 100 kB.
-const rawPrefix = "answerd/"
+// Every request is sent as a custom method of the SDK (transport.MethodPrefix), because the SDK
+// returns a result as it was received only for methods that are not MCP's own. Its own types turn
+// integers beyond 2^53 into floats, refuse content types that they do not know and all tools of a
+// page for one that is bad, and it keeps lists for their ttlMs. That the SDK decodes a result into
+// this one costs some 0.5 ms of CPU per 100 kB.
+
+const (
+	methodDiscover   = "server/discover"
+	methodInitialize = "initialize"
+)
 
 // rawMethods are the methods that have a result of ours.
 var rawMethods = []string{
@@ -44,7 +46,7 @@ func sdkClient(cfg config.Server, o Options) *sdk.Client {
 	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg.Sampling, o.Logger))
 	for _, method := range rawMethods {
 		// The error is for names of MCP's own. The type of the parameters is that of the call.
-		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](c, rawPrefix+method)
+		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](c, transport.MethodPrefix+method)
 	}
 	var receive sdk.MethodHandler
 	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
@@ -60,22 +62,11 @@ func ask[P interface {
 	*T
 	sdk.Params
 }, T any](x *exchange, method string, params P) (json.RawMessage, *transport.Failure) {
-	res, err := sdk.CallCustomMethod[P, *rawResult](x.ctx, x.session.cs, rawPrefix+method, params)
+	res, err := sdk.CallCustomMethod[P, *rawResult](x.Context(), x.session.cs, transport.MethodPrefix+method, params)
 	if err != nil {
-		return nil, x.failure(err)
+		return nil, x.Failure(err)
 	}
 	return res.raw, nil
-}
-
-// standardName returns m with the name that MCP has for its method.
-func standardName(m *jsonrpc.Request) *jsonrpc.Request {
-	name, ours := strings.CutPrefix(m.Method, rawPrefix)
-	if !ours {
-		return m
-	}
-	out := *m
-	out.Method = name
-	return &out
 }
 
 // separateHandshake gives each request of a handshake an exchange of its own: a
@@ -84,30 +75,29 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 // which answers requests of the server.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		whole := exchangeOf(ctx)
-		if method != discover && method != methodInitialize || whole == nil {
+		handshake := exchangeOf(ctx)
+		if method != methodDiscover && method != methodInitialize || handshake == nil {
 			return next(ctx, method, req)
 		}
-		deadline := whole.limit.end
-		if method == discover {
-			// A server of before 2026-07-28 may not answer what it doesn't know; what is left of
+		deadline := handshake.Deadline()
+		if method == methodDiscover {
+			// A server of before 2026-07-28 may not answer a method that it does not know; the rest of
 			// the handshake's time is for initialize.
-			deadline = time.Now().Add(whole.patience)
+			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
-		// The end of the handshake must not cut an answered stream that is still read to its end,
-		// or its TCP connection is lost. So ctx ends x only until the answer is there.
-		x := newExchange(context.WithoutCancel(ctx), whole.life, deadline)
-		x.caller = ctx
+		x := &exchange{}
+		x.Owner, x.Handshake = x, true
+		x.useSession(handshake.session)
+		detach := x.StartDetachable(ctx, handshake.Life(), deadline)
 		defer x.finish()
-		defer context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })()
-		x.session, x.handshake = whole.session, true
-		x.renewed.Store(whole.renewed.Load()) // once in a handshake
+		defer detach()
+		x.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
 		x.session.handshake.Store(x)
 		x.session.handleRequest = receive
-		res, err := next(x.ctx, method, req)
-		whole.renewed.Store(x.renewed.Load())
+		res, err := next(x.Context(), method, req)
+		handshake.SetTokenRenewed(x.TokenRenewed())
 		if err != nil {
-			return nil, x.failure(err)
+			return nil, x.Failure(err)
 		}
 		return res, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
-	"answerd/internal/mcp/wire"
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -38,25 +38,27 @@ func TestRawResultIsWhatTheSDKReturns(t *testing.T) {
 			return res, err
 		}
 	})
-	hands := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute))
-	defer hands.finish()
 	s := &session{ready: make(chan struct{}), pool: newPool(poolOptions{onNotification: func(string) {}})}
-	hands.session, hands.handshake, hands.patience = s, true, time.Minute
+	s.conn.Handlers = handlersOf(s)
+	hands := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute), s)
+	defer hands.finish()
+	hands.Handshake, hands.discoverTimeout = true, time.Minute
+	endpoint := transport.NewHTTP(transport.HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: quietLog()})
+	defer endpoint.Close()
 	var err error
-	if s.cs, err = client.Connect(hands.ctx, newStreamable(&site{way: way, url: "http://server.test", log: quietLog()}), nil); err != nil {
+	if s.cs, err = client.Connect(hands.Context(), endpoint.NewTransport(), nil); err != nil {
 		t.Fatal(err)
 	}
 	close(s.ready)
-	x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute))
+	x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute), s)
 	defer x.finish()
-	x.session = s
 	if raw, f := ask(x, methodCall, &sdk.CallToolParams{Name: "t"}); f != nil || string(raw) != lossy {
 		t.Errorf("got %s, %v, want %s", raw, f, lossy)
 	}
 	if raw, f := ask(x, "tools/list", &sdk.ListToolsParams{}); f != nil || string(raw) != `{"tools":[{"name":"t"}]}` {
 		t.Errorf("got %s, %v", raw, f)
 	}
-	if got := returned[rawPrefix+methodCall]; got != lossy {
+	if got := returned[transport.MethodPrefix+methodCall]; got != lossy {
 		t.Errorf("the SDK returned %s, want %s", got, lossy)
 	}
 	if err := s.cs.Close(); err != nil {
@@ -155,8 +157,10 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 					case cancelled:
 						told.Add(1)
 					case methodCall:
-						exchangeOf(r.Context()).sent.Store(name != "nobody there")
-						exchangeOf(r.Context()).sentAt.Store(time.Now().Add(-readTime).UnixNano())
+						if name != "nobody there" {
+							httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+							<-time.After(3 * time.Second) // fake time, in which the server has read it
+						}
 						if resp, err := test.call(r); resp != nil || err != nil {
 							return resp, err
 						}
@@ -180,71 +184,3 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 type readCloser struct{ *strings.Reader }
 
 func (readCloser) Close() error { return nil }
-
-func TestBoundDepthReplacesOnlyWhatIsTooDeep(t *testing.T) {
-	nested := func(levels int, inner string) json.RawMessage {
-		return json.RawMessage(strings.Repeat(`{"a":[`, levels/2) + inner + strings.Repeat(`]}`, levels/2))
-	}
-	wide := json.RawMessage(`[` + strings.Repeat(`{"a":1.0},`, 2000) + `9007199254740993]`)
-	for name, test := range map[string]struct{ in, want json.RawMessage }{
-		"as deep as may be": {nested(maxNesting, `"x"`), nested(maxNesting, `"x"`)},
-		"deeper":            {nested(maxNesting, `1.0, {"b":[{}]}, 2`), nested(maxNesting, `1.0,"[nested too deep]",2`)},
-		"wide":              {wide, wide},
-		"nothing":           {nil, nil},
-	} {
-		if got := boundDepth(test.in); !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %d bytes, want %d", name, len(got), len(test.want))
-		}
-	}
-}
-
-func TestDecodeMessageTellsWhoseAnswerCannotBeRead(t *testing.T) {
-	for in, want := range map[string]any{
-		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),
-		`{"jsonrpc":"1.0","id":"a","result":{}}`:              "a",
-		`{"id":7,"result":{}}`:                                nil,
-		`{"jsonrpc":"2.0","id":{},"result":{}}`:               nil,
-		`{"jsonrpc":"2.0","id":7,"method":7}`:                 nil,
-		`{"jsonrpc":"2.0","id":7,"result":{}} {}`:             nil,
-		`{"jsonrpc":"2.0","id":7,"result":{`:                  nil,
-		`[{"jsonrpc":"2.0","id":7,"result":{}}]`:              nil,
-		`{"jsonrpc":"2.0","id":7,"result":{"a":1}, "x": nul}`: nil,
-	} {
-		msg, err := decodeMessage([]byte(in))
-		var got any
-		if answer, ok := msg.(*jsonrpc.Response); ok {
-			got = answer.ID.Raw()
-		}
-		if err == nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", in, got, err, want)
-		}
-	}
-}
-
-// FuzzMembers compares what is found in an object with what encoding/json finds.
-func FuzzMembers(f *testing.F) {
-	for _, s := range []string{
-		`{}`, ` { } `, `{"a":1}`, `{ "a" : [ 1 , {"b":"]}\\"} ] , "b":"\"" }`, `{"a":"\u00e9\ud83d\ude00\ud83d\u0041\/\b"}`, `{"":"","t\u0065xt":1,"a":2,"a":3}`, "{\"\x80\":\"\x80\"}",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		var want map[string]json.RawMessage
-		wantErr := json.Unmarshal([]byte(s), &want)
-		got := map[string]json.RawMessage{}
-		err := wire.Members([]byte(s), func(name string, value json.RawMessage) { got[name] = value })
-		if (err == nil) != (wantErr == nil && want != nil) {
-			t.Fatalf("%q: got %v, want %v", s, err, wantErr)
-		}
-		for name, value := range want {
-			if string(got[name]) != string(value) {
-				t.Errorf("%q: got %s for %q, want %s", s, got[name], name, value)
-			}
-			var text string
-			said, ok := wire.Text(got[name])
-			if isText := json.Unmarshal(value, &text) == nil; isText != ok || said != text {
-				t.Errorf("%q: got %q, %t, want %q", s, said, ok, text)
-			}
-		}
-	})
-}

@@ -19,10 +19,10 @@ type requestFunc func(*exchange) (json.RawMessage, *transport.Failure)
 
 // doRequest sends a request in the session that is not a tool call. tokens are whose token it
 // carries; nil: the session's.
-func (s *session) doRequest(ctx context.Context, tokens sender, deadline time.Time, send requestFunc) (json.RawMessage, *transport.Failure) {
-	x := newExchange(ctx, s.pool.life, deadline)
+func (s *session) doRequest(ctx context.Context, tokens transport.Sender, deadline time.Time, send requestFunc) (json.RawMessage, *transport.Failure) {
+	x := newExchange(ctx, s.pool.life, deadline, s)
 	defer x.finish()
-	x.session, x.tokens = s, tokens
+	x.Tokens = tokens
 	return send(x)
 }
 

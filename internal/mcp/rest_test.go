@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -159,7 +160,7 @@ func TestAListThatIsTooLargeCostsNoCall(t *testing.T) {
 			}
 			c := open(t, Options{}, cfg)
 			c.Tools(t.Context())
-			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", maxBody), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", transport.MaxMessage), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {
 				t.Errorf("refresh: %v", err)
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // S3.5, S4.2: a server that is down, disabled, or of a type that this build doesn't
@@ -153,7 +154,7 @@ func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.fake.RoundTrip(r)
 }
 
-// A server that never answers server/discover, which it doesn't know, still gets to
+// A server that never answers server/methodDiscover, which it doesn't know, still gets to
 // initialize.
 func TestServerThatHangsOnDiscover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +196,7 @@ func TestCloseIsBounded(t *testing.T) {
 		dead.Store(true)
 		begin := time.Now()
 		_ = c.Close()
-		if took := time.Since(begin); took > 2*sideTime {
+		if took := time.Since(begin); took > 2*transport.NotifyTimeout {
 			t.Errorf("took %s", took)
 		}
 	})
@@ -237,7 +238,7 @@ type refusing struct {
 
 func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r.away.Load() {
-		closeBody(req)
+		_ = req.Body.Close()
 		return nil, syscall.ECONNREFUSED
 	}
 	return r.fake.RoundTrip(req)

@@ -178,12 +178,12 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	r.all.Add(1)
 	id := r.total
 	// The values are the call's: its trace, and its exchange.
-	actx, cancel := context.WithCancel(r.x.ctx)
+	actx, cancel := context.WithCancel(r.x.Context())
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
 	if person {
 		if r.people++; r.people == 1 {
-			r.x.limit.hold()
+			r.x.PauseTimer()
 			r.onQuestion()
 		}
 	}
@@ -202,7 +202,7 @@ func (r *serverRequests) endAnswer(id int, person bool) {
 	r.open--
 	if person {
 		if r.people--; r.people == 0 {
-			r.x.limit.resume()
+			r.x.ResumeTimer()
 		}
 	}
 	r.all.Done()

@@ -19,8 +19,8 @@ type session struct {
 	failed      *transport.Failure
 	connectedAt time.Time
 	handshake   atomic.Pointer[exchange]
-	lost        atomic.Bool     // the server forgot it: its id is never sent again
-	asked       requestRegistry // the server's requests that the SDK is handing to us
+	conn        transport.Session // shared with the connection
+	asked       requestRegistry   // the server's requests that the SDK is handing to us
 	// handleRequest has the SDK answer a request of the server. The handshake sets it.
 	handleRequest sdk.MethodHandler
 	// subscribed says that notifications outside of requests have reached us once.
@@ -28,31 +28,19 @@ type session struct {
 	resources  *resourceCache // nil if no resources of the server are configured
 	// stopSubscribing ends the subscriptions when the session is no longer the current one.
 	stopSubscribing context.CancelFunc
-	// standing says that the session has a standalone stream; then company is the calls in
-	// flight that the messages of that stream may belong to.
-	standing atomic.Bool
-	company  company
-	// tokens are the pool's, for requests that belong to no call: the handshake, lists, the
-	// end.
-	tokens         sender
-	progressTokens atomic.Int64 // given out so far
-}
-
-// id returns the server's id for the session; "" before there is one, and for servers
-// without sessions.
-func (s *session) id() string {
-	select {
-	case <-s.ready:
-		if s.cs != nil {
-			return s.cs.ID()
-		}
-	default:
-	}
-	return ""
+	progressTokens  atomic.Int64 // given out so far
 }
 
 // protocol returns the negotiated version.
 func (s *session) protocol() string { return negotiatedVersion(s.cs) }
+
+// protocolIfReady returns the negotiated version; "" until the handshake is over.
+func (s *session) protocolIfReady() string {
+	if !isClosed(s.ready) || s.cs == nil {
+		return ""
+	}
+	return s.protocol()
+}
 
 // capabilities returns what the server declared in the handshake.
 func (s *session) capabilities() sdk.ServerCapabilities {
@@ -65,7 +53,7 @@ func (s *session) capabilities() sdk.ServerCapabilities {
 // forgotten is called when the server turns out to have forgotten the session and no call
 // was there to notice. It does not wait.
 func (s *session) forgotten() {
-	s.lost.Store(true) // so that the next call notices
+	s.conn.Lost.Store(true) // so that the next call notices
 	if isClosed(s.ready) {
 		s.pool.handleLoss(s, transport.LostSession(nil))
 	}

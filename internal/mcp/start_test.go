@@ -65,7 +65,7 @@ func slowToDiscover(after time.Duration) func(net.Conn) {
 				return
 			}
 			switch m.Method {
-			case discover:
+			case methodDiscover:
 				time.AfterFunc(after, func() {
 					fmt.Fprintln(conn, answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
 				})

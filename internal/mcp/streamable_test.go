@@ -195,7 +195,7 @@ func TestEveryRequestIntroducesUsAsTheHandshakeDid(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 		must(t, res, err)
 		_ = c.Close()
-		first, call := said[discover], said[methodCall]
+		first, call := said[methodDiscover], said[methodCall]
 		if !strings.Contains(first, `"name":"answerd"`) || !strings.Contains(first, `"1.2.3"`) || !strings.Contains(first, `"elicitation"`) {
 			t.Errorf("%s: the handshake says %s", flavour, first)
 		}

@@ -49,9 +49,9 @@ func (s *session) subscribeResources(ctx context.Context) {
 	for n := 0; ; {
 		for _, uri := range s.resources.wantedFrom(n) {
 			n++
-			_, f := s.doRequest(ctx, nil, time.Now().Add(sideTime), func(x *exchange) (json.RawMessage, *transport.Failure) {
-				if err := s.cs.Subscribe(x.ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
-					return nil, x.failure(err)
+			_, f := s.doRequest(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(x *exchange) (json.RawMessage, *transport.Failure) {
+				if err := s.cs.Subscribe(x.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
+					return nil, x.Failure(err)
 				}
 				return nil, nil
 			})
@@ -108,7 +108,7 @@ func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
 		switch {
 		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f):
 			return
-		case interrupted || time.Since(opened) > calmStream:
+		case interrupted || time.Since(opened) > transport.CalmStream:
 			failures = 0
 		}
 		wait := subscribeGap // so that resources that are read together share one request
@@ -126,16 +126,15 @@ func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
 // interrupts it.
 func (s *session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
 	// The deadline ends a stream whose connection is half open.
-	x := newExchange(ctx, s.pool.life, time.Now().Add(maxListenTime))
+	x := newExchange(ctx, s.pool.life, time.Now().Add(maxListenTime), s)
 	defer x.finish()
-	x.session = s
 	ended := make(chan struct{})
 	var interrupter sync.WaitGroup
 	interrupter.Go(func() {
 		select {
 		case <-moreWanted:
 			interrupted = true
-			x.cancel(nil)
+			x.Cancel(nil)
 		case <-ended:
 		}
 	})

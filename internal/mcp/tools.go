@@ -64,7 +64,7 @@ func (s *session) getToolPage(cursor string, deadline time.Time) (page toolPage,
 	case methodNotFound(f):
 		return page, nil
 	case f != nil && f.Kind == TooLarge:
-		return page, &transport.Failure{Kind: TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBody), Err: f}
+		return page, &transport.Failure{Kind: TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", transport.MaxMessage), Err: f}
 	case f != nil:
 		return page, f
 	}
@@ -112,10 +112,10 @@ func (s *session) callTool(x *exchange, call toolCall) (json.RawMessage, *transp
 // withHandlers sends a request of x by send. Until that has returned, messages of the server
 // go to the handlers; meta, which is that of the request, asks the server for them.
 func (s *session) withHandlers(x *exchange, h callHandlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
-	x.session = s
+	x.useSession(s)
 	if h.onProgress != nil {
-		x.token = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
-		meta["progressToken"] = x.token
+		x.ProgressToken = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
+		meta["progressToken"] = x.ProgressToken
 	}
 	if x.wantsLog = h.onLog != nil; x.wantsLog && s.protocol() >= transport.StatelessVersion {
 		meta[metaLogLevel] = logLevel

@@ -53,14 +53,14 @@ func (s served) Write(_ context.Context, m jsonrpc.Message) error {
 	return s.conn.Write(context.Background(), websocket.MessageText, data)
 }
 
-// oldServer doesn't know server/discover, as servers of before 2026-07-28 don't.
+// oldServer doesn't know server/methodDiscover, as servers of before 2026-07-28 don't.
 type oldServer struct{ served }
 
 func (s oldServer) Connect(context.Context) (sdk.Connection, error) { return s, nil }
 
 func (s oldServer) Read(ctx context.Context) (jsonrpc.Message, error) {
 	m, err := s.served.Read(ctx)
-	if r, ok := m.(*jsonrpc.Request); ok && r.Method == discover {
+	if r, ok := m.(*jsonrpc.Request); ok && r.Method == methodDiscover {
 		unknown := &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "what?"}
 		if err := s.Write(ctx, &jsonrpc.Response{ID: r.ID, Error: unknown}); err != nil {
 			return nil, err

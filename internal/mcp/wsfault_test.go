@@ -16,6 +16,7 @@ import (
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/transport/transporttest"
 
 	"github.com/coder/websocket"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -261,17 +262,17 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 }
 
 // onPipe makes a client's requests over network.
-func onPipe(network *pipeNet) func(http.RoundTripper) http.RoundTripper {
-	return func(http.RoundTripper) http.RoundTripper { return &http.Transport{DialContext: network.dial} }
+func onPipe(network *transporttest.Network) func(http.RoundTripper) http.RoundTripper {
+	return func(http.RoundTripper) http.RoundTripper { return &http.Transport{DialContext: network.Dial} }
 }
 
 // F25, half-open TCP: a call under way on a connection whose other end vanished ends
 // within 30 s, and when the network is back so is the server.
 func TestWebSocketHalfOpenMidCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := newPipeNet()
+		network := transporttest.NewNetwork()
 		s := &wsScript{call: func(c *websocket.Conn, m message) {
-			if network.dead.Load() {
+			if network.Dead.Load() {
 				return
 			}
 			wsReply(c, m.ID, text("ok"))
@@ -282,7 +283,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 		<-time.After(time.Hour + time.Second) // fake time
-		network.dead.Store(true)
+		network.Dead.Store(true)
 		begin := time.Now()
 		_, err = c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != UnknownOutcome || time.Since(begin) > 30*time.Second {
@@ -292,7 +293,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 		if st := c.Servers()[0]; st.State != Degraded || st.Reason != "it does not answer any more" {
 			t.Errorf("%+v", st)
 		}
-		network.dead.Store(false)
+		network.Dead.Store(false)
 		<-time.After(2 * transport.MaxBackoff) // fake time
 		if st := c.Servers()[0]; st.State != Connected || s.dials.Load() != 2 {
 			t.Errorf("%+v after %d handshakes", st, s.dials.Load())
@@ -305,7 +306,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 // S4.5: a server that lets us in and throws us out is tried less and less often.
 func TestWebSocketServerThatKeepsClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := newPipeNet()
+		network := transporttest.NewNetwork()
 		s := &wsScript{onList: func(c *websocket.Conn) { go c.Close(websocket.StatusServiceRestart, "") }}
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
@@ -391,36 +392,16 @@ func TestWebSocketCloseIsPolite(t *testing.T) {
 // Close returns when the socket is closed, which a peer that is gone can't put off.
 func TestWebSocketCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := newPipeNet()
+		network := transporttest.NewNetwork()
 		web := &http.Server{Handler: &wsScript{}}
 		go func() { _ = web.Serve(network) }()
 		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		c.Tools(t.Context())
-		network.dead.Store(true)
+		network.Dead.Store(true)
 		begin := time.Now()
-		if err := c.Close(); err != nil || time.Since(begin) != closeTime {
+		if err := c.Close(); err != nil || time.Since(begin) != time.Second {
 			t.Errorf("%v after %s", err, time.Since(begin))
 		}
 		_ = web.Close()
 	})
-}
-
-// An answer that is too large names its call only where its id stands at its beginning.
-func TestOverlongAnswers(t *testing.T) {
-	for head, want := range map[string]any{
-		`{"jsonrpc":"2.0","id":7,"result":{"content":[`:        int64(7),
-		`{"id":"x","jsonrpc":"2.0","result":"`:                 "x",
-		`{"jsonrpc":"2.0","id":7`:                              int64(7),
-		`{"jsonrpc":"2.0","result":{"id":7,"a":"`:              nil,
-		`{"jsonrpc":"2.0","method":"x","id":7,"params":"`:      nil,
-		`{"jsonrpc":"2.0","id":7,"method":"x","params":"`:      nil,
-		`{"jsonrpc":"2.0","id":{},"result":"`:                  nil,
-		`[{"jsonrpc":"2.0","id":7,"result":"`:                  nil,
-		``:                                                     nil,
-		`{"a":` + strings.Repeat(" ", 2*idWithin) + `1,"id":7`: nil,
-	} {
-		if got := newOverlong([]byte(head)).answers.Raw(); got != want {
-			t.Errorf("%.60s: %v, want %v", head, got, want)
-		}
-	}
 }

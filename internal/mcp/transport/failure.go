@@ -60,8 +60,8 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// MaxRetryAfter bounds how long a server is not called because it said so.
-const MaxRetryAfter = time.Minute
+// maxRetryAfter bounds how long a server is not called because it said so.
+const maxRetryAfter = time.Minute
 
 // RetryAfter returns how long the server asked not to be called, at most one minute; 0 where it
 // did not say. It also looks at the failure of a handshake that f was caused by.
@@ -121,9 +121,9 @@ func BadReply(what string, err error) *Failure {
 	return &Failure{Kind: Protocol, Public: "its answer is not MCP: " + what, Err: err}
 }
 
-// NoReply returns the failure of a request that ended without any HTTP reply. Without a
+// noReply returns the failure of a request that ended without any HTTP reply. Without a
 // connection nothing can have been sent; with one the server may have got all of it.
-func NoReply(err error, sent bool) *Failure {
+func noReply(err error, sent bool) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
@@ -154,11 +154,11 @@ func connectReason(err error) string {
 	return "it cannot be reached"
 }
 
-// BadStatus returns the failure of a request that got an HTTP status other than 2xx. A status
+// badStatus returns the failure of a request that got an HTTP status other than 2xx. A status
 // proves that nothing ran if it means that nothing was tried: 429 and 503 do, a gateway's 502 and
 // 504 and a 500 do not. The reply's body is repeated nowhere: it may hold what the server was
 // sent.
-func BadStatus(status int) *Failure {
+func badStatus(status int) *Failure {
 	f := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -178,10 +178,10 @@ func BadStatus(status int) *Failure {
 	return f
 }
 
-// Refusal returns BadStatus of a reply whose headers may say more: how long the server is busy,
+// refusal returns badStatus of a reply whose headers may say more: how long the server is busy,
 // or that only a slash at the end of the URL is wrong.
-func Refusal(resp *http.Response) *Failure {
-	f := BadStatus(resp.StatusCode)
+func refusal(resp *http.Response) *Failure {
+	f := badStatus(resp.StatusCode)
 	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
 		// No more of the address than that: a path may hold a key.
 		switch path := resp.Request.URL.Path; {
@@ -198,23 +198,23 @@ func Refusal(resp *http.Response) *Failure {
 }
 
 // retryAfter returns the value of the header Retry-After (RFC 9110 section 10.2.3), at most
-// MaxRetryAfter; 0 where there is none.
+// maxRetryAfter; 0 where there is none.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return min(time.Duration(seconds)*time.Second, MaxRetryAfter)
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
 		return 0
 	}
-	return min(max(time.Until(at), 0), MaxRetryAfter)
+	return min(max(time.Until(at), 0), maxRetryAfter)
 }
 
-// RPCFailure returns the failure of a request that the server answered with a JSON-RPC error. The
+// rpcFailure returns the failure of a request that the server answered with a JSON-RPC error. The
 // error's message is written for the client that asked, so a model gets it, without control
 // characters and at most 300 bytes of it.
-func RPCFailure(e *jsonrpc.Error) *Failure {
+func rpcFailure(e *jsonrpc.Error) *Failure {
 	f := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, 300), Err: e}
 	low := strings.ToLower(e.Message)
 	switch e.Code {
@@ -245,7 +245,7 @@ func Recover(log *slog.Logger, end func(*Failure)) {
 }
 
 const (
-	MinBackoff = time.Second
+	minBackoff = time.Second
 	MaxBackoff = time.Minute
 )
 
@@ -253,7 +253,7 @@ const (
 // minute, doubling, with jitter of half of it so that servers that failed together are not tried
 // together.
 func Backoff(failures int) time.Duration {
-	d := min(MinBackoff<<min(failures, 10), MaxBackoff)
+	d := min(minBackoff<<min(failures, 10), MaxBackoff)
 	return d/2 + rand.N(d/2)
 }
 
@@ -268,6 +268,3 @@ func Pause(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
-
-// StatelessVersion is the first protocol version without sessions: each request stands alone.
-const StatelessVersion = "2026-07-28"

@@ -10,10 +10,10 @@ import (
 func TestRetryAfterIsReadAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for value, want := range map[string]time.Duration{
-			"": 0, "7": 7 * time.Second, "0": 0, "3600": MaxRetryAfter, "99999999999999999999": 0, "-1": 0, "soon": 0, "1.5": 0,
+			"": 0, "7": 7 * time.Second, "0": 0, "3600": maxRetryAfter, "99999999999999999999": 0, "-1": 0, "soon": 0, "1.5": 0,
 			time.Now().Add(20 * time.Second).UTC().Format(http.TimeFormat): 20 * time.Second,
 			time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat):       0,
-			time.Now().Add(time.Hour).UTC().Format(http.TimeFormat):        MaxRetryAfter,
+			time.Now().Add(time.Hour).UTC().Format(http.TimeFormat):        maxRetryAfter,
 		} {
 			if got := retryAfter(http.Header{"Retry-After": {value}}); got != want {
 				t.Errorf("retryAfter(%q) = %s, want %s", value, got, want)

@@ -1,4 +1,4 @@
-package mcp
+package transport
 
 import (
 	"bufio"
@@ -16,74 +16,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/transport/transporttest"
 
 	"github.com/coder/websocket"
 )
 
-// pipeNet is a network of one host, inside a bubble of fake time.
-type pipeNet struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-	dead   atomic.Bool // the network takes what we send, and nothing arrives
-	stuck  atomic.Bool // nothing is taken from us any more
-}
-
-func newPipeNet() *pipeNet { return &pipeNet{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *pipeNet) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipeNet) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
-func (p *pipeNet) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (p *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	select {
-	case p.conns <- theirs:
-		return &pipeConn{Conn: ours, net: p, gone: make(chan struct{})}, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// pipeConn is our end of a connection. Since the other end is never told when it is
-// closed while the network is dead, nothing but our own clock can find out.
-type pipeConn struct {
-	net.Conn
-	net  *pipeNet
-	once sync.Once
-	gone chan struct{}
-}
-
-func (c *pipeConn) Write(p []byte) (int, error) {
-	if c.net.stuck.Load() {
-		<-c.gone
-		return 0, net.ErrClosed
-	}
-	if c.net.dead.Load() {
-		return len(p), nil
-	}
-	return c.Conn.Write(p)
-}
-
-func (c *pipeConn) Close() error {
-	c.once.Do(func() { close(c.gone) })
-	return c.Conn.Close()
-}
-
 // dialPipe is a socket to a server that does what peer says, on a network of its own.
 // The function ends both.
-func dialPipe(t *testing.T, network *pipeNet, peer func(*websocket.Conn, *bufio.ReadWriter)) (*socket, func()) {
+func dialPipe(t *testing.T, network *transporttest.Network, peer func(*websocket.Conn, *bufio.ReadWriter)) (*socket, func()) {
 	t.Helper()
 	var server sync.WaitGroup
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,18 +39,16 @@ func dialPipe(t *testing.T, network *pipeNet, peer func(*websocket.Conn, *bufio.
 		peer(conn, hw.raw)
 	})}
 	server.Go(func() { _ = web.Serve(network) })
-	wire := &http.Transport{DialContext: network.dial}
-	x := newExchange(t.Context(), t.Context(), time.Now().Add(handshakeTime))
-	defer x.finish()
+	wire := &http.Transport{DialContext: network.Dial}
 	work := new(sync.WaitGroup)
-	u := &upgrade{next: wire}
-	conn, err := u.dial(x.ctx, "http://pipe/")
+	u := &wsHandshake{next: wire}
+	conn, err := u.dial(t.Context(), "http://pipe/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSocket(conn, u.wire, work, slog.New(slog.DiscardHandler))
+	s := newSocket(conn, u.netConn, work, slog.New(slog.DiscardHandler))
 	return s, func() {
-		_ = s.close()
+		_ = s.Close()
 		work.Wait()
 		_ = web.Close()
 		server.Wait()
@@ -145,20 +83,20 @@ func frame(final bool, opcode byte, length int) []byte {
 // reading is what one Read gives, and when.
 func reading(s *socket) (took time.Duration, _ []byte, err error) {
 	begin := time.Now()
-	data, err := s.read()
+	data, err := s.Read()
 	return time.Since(begin), data, err
 }
 
 // F25, no pong: a server that reads and sends but never answers a ping is given up.
 func TestSocketWithoutPongs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, end := dialPipe(t, newPipeNet(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
+		s, end := dialPipe(t, transporttest.NewNetwork(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
 			_, _ = io.Copy(io.Discard, raw) // below the library, which would answer
 		})
 		defer end()
 		took, _, err := reading(s)
-		f, ok := errors.AsType[*transport.Failure](err)
-		if !ok || f.Kind != UnknownOutcome || took > pingEvery+pongTime {
+		f, ok := errors.AsType[*Failure](err)
+		if !ok || f.Kind != UnknownOutcome || took > pingInterval+pongTimeout {
 			t.Errorf("%v after %s", err, took)
 		}
 	})
@@ -167,12 +105,12 @@ func TestSocketWithoutPongs(t *testing.T) {
 // F25, half-open TCP: what we send is swallowed, and nothing comes any more.
 func TestSocketThatIsHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := newPipeNet()
+		network := transporttest.NewNetwork()
 		s, end := dialPipe(t, network, func(c *websocket.Conn, _ *bufio.ReadWriter) {
 			_, _, _ = c.Read(context.Background())
 		})
 		defer end()
-		time.AfterFunc(time.Hour, func() { network.dead.Store(true) }) // an hour of pongs
+		time.AfterFunc(time.Hour, func() { network.Dead.Store(true) }) // an hour of pongs
 		took, _, err := reading(s)
 		if took -= time.Hour; err == nil || took <= 0 || took > 30*time.Second {
 			t.Errorf("%v after %s", err, took)
@@ -183,17 +121,17 @@ func TestSocketThatIsHalfOpen(t *testing.T) {
 // F25: a peer that takes nothing any more costs the socket its write time-out.
 func TestSocketThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := newPipeNet()
+		network := transporttest.NewNetwork()
 		s, end := dialPipe(t, network, func(c *websocket.Conn, _ *bufio.ReadWriter) {
 			_, _, _ = c.Read(context.Background())
 		})
 		defer end()
-		network.stuck.Store(true)
+		network.Stuck.Store(true)
 		begin := time.Now()
-		if err := s.write([]byte("{}")); err == nil || time.Since(begin) != writeTime {
+		if err := s.Write([]byte("{}")); err == nil || time.Since(begin) != writeTimeout {
 			t.Errorf("%v after %s", err, time.Since(begin))
 		}
-		if f, ok := errors.AsType[*transport.Failure](s.write([]byte("{}"))); !ok || !f.NotRun {
+		if f, ok := errors.AsType[*Failure](s.Write([]byte("{}"))); !ok || !f.NotRun {
 			t.Errorf("written afterwards: %v", f)
 		}
 	})
@@ -205,7 +143,7 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				closed := make(chan error, 1)
-				s, end := dialPipe(t, newPipeNet(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
+				s, end := dialPipe(t, transporttest.NewNetwork(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
 					go func() {
 						_, err := io.Copy(io.Discard, raw)
 						closed <- err
@@ -222,7 +160,7 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 				})
 				defer end()
 				took, _, err := reading(s)
-				f, ok := errors.AsType[*transport.Failure](err)
+				f, ok := errors.AsType[*Failure](err)
 				if !ok || f.Kind != Protocol || took > 30*time.Second {
 					t.Errorf("%v after %s", err, took)
 				}
@@ -238,13 +176,13 @@ func TestSlowMessageIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 20
 		const message = `{"jsonrpc":"2.0","method":"x"}`
-		s, end := dialPipe(t, newPipeNet(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
+		s, end := dialPipe(t, transporttest.NewNetwork(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
 			closed := make(chan error, 1)
 			go func() {
 				_, err := io.Copy(io.Discard, raw)
 				closed <- err
 			}()
-			<-time.After(pingEvery - time.Second) // fake time
+			<-time.After(pingInterval - time.Second) // fake time
 			_, _ = raw.Write(frame(true, 1, len(message)))
 			for i := range len(message) {
 				_ = raw.WriteByte(message[i])
@@ -257,7 +195,7 @@ func TestSlowMessageIsNoSilence(t *testing.T) {
 		})
 		defer end()
 		took, data, err := reading(s)
-		if err != nil || len(data) != len(message) || took < pingEvery+size*time.Second-time.Second {
+		if err != nil || len(data) != len(message) || took < pingInterval+size*time.Second-time.Second {
 			t.Errorf("%s, %v after %s", data, err, took)
 		}
 	})
@@ -267,14 +205,14 @@ func TestSlowMessageIsNoSilence(t *testing.T) {
 func TestSocketRefusesBinary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan error, 1)
-		s, end := dialPipe(t, newPipeNet(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
+		s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
 			_ = c.Write(context.Background(), websocket.MessageBinary, []byte(`{"jsonrpc":"2.0","method":"x"}`))
 			_, _, err := c.Read(context.Background())
 			closed <- err
 		})
 		defer end()
 		_, data, err := reading(s)
-		f, ok := errors.AsType[*transport.Failure](err)
+		f, ok := errors.AsType[*Failure](err)
 		if !ok || f.Kind != Protocol {
 			t.Errorf("%s, %v", data, err)
 		}
@@ -288,7 +226,7 @@ func TestSocketRefusesBinary(t *testing.T) {
 func TestSocketRefusesHugeMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan error, 1)
-		s, end := dialPipe(t, newPipeNet(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
+		s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
 			go func() {
 				_, _, err := c.Read(context.Background())
 				closed <- err
@@ -296,8 +234,8 @@ func TestSocketRefusesHugeMessages(t *testing.T) {
 			_ = c.Write(context.Background(), websocket.MessageText, []byte(strings.Repeat("x", 16<<20)))
 		})
 		defer end()
-		_, err := s.read()
-		f, ok := errors.AsType[*transport.Failure](err)
+		_, err := s.Read()
+		f, ok := errors.AsType[*Failure](err)
 		if !ok || f.Kind != TooLarge {
 			t.Error(err)
 		}
@@ -314,19 +252,19 @@ func TestSocketClosedByTheServer(t *testing.T) {
 		websocket.StatusNormalClosure: true, websocket.StatusGoingAway: true,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, end := dialPipe(t, newPipeNet(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
+			s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
 				_ = c.Close(code, "secret reason")
 			})
 			defer end()
 			took, _, err := reading(s)
-			f, ok := errors.AsType[*transport.Failure](err)
-			if eof != errors.Is(err, io.EOF) || eof == ok || took > closeTime {
+			f, ok := errors.AsType[*Failure](err)
+			if eof != errors.Is(err, io.EOF) || eof == ok || took > closeTimeout {
 				t.Errorf("%d: %v after %s", code, err, took)
 			}
 			if ok && (f.Kind != UnknownOutcome || strings.Contains(f.Public, "secret")) {
 				t.Errorf("%d: %s", code, f.Public)
 			}
-			if err := s.write([]byte("{}")); err == nil {
+			if err := s.Write([]byte("{}")); err == nil {
 				t.Errorf("%d: written to a closed socket", code)
 			}
 		})
@@ -339,7 +277,7 @@ func TestSocketCloseIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				closed := make(chan error, 1)
-				s, end := dialPipe(t, newPipeNet(), func(c *websocket.Conn, raw *bufio.ReadWriter) {
+				s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, raw *bufio.ReadWriter) {
 					if !polite {
 						_, err := io.Copy(io.Discard, raw)
 						closed <- err
@@ -352,11 +290,11 @@ func TestSocketCloseIsBounded(t *testing.T) {
 				begin := time.Now()
 				read := make(chan error, 1)
 				go func() {
-					_, err := s.read()
+					_, err := s.Read()
 					read <- err
 				}()
 				synctest.Wait()
-				if err := s.close(); err != nil || time.Since(begin) != 0 {
+				if err := s.Close(); err != nil || time.Since(begin) != 0 {
 					t.Errorf("%v after %s", err, time.Since(begin))
 				}
 				if err := <-read; !errors.Is(err, io.EOF) {
@@ -364,7 +302,7 @@ func TestSocketCloseIsBounded(t *testing.T) {
 				}
 				err := <-closed
 				if took := time.Since(begin); polite && (took != 0 || websocket.CloseStatus(err) != websocket.StatusNormalClosure) ||
-					!polite && took != closeTime {
+					!polite && took != closeTimeout {
 					t.Errorf("%v after %s", err, took)
 				}
 			})
@@ -376,16 +314,34 @@ func TestSocketCloseIsBounded(t *testing.T) {
 func TestSocketSendsOnlyUTF8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := make(chan []byte, 1)
-		s, end := dialPipe(t, newPipeNet(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
+		s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
 			_, data, _ := c.Read(context.Background())
 			got <- data
 		})
 		defer end()
-		if err := s.write([]byte("{\"a\":\"\xff\"}")); err != nil {
+		if err := s.Write([]byte("{\"a\":\"\xff\"}")); err != nil {
 			t.Fatal(err)
 		}
 		if data := string(<-got); data != "{\"a\":\"\uFFFD\"}" {
 			t.Errorf("%q", data)
+		}
+	})
+}
+
+// closeRecorder notes that it was closed.
+type closeRecorder struct{ closed atomic.Bool }
+
+func (w *closeRecorder) Close() error { w.closed.Store(true); return nil }
+
+// F32: the socket has no connection, at which its ping strikes first and its close next.
+func TestAPanicOfASocketClosesItsWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, work := new(closeRecorder), new(sync.WaitGroup)
+		s := &socket{log: slog.New(slog.DiscardHandler), netConn: w, work: work, ended: make(chan struct{})}
+		work.Go(s.pingLoop)
+		work.Wait()
+		if f, ok := errors.AsType[*Failure](s.cause); !ok || f.Kind != Protocol || !w.closed.Load() {
+			t.Errorf("%v, closed %t", s.cause, w.closed.Load())
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package mcp
+package transport
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"answerd/internal/mcp/wire"
 
@@ -13,10 +14,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// decodeMessage reads a JSON-RPC message, whose parts share data. With an error it returns
-// an empty response where data names the request that it would have answered, and else nil.
-// jsonrpc.DecodeMessage copies large results several times, and refuses for its depth what
-// boundDepth lets pass.
+// decodeMessage decodes a JSON-RPC message, whose parts share data. With an error it returns an empty
+// response if data names the request that it would have answered, else nil. jsonrpc.DecodeMessage
+// copies large results several times, and refuses deep results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	var version, rawID, method, params, result, rawError json.RawMessage
 	err := wire.Members(data, func(name string, value json.RawMessage) {
@@ -38,7 +38,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := idOf(rawID)
+	id, err := decodeID(rawID)
 	if err == nil && string(version) != `"2.0"` {
 		err = errors.New("it is not JSON-RPC 2.0")
 	}
@@ -56,7 +56,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
 	if rawError == nil || string(rawError) == "null" {
-		return &jsonrpc.Response{ID: id, Result: boundDepth(result)}, err
+		return &jsonrpc.Response{ID: id, Result: limitDepth(result)}, err
 	}
 	answer := &serverError{}
 	if err == nil {
@@ -65,8 +65,8 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	return &jsonrpc.Response{ID: id, Error: answer}, err
 }
 
-// idOf returns the request id that a JSON value stands for; an invalid one for none.
-func idOf(value json.RawMessage) (jsonrpc.ID, error) {
+// decodeID returns the request id in a JSON value; an invalid id where there is none.
+func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {
 		if value == nil || value[0] == 'n' {
 			return jsonrpc.ID{}, nil
@@ -80,9 +80,9 @@ func idOf(value json.RawMessage) (jsonrpc.ID, error) {
 	return jsonrpc.MakeID(n)
 }
 
-// serverError is an error that the server answered with. The SDK compares errors by their
-// JSON-RPC code alone, and would take a server's -32003 for the end of the session; so only
-// errors.As finds the code.
+// serverError is an error that the server answered with. The SDK compares errors by their JSON-RPC
+// code alone, and would treat a server's -32003 as the end of the session; so only errors.As finds
+// the code.
 type serverError struct{ rpc jsonrpc.Error }
 
 func (e *serverError) Error() string { return e.rpc.Message }
@@ -96,13 +96,13 @@ func (e *serverError) As(target any) bool {
 	return ok
 }
 
-// maxNesting is how many levels deep the SDK decodes. It refuses a result with more of
-// them: one deep schema would hide all tools of the list (F21).
+// maxNesting is how many levels deep the SDK decodes. It refuses a result with more levels, so one
+// deep schema would hide all tools of a list.
 const maxNesting = 1000
 
-// boundDepth returns a valid result with a string in the place of each value that is nested
-// deeper than the SDK decodes.
-func boundDepth(result json.RawMessage) json.RawMessage {
+// limitDepth returns a valid result in which a string replaces each value that is nested deeper than
+// the SDK decodes.
+func limitDepth(result json.RawMessage) json.RawMessage {
 	if bytes.Count(result, []byte("{"))+bytes.Count(result, []byte("[")) <= maxNesting || wire.Depth(result) <= maxNesting {
 		return result
 	}
@@ -121,4 +121,53 @@ func boundDepth(result json.RawMessage) json.RawMessage {
 		}
 		_ = enc.WriteToken(token)
 	}
+}
+
+// standardName returns m with the name that MCP has for its method.
+func standardName(m *jsonrpc.Request) *jsonrpc.Request {
+	name, prefixed := strings.CutPrefix(m.Method, MethodPrefix)
+	if !prefixed {
+		return m
+	}
+	out := *m
+	out.Method = name
+	return &out
+}
+
+// oversizeError ends a connection at a message of more than MaxMessage bytes. It knows which request
+// the message would have answered, if its beginning says so: that one call learns that its answer
+// is too large, not that its outcome is unknown.
+type oversizeError struct {
+	*Failure
+	answers jsonrpc.ID // invalid where unknown
+}
+
+func (e *oversizeError) Unwrap() error { return e.Failure }
+
+// maxIDOffset is how far into a message its id is looked for.
+const maxIDOffset = 1 << 10
+
+// newOversizeError returns the error for a message that begins with head.
+func newOversizeError(head []byte) *oversizeError {
+	e := &oversizeError{Failure: AnswerTooLarge(MaxMessage)}
+	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return e
+	}
+	var id any
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil || name == "method" {
+			return e // the server's own request
+		}
+		var value any
+		if dec.Decode(&value) != nil {
+			break // the head ends here
+		}
+		if name == "id" {
+			id = value
+		}
+	}
+	e.answers, _ = jsonrpc.MakeID(id)
+	return e
 }

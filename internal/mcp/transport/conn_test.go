@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// More calls given up than are remembered: nothing is certain any more.
+func TestLinkThatLostTrackAsksNobody(t *testing.T) {
+	id := func(n int) jsonrpc.ID {
+		id, _ := jsonrpc.MakeID(float64(n)) // numbers always are ids
+		return id
+	}
+	l := newTestStreamConn()
+	for i := range maxGivenUp + 1 {
+		l.giveUpLocked(&pendingRequest{id: id(i), method: "tools/call"})
+	}
+	for i := range maxGivenUp + 1 {
+		l.removeGivenUp(id(i))
+	}
+	l.pending[id(-1)] = &pendingRequest{x: &RoundTrip{}, method: "tools/call", sent: true}
+	if len(l.givenUp) != 0 || l.onlyCall() != nil {
+		t.Errorf("%d calls are left", len(l.givenUp))
+	}
+}
+
+// F13: a call that is given up while the writer takes it is sent not at all, or cancelled
+// as well.
+func TestACallGivenUpWhileItIsTakenDoesNotGoOn(t *testing.T) {
+	ours, theirs := net.Pipe()
+	l := newTestStreamConn()
+	l.conn = lineConn{ours}
+	go l.writeLoop()
+	calls, cancels := map[string]bool{}, map[string]bool{}
+	var server sync.WaitGroup
+	server.Go(func() {
+		for in := bufio.NewScanner(theirs); in.Scan(); {
+			var m struct {
+				ID     json.RawMessage
+				Params struct{ RequestID json.RawMessage }
+			}
+			switch err := json.Unmarshal(in.Bytes(), &m); {
+			case err != nil:
+				t.Error(err)
+			case m.ID != nil:
+				calls[string(m.ID)] = true
+			default:
+				cancels[string(m.Params.RequestID)] = true
+			}
+		}
+	})
+	for i := range 20_000 {
+		id, _ := jsonrpc.MakeID(float64(i)) // numbers always are ids
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		if err := l.Write(ctx, &jsonrpc.Request{ID: id, Method: methodCall}); err == nil {
+			<-ctx.Done()
+		}
+		recall := &jsonrpc.Request{Method: notificationCancelled, Params: fmt.Appendf(nil, `{"requestId":%d}`, i)}
+		if err := l.Write(t.Context(), recall); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = l.Close()
+	server.Wait()
+	for id := range calls {
+		if !cancels[id] {
+			t.Errorf("call %s was sent and not cancelled", id)
+		}
+	}
+	if len(calls) == 0 || len(calls) == 20_000 {
+		t.Errorf("%d calls were sent, which tells nothing", len(calls))
+	}
+}
+
+// brokenConn is a connection with a bug in its writing.
+type brokenConn struct{ closed chan struct{} }
+
+func (brokenConn) Write([]byte) error { panic("a bug") }
+
+func (b brokenConn) Read() ([]byte, error) { <-b.closed; return nil, io.EOF }
+
+func (b brokenConn) Close() error { close(b.closed); return nil }
+
+func TestAPanicOfAWriterEndsItsConnection(t *testing.T) {
+	l := newTestStreamConn()
+	l.conn = brokenConn{make(chan struct{})}
+	go l.writeLoop()
+	msg := &jsonrpc.Request{Method: "notifications/initialized"}
+	if f, ok := errors.AsType[*Failure](l.Write(t.Context(), msg)); !ok || f.Kind != Protocol {
+		t.Errorf("%v", f)
+	}
+	if !isClosed(l.ended) {
+		t.Error("the connection goes on")
+	}
+	_ = l.Close()
+}
+
+// newTestStreamConn returns a connection of a session that was never opened.
+func newTestStreamConn() *streamConn {
+	return newStreamConn(newStreamEndpoint(nil, nil, slog.New(slog.DiscardHandler)))
+}
+
+// lineConn writes one message per line, and is never read.
+type lineConn struct{ net.Conn }
+
+func (lineConn) Read() ([]byte, error) { return nil, io.EOF }
+
+func (c lineConn) Write(data []byte) error {
+	_, err := c.Conn.Write(append(data, '\n'))
+	return err
+}

@@ -1,0 +1,270 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"answerd/internal/sse"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// maxEventID bounds the ids of events, in bytes: they come back as a header.
+const maxEventID = 1 << 10
+
+// eventStream is the event stream that answers one request, checked and bounded. Progress and log
+// messages are handed to their call as they are read: so they are there before the answer, and a
+// flood of them never reaches the SDK's unbounded queue. At most one answer is passed on, to the
+// request that the stream belongs to; after it the body is only read to its end.
+type eventStream struct {
+	x    *RoundTrip
+	id   jsonrpc.ID
+	body io.ReadCloser
+	log  *slog.Logger
+	eventReader
+	requests int // the server's own requests so far
+}
+
+// newEventStream returns the stream in body, for which x.streamOpened was called.
+func newEventStream(x *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+	return &eventStream{x: x, id: id, body: body, log: log, eventReader: newEventReader(body)}
+}
+
+// eventReader reads the messages of an event stream.
+type eventReader struct {
+	in      *sse.Reader
+	ignored *ignoredLimit
+}
+
+// ignoredLimit counts what is read of a stream since the last message. Comments and events without a
+// message are bounded together like one message.
+type ignoredLimit struct {
+	in io.Reader
+	n  int
+}
+
+// Read implements io.Reader.
+func (r *ignoredLimit) Read(p []byte) (int, error) {
+	if r.n > MaxMessage {
+		return 0, AnswerTooLarge(MaxMessage)
+	}
+	n, err := r.in.Read(p)
+	r.n += n
+	return n, err
+}
+
+func newEventReader(body io.Reader) eventReader {
+	n := &ignoredLimit{in: body}
+	return eventReader{sse.NewReader(n, MaxMessage), n}
+}
+
+// nextMessage returns the next message, which is valid until the following call.
+func (r *eventReader) nextMessage() (jsonrpc.Message, error) {
+	for {
+		e, err := r.in.Next()
+		if errors.Is(err, sse.ErrTooLarge) {
+			err = AnswerTooLarge(MaxMessage)
+		}
+		if err != nil {
+			return nil, err
+		}
+		// MCP only has events of the type "message"; others are ignored.
+		if len(e.Data) == 0 || e.Event != "" && e.Event != "message" {
+			continue
+		}
+		msg, err := decodeMessage(e.Data)
+		if err != nil && r.in.Cut() {
+			return nil, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, BadReply("an event does not decode", err)
+		}
+		r.ignored.n = 0
+		return msg, nil
+	}
+}
+
+// lastID returns the id of the last event, after which the stream can be resumed; "" where there is
+// none, or one that a header cannot have.
+func (r *eventReader) lastID() string {
+	if id := r.in.LastEventID(); len(id) <= maxEventID && !strings.ContainsFunc(id, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return id
+	}
+	return ""
+}
+
+// retry returns how long to wait before the stream is resumed, as the server asked; 0: it did not
+// say.
+func (r *eventReader) retry() time.Duration {
+	if d := r.in.Retry(); d > 0 {
+		return min(max(d, minBackoff/10), maxRetryAfter)
+	}
+	return 0
+}
+
+// next returns the next message that concerns the SDK, or the answer, which is the last. The error is
+// a *Failure unless the stream broke.
+func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
+	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
+	for {
+		msg, err := s.nextMessage()
+		if err != nil {
+			return nil, err
+		}
+		if msg, f := s.processMessage(msg); f != nil {
+			return nil, f
+		} else if msg != nil {
+			return msg, nil
+		}
+	}
+}
+
+// readToEnd reads a stream that has had its answer to the end, so that the connection is kept.
+// RoundTrip.Finish bounds how long a server may keep it open.
+func (s *eventStream) readToEnd() {
+	withoutPanic(s.log, func() { _, _ = io.CopyN(io.Discard, s.body, maxRefusal) })
+	s.close()
+}
+
+// close closes the body and calls streamClosed. It is the last call on s.
+func (s *eventStream) close() {
+	_ = s.body.Close() // its error changes nothing
+	s.x.streamClosed()
+}
+
+// processMessage processes one JSON-RPC message and returns it if it concerns the SDK or is the
+// answer.
+func (s *eventStream) processMessage(msg jsonrpc.Message) (jsonrpc.Message, *Failure) {
+	// Each message shows that the server is alive. The call's deadline bounds how long it may send
+	// them.
+	s.x.timer.touch()
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		if m.ID != s.id {
+			return nil, BadReply("it answers another request", nil)
+		}
+		return m, nil // nothing is read after it, so it keeps its memory
+	case *jsonrpc.Request:
+		m.Params = bytes.Clone(m.Params)
+		if m.IsCall() {
+			// The SDK answers each one with a POST of ours.
+			s.requests++
+			if s.requests > maxServerRequests {
+				return nil, BadReply("too many requests in one stream", nil)
+			}
+			return s.x.Session.Request(m, s.x), nil
+		}
+		switch m.Method {
+		case notificationProgress:
+			s.x.Session.Progress(s.x, m.Params)
+			return nil, nil
+		case notificationMessage:
+			s.x.Session.Log(s.x, m.Params)
+			return nil, nil
+		}
+		s.x.Session.Notification(m.Method, m.Params)
+		return m, nil
+	}
+	return nil, nil
+}
+
+// readStream reads the stream of m, for which x.streamOpened was called, to its answer, and hands the
+// SDK what concerns it. A stream that breaks is resumed if an event had an id; else the answer is
+// lost, and the tool may have run.
+func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
+	for {
+		s := newEventStream(x, m.ID, resp.Body, c.Logger)
+		answer, err := c.readAnswer(ctx, s)
+		if err == nil {
+			// Not waited for: the call has its answer, and RoundTrip.Finish bounds the rest.
+			c.background.Go(s.readToEnd)
+			c.deliverAnswer(ctx, x, m, answer)
+			return
+		}
+		s.close()
+		f, refused := errors.AsType[*Failure](err)
+		if !refused && s.lastID() != "" {
+			if resp, err = c.resume(ctx, s); err == nil {
+				x.streamOpened()
+				continue
+			}
+			refused = ctx.Err() == nil
+		}
+		if f == nil {
+			f = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+		}
+		if refused { // the server may go on with it, and is told that nobody waits
+			x.abort(f)
+		} else {
+			x.fail(f)
+		}
+		return
+	}
+}
+
+// readAnswer hands the SDK what concerns it of s, up to the answer, which it returns. The error is a
+// *Failure unless the stream broke.
+func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
+	for {
+		msg, err := s.nextForSDK()
+		if err != nil {
+			return nil, err
+		}
+		if answer, ok := msg.(*jsonrpc.Response); ok {
+			return answer, nil
+		}
+		if err := c.deliver(ctx, msg); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// maxResumes is how many GETs in a row may fail to continue a broken stream.
+const maxResumes = 8
+
+// resume returns the reply to a GET that continues s after its last event with an id (2025-11-25
+// basic/transports, "Resumability and Redelivery"). The GET has the call's own context, so a resumed
+// call does not have more time than another.
+func (c *httpConn) resume(ctx context.Context, s *eventStream) (*http.Response, error) {
+	wait := s.retry() // as the server asked for
+	for try := 1; try <= maxResumes; try++ {
+		if wait == 0 {
+			wait = Backoff(try)
+		}
+		if !Pause(ctx, wait) {
+			return nil, ctx.Err()
+		}
+		wait = 0
+		if c.stale() {
+			return nil, LostSession(nil)
+		}
+		r, err := c.newRequest(ctx, http.MethodGet, nil)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Last-Event-ID", s.lastID())
+		resp, err := c.RoundTripper.RoundTrip(r)
+		switch {
+		case err != nil:
+			continue
+		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+			return resp, nil
+		}
+		drainBody(resp, maxRefusal)
+		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+			continue
+		}
+		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
+			c.session.Lost.Store(true)
+		}
+		return nil, badStatus(resp.StatusCode)
+	}
+	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
+}

@@ -1,0 +1,94 @@
+package transport
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// F11: what the SDK gets is the same however the bytes come, and only what concerns
+// it.
+func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","id":3,"result":{"a":1}}`
+	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
+	id, err := jsonrpc.MakeID(3.0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type passed struct {
+		messages, id string
+		retry        time.Duration
+	}
+	for in, want := range map[string]passed{
+		"data: " + answer + "\n\n":                        {messages: answer},
+		"data:" + answer + "\r\n\r\n":                     {messages: answer},
+		"event: message\nid: 1\ndata: " + answer + "\n\n": {messages: answer, id: "1"},
+		"data: " + answer + "\n":                          {messages: answer},
+		"data: " + answer:                                 {messages: answer},
+		"data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":3,\ndata: \"result\":{\"a\":1}}\n\n":                                                    {messages: answer},
+		": hello\n\n: hello\n\ndata: " + answer + "\n\n":                                                                                   {messages: answer},
+		"event: other\ndata: x\n\ndata: " + answer + "\n\n":                                                                                {messages: answer},
+		"id: 1\nretry: 99999999999\n\ndata: " + answer + "\n\n":                                                                            {messages: answer, id: "1"},
+		"id: 1\nretry: 500\ndata:\n\ndata: " + answer + "\n\nid":                                                                           {messages: answer, id: "1", retry: 500 * time.Millisecond},
+		"id: a\x00b\n\nid: " + strings.Repeat("x", maxEventID+1) + "\n\ndata: " + answer + "\n\n":                                          {messages: answer}, // no header can carry them
+		"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\ndata: " + ping + "\n\ndata: " + answer + "\n\n": {messages: ping + answer},
+		"data: " + answer + "\n\ndata: " + answer + "\n\n":                                                                                 {messages: answer}, // one answer
+		"data: {\"jsonrpc\":\"2.0\",\"id\":3,":                                                                                             {},                 // cut
+	} {
+		for name, reader := range map[string]io.Reader{
+			"whole": strings.NewReader(in), "byte by byte": iotest.OneByteReader(strings.NewReader(in)),
+			"data with the end": iotest.DataErrReader(strings.NewReader(in)),
+		} {
+			x := startRoundTrip(t)
+			x.streamOpened()
+			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{Logger: slog.New(slog.DiscardHandler)}})
+			if _, err := c.Connect(x.ctx); err != nil {
+				t.Fatal(err)
+			}
+			s := newEventStream(x, id, io.NopCloser(reader), slog.New(slog.DiscardHandler))
+			m, err := c.readAnswer(t.Context(), s)
+			if err == nil {
+				_ = c.deliver(t.Context(), m)
+			}
+			got := passed{id: s.lastID(), retry: s.retry()}
+			for range len(c.in) {
+				b, err := jsonrpc.EncodeMessage(<-c.in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got.messages += string(b)
+			}
+			if got != want {
+				t.Errorf("%q %s: %+v, want %+v", in, name, got, want)
+			}
+			s.readToEnd()
+			_ = c.Close()
+			x.Finish()
+			if x.ctx.Err() == nil {
+				t.Error("got a RoundTrip that still has its context, want it freed")
+			}
+		}
+	}
+}
+
+// startRoundTrip returns a started RoundTrip of a session whose handlers do nothing.
+func startRoundTrip(t *testing.T) *RoundTrip {
+	t.Helper()
+	x := &RoundTrip{Session: &Session{Handlers: Handlers{
+		Protocol:     func() string { return "" },
+		Request:      func(m *jsonrpc.Request, _ *RoundTrip) *jsonrpc.Request { return m },
+		Notification: func(string, json.RawMessage) {},
+		Progress:     func(*RoundTrip, json.RawMessage) {},
+		Log:          func(*RoundTrip, json.RawMessage) {},
+		Listening:    func(bool) {},
+		Forgotten:    func() {},
+	}}}
+	x.Start(t.Context(), t.Context(), time.Now().Add(time.Hour))
+	return x
+}

@@ -1,0 +1,204 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	// NotifyTimeout bounds requests that no caller waits for: notifications, and the DELETE that
+	// ends a session. The SDK sends them with contexts that nobody cancels.
+	NotifyTimeout = 2 * time.Second
+	// answerTimeout bounds answers to a server's requests: one that is lost leaves the server, and
+	// so the call, waiting.
+	answerTimeout = 20 * time.Second
+	// maxQueued is how many messages wait for the SDK before reading stops.
+	maxQueued = 10
+
+	sessionHeader = "Mcp-Session-Id"
+)
+
+// HTTPConfig configures a server over Streamable HTTP.
+type HTTPConfig struct {
+	URL string
+	// RoundTripper sends the requests. It may change them, and must not follow redirects.
+	RoundTripper http.RoundTripper
+	// StandaloneStream opens the standalone stream (GET) in each session, if the server has one.
+	StandaloneStream bool
+	// WatchResources opens it where the server's resources can be subscribed to.
+	WatchResources bool
+	Logger         *slog.Logger
+}
+
+// httpEndpoint is a server over HTTP, shared by all of its sessions.
+type httpEndpoint struct {
+	HTTPConfig
+	// background counts what no request waits for: streams that are read to their end, and
+	// repeated cancellations.
+	background sync.WaitGroup
+}
+
+// NewHTTP returns the endpoint of a server over Streamable HTTP. It sends nothing.
+func NewHTTP(cfg HTTPConfig) Endpoint { return &httpEndpoint{HTTPConfig: cfg} }
+
+// NewTransport implements Endpoint.
+func (e *httpEndpoint) NewTransport() Transport { return newHTTPConn(e) }
+
+// Close implements Endpoint.
+func (e *httpEndpoint) Close() { e.background.Wait() }
+
+// httpConn is the connection of one session over Streamable HTTP: each message of ours is a POST
+// whose reply has the answer (2025-11-25 and 2026-07-28 basic/transports). It notes for each
+// RoundTrip whether the request was sent, hands what the server sends in the answer's stream to
+// the RoundTrip that it belongs to, and bounds what is read. Whatever is wrong with a reply ends
+// that one request (RoundTrip.fail), and the session that all runs share goes on. The id of a
+// session that the server forgot is never sent again.
+//
+// It is the sdk.Transport and the sdk.Connection of one session.
+type httpConn struct {
+	*httpEndpoint
+	session *Session
+	ctx     context.Context      // has the values of the handshake's, and ends with Close
+	end     context.CancelFunc   // of ctx
+	in      chan jsonrpc.Message // to the SDK
+	work    sync.WaitGroup       // the standalone stream
+	closing sync.Once
+	err     error // of Close; closing protects it
+
+	mu        sync.Mutex // protects what follows
+	id        string     // of the session; "" before initialize, and where there is none
+	version   string     // that initialize has negotiated; "" before
+	canUpdate bool       // the server's resources can be subscribed to, as initialize said
+}
+
+func newHTTPConn(e *httpEndpoint) *httpConn {
+	return &httpConn{httpEndpoint: e, in: make(chan jsonrpc.Message, maxQueued)}
+}
+
+// Connect implements sdk.Transport. It sends nothing.
+func (c *httpConn) Connect(ctx context.Context) (sdk.Connection, error) {
+	c.session = RoundTripOf(ctx).Session
+	c.ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	return c, nil
+}
+
+// Explain implements Transport. Requests over HTTP fail with their own reasons.
+func (c *httpConn) Explain(err error) error { return err }
+
+// SessionID returns the server's id for the session; "" before there is one, and for servers
+// without sessions.
+func (c *httpConn) SessionID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id
+}
+
+// Read returns the next message that concerns the SDK.
+func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.ctx.Done():
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// deliver hands m to the SDK, and waits for that under ctx: a slow SDK slows the server down, and
+// nothing is queued without bound.
+func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
+	select {
+	case c.in <- m:
+		return nil
+	case <-c.ctx.Done():
+		return errConnClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close tells the server that the session is over, if it had one and has not forgotten it, and
+// returns when everything that the connection started has ended. The SDK calls it when no request
+// is in flight.
+func (c *httpConn) Close() error {
+	c.closing.Do(func() {
+		defer c.work.Wait()
+		defer c.end()
+		defer Recover(c.Logger, func(f *Failure) { c.err = f })
+		if c.SessionID() != "" {
+			c.err = c.notify(c.ctx, NotifyTimeout, http.MethodDelete, nil)
+		}
+	})
+	return c.err
+}
+
+// stale reports whether requests would carry the id of a session that the server forgot.
+func (c *httpConn) stale() bool { return c.SessionID() != "" && c.session.Lost.Load() }
+
+// readJSON reads a JSON body to its end. Past the limit the connection is given up.
+func readJSON(resp *http.Response) ([]byte, *Failure) {
+	defer resp.Body.Close()
+	var body bytes.Buffer
+	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead) // not all of a large length: the server may only claim it
+	if _, err := body.ReadFrom(io.LimitReader(resp.Body, MaxMessage+1)); err != nil {
+		return nil, noReply(err, true)
+	}
+	if body.Len() > MaxMessage {
+		return nil, AnswerTooLarge(MaxMessage)
+	}
+	return body.Bytes(), nil
+}
+
+// decodeAnswer returns the answer to the request id from data.
+func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
+	msg, err := decodeMessage(data)
+	if err != nil {
+		return nil, BadReply("it does not decode", err)
+	}
+	answer, ok := msg.(*jsonrpc.Response)
+	if !ok || answer.ID != id {
+		return nil, BadReply("it answers another request", nil)
+	}
+	return answer, nil
+}
+
+// saysSessionLost reports whether a refusal of a request with a session id says that the session
+// is gone: 404 does, whatever the body says (2025-11-25 basic/transports); servers of the
+// TypeScript SDK answer 400.
+func saysSessionLost(status int, body []byte) bool {
+	return status == http.StatusNotFound ||
+		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
+}
+
+// mediaType returns the content type without parameters; "" where there is none.
+func mediaType(resp *http.Response) string {
+	value := resp.Header.Get("Content-Type")
+	switch value {
+	case "application/json", "text/event-stream": // nearly always, and not parsed
+		return value
+	}
+	t, _, err := mime.ParseMediaType(value)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(t)
+}
+
+// drainBody reads at most limit bytes of the body and closes it. A body that ends within the limit
+// leaves its connection for the next request.
+func drainBody(resp *http.Response, limit int64) []byte {
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, limit))
+	return body
+}

@@ -1,0 +1,127 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// sendCancellation sends a cancellation over HTTP, of a call that was sent so long ago and under a
+// context that is over, and waits until it is repeated no more.
+func sendCancellation(t *testing.T, age time.Duration, way roundTripFunc) {
+	c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
+	x := startRoundTrip(t)
+	defer x.Finish()
+	x.sent.Store(true)
+	x.sentAt.Store(time.Now().Add(-age).UnixNano())
+	if _, err := c.Connect(x.ctx); err != nil {
+		t.Fatal(err)
+	}
+	over, end := context.WithCancel(x.ctx)
+	end()
+	if err := c.Write(over, &jsonrpc.Request{Method: notificationCancelled, Params: json.RawMessage(`{"requestId":1}`)}); err != nil {
+		t.Errorf("got %v: it would end the session", err)
+	}
+	c.background.Wait()
+	_ = c.Close()
+}
+
+// F13: a machine that stands still may use up the 5 s that the SDK gives a cancellation, and
+// the time in which it is repeated, before it has got through at all. In fake time.
+func TestACancellationIsRepeatedUntilItComesThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var through []time.Duration
+		sendCancellation(t, 0, func(r *http.Request) (*http.Response, error) {
+			if time.Since(began) < 10*time.Second {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			through = append(through, time.Since(began))
+			return newEmptyReply(r, http.StatusAccepted), nil
+		})
+		if len(through) != 1 {
+			t.Errorf("it came through after %v, want once", through)
+		}
+	})
+}
+
+// One that the server refuses it has got, and a server that never hears of one is not asked for
+// ever. In fake time.
+func TestACancellationIsNotRepeatedInVain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age   time.Duration
+		reply func(*http.Request) (*http.Response, error)
+		times int
+	}{
+		"taken":             {readTime, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusAccepted), nil }, 1},
+		"refused":           {readTime, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusBadRequest), nil }, 1},
+		"refused, and new":  {0, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusBadRequest), nil }, 7},
+		"nobody is there":   {readTime, func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, 9},
+		"there is no reply": {readTime, func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 9},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, times := time.Now(), 0
+			sendCancellation(t, tc.age, func(r *http.Request) (*http.Response, error) { times++; return tc.reply(r) })
+			if took := time.Since(began); times != tc.times || took > 31*time.Second {
+				t.Errorf("%s: %d times in %v, want %d", name, times, took, tc.times)
+			}
+		})
+	}
+}
+
+// The first stream breaks with a bug in what reads it, and the next GET has one in what
+// sends it; a third stream tells what there is.
+func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+			if n++; n == 2 {
+				panic("a bug")
+			}
+			resp := newEmptyReply(r, http.StatusOK)
+			resp.Header.Set("Content-Type", "text/event-stream")
+			resp.Body = io.NopCloser(strings.NewReader("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"))
+			if n == 1 {
+				resp.Body = panickingBody{resp.Body}
+			}
+			return resp, nil
+		})
+		c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
+		x := startRoundTrip(t)
+		defer x.Finish()
+		if _, err := c.Connect(x.ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.openStandaloneStream()
+		m, err := c.Read(t.Context())
+		if r, ok := m.(*jsonrpc.Request); err != nil || !ok || r.Method != "ping" || n != 3 {
+			t.Errorf("%v, %v after %d GETs", m, err, n)
+		}
+		_ = c.Close()
+	})
+}
+
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// newEmptyReply returns a reply without a body that no server sent.
+func newEmptyReply(r *http.Request, status int) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: r,
+	}
+}
+
+type panickingBody struct{ io.ReadCloser }
+
+func (panickingBody) Read([]byte) (int, error) { panic("a bug") }

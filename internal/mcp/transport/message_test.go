@@ -1,0 +1,70 @@
+package transport
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+func TestLimitDepthReplacesOnlyWhatIsTooDeep(t *testing.T) {
+	nested := func(levels int, inner string) json.RawMessage {
+		return json.RawMessage(strings.Repeat(`{"a":[`, levels/2) + inner + strings.Repeat(`]}`, levels/2))
+	}
+	wide := json.RawMessage(`[` + strings.Repeat(`{"a":1.0},`, 2000) + `9007199254740993]`)
+	for name, test := range map[string]struct{ in, want json.RawMessage }{
+		"as deep as may be": {nested(maxNesting, `"x"`), nested(maxNesting, `"x"`)},
+		"deeper":            {nested(maxNesting, `1.0, {"b":[{}]}, 2`), nested(maxNesting, `1.0,"[nested too deep]",2`)},
+		"wide":              {wide, wide},
+		"nothing":           {nil, nil},
+	} {
+		if got := limitDepth(test.in); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %d bytes, want %d", name, len(got), len(test.want))
+		}
+	}
+}
+
+func TestDecodeMessageTellsWhoseAnswerCannotBeRead(t *testing.T) {
+	for in, want := range map[string]any{
+		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),
+		`{"jsonrpc":"1.0","id":"a","result":{}}`:              "a",
+		`{"id":7,"result":{}}`:                                nil,
+		`{"jsonrpc":"2.0","id":{},"result":{}}`:               nil,
+		`{"jsonrpc":"2.0","id":7,"method":7}`:                 nil,
+		`{"jsonrpc":"2.0","id":7,"result":{}} {}`:             nil,
+		`{"jsonrpc":"2.0","id":7,"result":{`:                  nil,
+		`[{"jsonrpc":"2.0","id":7,"result":{}}]`:              nil,
+		`{"jsonrpc":"2.0","id":7,"result":{"a":1}, "x": nul}`: nil,
+	} {
+		msg, err := decodeMessage([]byte(in))
+		var got any
+		if answer, ok := msg.(*jsonrpc.Response); ok {
+			got = answer.ID.Raw()
+		}
+		if err == nil || got != want {
+			t.Errorf("%s: got %v, %v, want %v", in, got, err, want)
+		}
+	}
+}
+
+// An answer that is too large names its call only where its id stands at its beginning.
+func TestOversizeErrorNamesItsRequest(t *testing.T) {
+	for head, want := range map[string]any{
+		`{"jsonrpc":"2.0","id":7,"result":{"content":[`:           int64(7),
+		`{"id":"x","jsonrpc":"2.0","result":"`:                    "x",
+		`{"jsonrpc":"2.0","id":7`:                                 int64(7),
+		`{"jsonrpc":"2.0","result":{"id":7,"a":"`:                 nil,
+		`{"jsonrpc":"2.0","method":"x","id":7,"params":"`:         nil,
+		`{"jsonrpc":"2.0","id":7,"method":"x","params":"`:         nil,
+		`{"jsonrpc":"2.0","id":{},"result":"`:                     nil,
+		`[{"jsonrpc":"2.0","id":7,"result":"`:                     nil,
+		``:                                                        nil,
+		`{"a":` + strings.Repeat(" ", 2*maxIDOffset) + `1,"id":7`: nil,
+	} {
+		if got := newOversizeError([]byte(head)).answers.Raw(); got != want {
+			t.Errorf("newOversizeError(%.60s).answers = %v, want %v", head, got, want)
+		}
+	}
+}

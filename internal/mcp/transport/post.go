@@ -1,0 +1,287 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"answerd/internal/mcp/wire"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Write sends msg. For a request it returns when the answer has come. An error ends the session, so
+// it returns one only in the handshake.
+func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
+	x := RoundTripOf(ctx)
+	if x == nil {
+		return errors.New("the context of a message carries no RoundTrip")
+	}
+	// Here, and not only where the call began: after a panic that goes through the SDK, the SDK waits
+	// for the end of the request, and its session can never be closed.
+	defer Recover(c.Logger, x.fail)
+	m, ok := msg.(*jsonrpc.Request)
+	switch {
+	case !ok:
+		_ = c.notify(ctx, answerTimeout, http.MethodPost, msg)
+	case m.IsCall():
+		c.sendRequest(ctx, x, standardName(m))
+	case m.Method == notificationCancelled:
+		c.cancelRequest(ctx, x, m)
+	case m.Method == notificationInitialized:
+		if c.wantsStandaloneStream() {
+			c.openStandaloneStream()
+		}
+		return c.notify(ctx, NotifyTimeout, http.MethodPost, m)
+	default:
+		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
+	}
+	return nil
+}
+
+// sendRequest sends a request of ours and processes the reply.
+func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) {
+	x.begin()
+	if c.stale() {
+		x.fail(LostSession(nil))
+		return
+	}
+	if serverMayAsk(m.Method) && c.session.standalone.Load() {
+		c.session.inflight.add(x)
+	}
+	r, err := c.newRequest(x.traceConn(ctx), http.MethodPost, m)
+	if err != nil {
+		x.fail(noReply(err, false))
+		return
+	}
+	resp, err := c.RoundTripper.RoundTrip(r)
+	if err != nil {
+		x.fail(noReply(err, x.sent.Load()))
+		return
+	}
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		c.processRefusal(ctx, x, m, resp)
+		return
+	}
+	if m.Method == methodInitialize {
+		id := resp.Header.Get(sessionHeader)
+		c.session.hasID.Store(id != "")
+		c.mu.Lock()
+		c.id = id
+		c.mu.Unlock()
+	}
+	switch mediaType(resp) {
+	case "text/event-stream":
+		x.streamOpened()
+		c.readStream(ctx, x, m, resp)
+	case "application/json":
+		body, f := readJSON(resp)
+		var answer *jsonrpc.Response
+		if f == nil {
+			answer, f = decodeAnswer(m.ID, body)
+		}
+		if f != nil {
+			x.fail(f)
+			return
+		}
+		c.deliverAnswer(ctx, x, m, answer)
+	default:
+		// 202 and 204 come here too: a request that is accepted but never answered would keep its
+		// caller waiting until the timeout.
+		drainBody(resp, maxRefusal)
+		x.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+	}
+}
+
+// deliverAnswer hands the SDK the answer to m.
+func (c *httpConn) deliverAnswer(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
+	if f := x.acceptAnswer(answer); f != nil {
+		x.fail(f)
+		return
+	}
+	if m.Method == methodInitialize {
+		c.noteInitialized(answer.Result)
+	}
+	_ = c.deliver(ctx, answer) // its error says that nobody waits any more
+}
+
+// noteInitialized notes what initialize has negotiated. A version that the SDK does not know ends the
+// handshake.
+func (c *httpConn) noteInitialized(result json.RawMessage) {
+	var w struct {
+		Version      string `json:"protocolVersion"`
+		Capabilities struct {
+			Resources struct {
+				Subscribe bool `json:"subscribe"`
+			} `json:"resources"`
+		} `json:"capabilities"`
+	}
+	if json.Unmarshal(result, &w) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), w.Version) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.version, c.canUpdate = w.Version, w.Capabilities.Resources.Subscribe
+}
+
+// processRefusal processes a reply with a status other than 2xx.
+func (c *httpConn) processRefusal(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
+	body := drainBody(resp, maxRefusal)
+	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
+		c.session.Lost.Store(true)
+		x.fail(LostSession(badStatus(resp.StatusCode)))
+		return
+	}
+	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
+		// A JSON-RPC error with a status of its own; the SDK reads it for the versions that
+		// server/discover may be tried with.
+		if answer, f := decodeAnswer(m.ID, body); f == nil {
+			c.deliverAnswer(ctx, x, m, answer)
+			return
+		}
+	}
+	x.fail(refusal(resp))
+}
+
+// notify sends a message that nobody waits for, or a DELETE, within timeout.
+func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
+	if c.stale() {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	r, err := c.newRequest(ctx, method, m)
+	if err != nil {
+		return err
+	}
+	resp, err := c.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return noReply(err, true)
+	}
+	drainBody(resp, maxRefusal)
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		return refusal(resp)
+	}
+	return nil
+}
+
+// Names of headers, in the form of http.Header.
+const (
+	versionHeader = "Mcp-Protocol-Version"
+	methodHeader  = "Mcp-Method"
+	nameHeader    = "Mcp-Name" // of the tool, prompt or resource that a request is about
+)
+
+// Values that all requests share. Nobody appends to them, because their capacity is used up.
+var (
+	jsonOnly     = []string{"application/json"}
+	jsonOrStream = []string{"application/json, text/event-stream"}
+	streamOnly   = []string{"text/event-stream"}
+)
+
+// newRequest returns a request of this session, with m as its body unless m is nil. It is sent once,
+// and may be changed on the way.
+func (c *httpConn) newRequest(ctx context.Context, method string, m jsonrpc.Message) (*http.Request, error) {
+	var body io.Reader
+	if m != nil {
+		data, err := jsonrpc.EncodeMessage(m)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data) // which net/http can read again, for a new token
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.URL, body)
+	if err != nil {
+		return nil, fmt.Errorf("make a %s: %w", method, err)
+	}
+	switch method {
+	case http.MethodPost:
+		r.Header["Content-Type"], r.Header["Accept"] = jsonOnly, jsonOrStream
+	case http.MethodGet:
+		r.Header["Accept"] = streamOnly
+	}
+	c.mu.Lock()
+	id, version := c.id, c.version
+	c.mu.Unlock()
+	if id != "" {
+		r.Header[sessionHeader] = []string{id}
+	}
+	ours, _ := m.(*jsonrpc.Request)
+	switch {
+	case ours != nil && ours.Method == methodDiscover:
+		version = discoverVersion(ours.Params)
+	case version == "":
+		version = c.session.Protocol()
+	}
+	if version != "" {
+		r.Header[versionHeader] = []string{version}
+	}
+	if ours != nil && version >= StatelessVersion {
+		addRoutingHeaders(r.Header, ours, RoundTripOf(ctx))
+	}
+	return r, nil
+}
+
+// discoverVersion returns the protocol version of a server/discover.
+func discoverVersion(params json.RawMessage) string {
+	var w struct {
+		Meta struct {
+			Version string `json:"io.modelcontextprotocol/protocolVersion"`
+		} `json:"_meta"`
+	}
+	_ = json.Unmarshal(params, &w) // the SDK has written it
+	return w.Meta.Version
+}
+
+// addRoutingHeaders adds the headers that proxies route by (2026-07-28 basic/transports, SEP-2243).
+func addRoutingHeaders(h http.Header, m *jsonrpc.Request, x *RoundTrip) {
+	h[methodHeader] = []string{m.Method}
+	if name := targetName(m); name != "" {
+		h[nameHeader] = []string{HeaderValue(name)}
+	}
+	if m.Method == methodCall {
+		for name, value := range x.Headers {
+			h.Set(name, value)
+		}
+	}
+}
+
+// targetName returns the name of the tool or prompt, or the URI of the resource, that m is about; ""
+// for other methods.
+func targetName(m *jsonrpc.Request) string {
+	key := "name"
+	switch m.Method {
+	case methodCall, methodPrompt:
+	case methodRead:
+		key = "uri"
+	default:
+		return ""
+	}
+	var text string
+	_ = wire.Members(m.Params, func(name string, value json.RawMessage) { // the SDK has written it
+		if name == key {
+			text, _ = wire.Text(value)
+		}
+	})
+	return text
+}
+
+// HeaderValue returns text as a header can carry it: as it is, or in base64 if a proxy might change
+// it, or if it looks like base64 that we wrote (SEP-2243).
+func HeaderValue(text string) string {
+	const before, after = "=?base64?", "?="
+	plain := strings.Trim(text, " \t") == text && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	if plain && !(strings.HasPrefix(text, before) && strings.HasSuffix(text, after)) {
+		return text
+	}
+	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
+}

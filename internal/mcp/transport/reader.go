@@ -1,0 +1,238 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// Read returns the next message that concerns the SDK.
+func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
+	defer Recover(c.log, func(f *Failure) {
+		c.end(f)
+		msg, err = nil, f
+	})
+	for {
+		data, err := c.nextMessage()
+		if err != nil {
+			c.end(err)
+			return nil, fmt.Errorf("read: %w", err)
+		}
+		if msg := c.processMessage(data); msg != nil {
+			return msg, nil
+		}
+	}
+}
+
+// nextMessage returns the next message. Servers of 2025-03-26 may send several at once (JSON-RPC
+// section 6).
+func (c *streamConn) nextMessage() (json.RawMessage, error) {
+	for len(c.batch) == 0 {
+		data, err := c.conn.Read()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(data) == 0 || data[0] != '[':
+			return data, nil
+		case json.Unmarshal(data, &c.batch) != nil:
+			c.dropMessage("a batch does not decode")
+			c.batch = nil
+		}
+	}
+	data := c.batch[0]
+	c.batch = c.batch[1:]
+	return data, nil
+}
+
+// processMessage processes one message and returns what the SDK is to have of it; nil for none.
+func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
+	msg, err := decodeMessage(data)
+	if err != nil {
+		answer, _ := msg.(*jsonrpc.Response)
+		c.processUndecodable(answer, err)
+		return nil
+	}
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		return c.processAnswer(m)
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return c.processRequest(m)
+		}
+		return c.processNotification(m)
+	}
+	return nil
+}
+
+// processAnswer notes an answer for the RoundTrip that waits for it. One that nobody waits for is
+// dropped: it came twice, or late because its caller gave up.
+func (c *streamConn) processAnswer(m *jsonrpc.Response) jsonrpc.Message {
+	q := c.removePending(m.ID)
+	if q == nil {
+		if !c.removeGivenUp(m.ID) {
+			c.dropMessage("it answers no open request")
+		}
+		return nil
+	}
+	if q.x != nil {
+		if f := q.x.acceptAnswer(m); f != nil {
+			q.x.fail(f)
+			return nil
+		}
+	}
+	return m
+}
+
+// processUndecodable fails the request that a message which does not decode would have answered.
+// If it would answer none, such as a log line in JSON, it is dropped.
+func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
+	var q *pendingRequest
+	if answer != nil {
+		q = c.removePending(answer.ID)
+	}
+	if q == nil {
+		c.dropMessage("it is not JSON-RPC")
+	} else if q.x != nil {
+		q.x.fail(BadReply("it does not decode", err))
+	}
+}
+
+// processRequest bounds the server's requests: the SDK queues them without bound, and each costs
+// an answer.
+func (c *streamConn) processRequest(m *jsonrpc.Request) jsonrpc.Message {
+	c.mu.Lock()
+	_, inUse := c.incoming[m.ID]
+	full := len(c.incoming) >= maxServerRequests
+	if !inUse && !full {
+		c.incoming[m.ID] = struct{}{}
+	}
+	c.mu.Unlock()
+	switch {
+	case inUse:
+		c.dropMessage("its request id is in use")
+		return nil
+	case full:
+		c.dropMessage("too many requests at a time")
+		return nil
+	case m.Method == methodElicit, m.Method == methodSample:
+		x := c.onlyCall()
+		if x != nil {
+			x.timer.touch()
+		}
+		return c.session.Request(m, x)
+	}
+	return m
+}
+
+// processNotification processes a notification. Progress and log messages are handed to their call
+// here, where answers are read too, so what came before the answer is there before the answer.
+func (c *streamConn) processNotification(m *jsonrpc.Request) jsonrpc.Message {
+	switch m.Method {
+	case notificationProgress:
+		c.processProgress(m.Params)
+		return nil
+	case notificationMessage:
+		if x := c.onlyCall(); x != nil {
+			x.timer.touch()
+			c.session.Log(x, m.Params)
+		}
+		return nil
+	}
+	c.session.Notification(m.Method, m.Params)
+	return m
+}
+
+// processProgress hands a progress notification to the RoundTrip that its token names.
+func (c *streamConn) processProgress(params json.RawMessage) {
+	var p struct {
+		Token any `json:"progressToken"`
+	}
+	token, ok := "", false
+	if json.Unmarshal(params, &p) == nil {
+		token, ok = p.Token.(string) // ours are strings
+	}
+	c.mu.Lock()
+	x := c.tokens[token]
+	c.mu.Unlock()
+	if !ok || x == nil {
+		c.dropMessage("progress of no open request")
+		return
+	}
+	x.timer.touch()
+	c.session.Progress(x, params)
+}
+
+// dropMessage counts a message that is dropped. The first few of a connection are logged, without
+// their text: that is the server's.
+func (c *streamConn) dropMessage(reason string) {
+	c.mu.Lock()
+	c.dropped++
+	n := c.dropped
+	c.mu.Unlock()
+	if n > maxDropLog {
+		return
+	}
+	level := slog.LevelDebug
+	if n == 1 {
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, "an MCP message was dropped", "reason", reason)
+}
+
+// On a connection that all calls share, a server's log messages and requests do not say which call
+// they are about. A guess could show one caller's question to another. So they go to a call only
+// if there is no other that they could be about; else requests are declined and log messages
+// dropped. (From 2026-07-28 on questions are part of answers, and this does not apply.)
+
+// maxGivenUp bounds the calls of a connection that are kept as given up.
+const maxGivenUp = 1000
+
+// serverMayAsk reports whether the server may ask something while it works on a request of that
+// method (2026-07-28 basic/utilities/mrtr).
+func serverMayAsk(method string) bool {
+	return method == methodCall || method == methodRead || method == methodPrompt
+}
+
+// onlyCall returns the RoundTrip of the one call that the server can be working on. Where there is
+// none, or several, it returns nil and counts the message.
+func (c *streamConn) onlyCall() *RoundTrip {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var x *RoundTrip
+	calls := len(c.givenUp)
+	for _, q := range c.pending {
+		if q.sent && serverMayAsk(q.method) {
+			x = q.x
+			calls++
+		}
+	}
+	if calls == 1 && x != nil && !c.overflowed {
+		return x
+	}
+	c.unmatched++
+	return nil
+}
+
+// giveUpLocked notes that a call was given up that the server has. The server may go on with it
+// until it answers all the same, and need not answer (2025-11-25 basic/utilities/cancellation).
+func (c *streamConn) giveUpLocked(q *pendingRequest) {
+	switch {
+	case !serverMayAsk(q.method):
+	case len(c.givenUp) == maxGivenUp:
+		c.overflowed = true
+	default:
+		c.givenUp[q.id] = struct{}{}
+	}
+}
+
+// removeGivenUp notes the answer to a call that was given up, and reports whether it was one.
+func (c *streamConn) removeGivenUp(id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, late := c.givenUp[id]
+	delete(c.givenUp, id)
+	return late
+}

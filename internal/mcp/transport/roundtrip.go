@@ -1,0 +1,269 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// lingerTimeout is how long a server may keep a stream open after its answer before the stream,
+// and with it the TCP connection, is closed.
+const lingerTimeout = time.Second
+
+type roundTripKey struct{}
+
+// RoundTrip is one request of ours and what becomes of it: how long it has, what is sent with it,
+// and whether the server may have got it. It travels in the request's context, which the SDK hands
+// down to the connection. The answer is not in it: the SDK returns that.
+//
+// Set the exported fields before the request is sent, then call Start; call Finish when the SDK
+// has returned. A RoundTrip that is the handshake's covers all requests of the handshake.
+type RoundTrip struct {
+	// Owner is for whoever made the RoundTrip, and is not used here.
+	Owner   any
+	Session *Session
+	// Handshake says that the request is server/discover or initialize, which must not be
+	// cancelled.
+	Handshake bool
+	// Query holds the query parameters of this request, which win over those of the server.
+	// A connection that is not HTTP sends none.
+	Query map[string]string
+	// Headers are sent with a tools/call from StatelessVersion on (SEP-2243).
+	Headers map[string]string
+	// ProgressToken is the token under which the server reports progress; "" where nobody asked.
+	ProgressToken string
+	// Tokens sends the request with a bearer token; nil: Session.Tokens, or the server's.
+	Tokens Sender
+
+	ctx     context.Context
+	caller  context.Context // that it was started under
+	life    context.Context // of the server
+	cancel  context.CancelCauseFunc
+	release func() // frees what ctx holds
+	timer   idleTimer
+
+	sent    atomic.Bool  // there was a connection for it, so the server may have got it
+	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns
+	renewed atomic.Bool  // its token was renewed once already
+	// fetching says that a token is being waited for, or did not come.
+	fetching atomic.Bool
+	// answered says that the server is done with the request: it has answered or refused it.
+	answered atomic.Bool
+	// failed says that the transport has ended it and that the server need not be told.
+	failed atomic.Bool
+
+	mu       sync.Mutex // protects what follows
+	streams  int        // streams that are not closed yet
+	finished bool
+	linger   *time.Timer
+}
+
+// Start makes the context of the request, which ends with ctx, with life, and at deadline.
+func (x *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
+	x.caller, x.life = ctx, life
+	cctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	x.timer.start(deadline, func() { cancel(ErrTimeout) })
+	x.cancel = cancel
+	x.release = func() { unhook(); x.timer.stop(); cancel(nil) }
+	x.ctx = context.WithValue(cctx, roundTripKey{}, x)
+}
+
+// StartDetachable is Start for a request whose answered stream may still be read after ctx has ended:
+// ctx ends the request only until detach is called. A handshake's context ends with the handshake,
+// and must not close the TCP connection of its last answer.
+func (x *RoundTrip) StartDetachable(ctx, life context.Context, deadline time.Time) (detach func() bool) {
+	x.Start(context.WithoutCancel(ctx), life, deadline)
+	x.caller = ctx
+	return context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })
+}
+
+// RoundTripOf returns the RoundTrip that ctx carries; nil where there is none. Every context that
+// is given to the SDK has one.
+func RoundTripOf(ctx context.Context) *RoundTrip {
+	x, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
+	return x
+}
+
+// Context returns the context to send the request with.
+func (x *RoundTrip) Context() context.Context { return x.ctx }
+
+// Life returns the context of the server that Start was given.
+func (x *RoundTrip) Life() context.Context { return x.life }
+
+// Cancel ends the request. Failure returns cause if it is a *Failure.
+func (x *RoundTrip) Cancel(cause error) { x.cancel(cause) }
+
+// Deadline returns when the request ends at the latest.
+func (x *RoundTrip) Deadline() time.Time { return x.timer.deadline() }
+
+// SetIdleTimeout also ends the request when nothing came from the server for that long.
+func (x *RoundTrip) SetIdleTimeout(d time.Duration) { x.timer.setIdle(d) }
+
+// PauseTimer stops the request's time until ResumeTimer, while a person is asked. Calls do not
+// nest.
+func (x *RoundTrip) PauseTimer() { x.timer.pause() }
+
+// ResumeTimer lets the request's time go on, unless it was over when it was paused.
+func (x *RoundTrip) ResumeTimer() { x.timer.resume() }
+
+// Sent reports whether the server may have got the request.
+func (x *RoundTrip) Sent() bool { return x.sent.Load() }
+
+// SetNotSent says that whatever was sent was refused, so the server has not carried it out.
+func (x *RoundTrip) SetNotSent() { x.sent.Store(false) }
+
+// FetchingToken reports whether the request waits for its token, or did not get one.
+func (x *RoundTrip) FetchingToken() bool { return x.fetching.Load() }
+
+// TokenRenewed reports whether the request's token was renewed, which happens once.
+func (x *RoundTrip) TokenRenewed() bool { return x.renewed.Load() }
+
+// SetTokenRenewed says whether the request's token was renewed already: a handshake takes several
+// requests, and renews once.
+func (x *RoundTrip) SetTokenRenewed(renewed bool) { x.renewed.Store(renewed) }
+
+// sender returns what sends the request with a token; nil: the server's.
+func (x *RoundTrip) sender() Sender {
+	switch {
+	case x == nil:
+		return nil
+	case x.Tokens == nil && x.Session != nil:
+		return x.Session.Tokens
+	}
+	return x.Tokens
+}
+
+// traceConn returns ctx with a trace that notes when the request had a connection.
+func (x *RoundTrip) traceConn(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) {
+			x.sentAt.Store(time.Now().UnixNano())
+			x.sent.Store(true)
+		},
+	})
+}
+
+// begin prepares for a message to be sent. A call whose results are input_required sends several
+// (SEP-2322).
+func (x *RoundTrip) begin() {
+	x.answered.Store(false)
+	x.timer.touch()
+}
+
+// fail ends the request because of f, unless it has ended already. To end its context is how one
+// request fails while the session goes on: the SDK does not have an exported error for that. The
+// SDK then sends notifications/cancelled, which failed keeps from the server.
+func (x *RoundTrip) fail(f *Failure) {
+	if x.cancel(f); context.Cause(x.ctx) == error(f) {
+		x.failed.Store(true)
+		x.answered.Store(f.Kind != UnknownOutcome)
+	}
+}
+
+// abort ends the request because of f where the server may go on with it, and is told that nobody
+// waits.
+func (x *RoundTrip) abort(f *Failure) { x.cancel(f) }
+
+// acceptAnswer notes that the server has answered. An answer without a result is a failure.
+func (x *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
+	if r.Error == nil && (len(r.Result) == 0 || string(r.Result) == "null") {
+		return BadReply("it has no result", nil)
+	}
+	x.answered.Store(true)
+	return nil
+}
+
+// meansLostSession reports whether a JSON-RPC error says that the session is gone. The code alone
+// does not: tools use the same codes for their own errors.
+func meansLostSession(e *jsonrpc.Error) bool {
+	switch e.Code {
+	case 32600, -32600, -32000, -32001:
+		low := strings.ToLower(e.Message)
+		for _, s := range []string{"session terminated", "session not found", "no valid session", "mcp-session-id"} {
+			if strings.Contains(low, s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Failure returns why the request does not have a result. err is the SDK's error.
+func (x *RoundTrip) Failure(err error) *Failure {
+	if x.ctx.Err() != nil {
+		return x.Ended()
+	}
+	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
+	_, fromServer := errors.AsType[*serverError](err)
+	switch {
+	case isErr && fromServer && !x.Handshake && x.Session.hasID.Load() && meansLostSession(rpc):
+		x.Session.Lost.Store(true)
+		return LostSession(rpc)
+	case isErr && fromServer:
+		return rpcFailure(rpc)
+	case !x.sent.Load():
+		// The SDK refused to send it, because its session has ended.
+		return LostSession(err)
+	case x.answered.Load():
+		return BadReply("it does not decode", err)
+	}
+	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
+}
+
+// Ended returns why the request's context has ended.
+func (x *RoundTrip) Ended() *Failure {
+	cause := context.Cause(x.ctx)
+	if f, ok := errors.AsType[*Failure](cause); ok {
+		return f
+	}
+	switch {
+	case errors.Is(cause, ErrClosed):
+		return &Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
+	case errors.Is(cause, ErrTimeout) && x.fetching.Load():
+		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
+	case errors.Is(cause, ErrTimeout), errors.Is(x.caller.Err(), context.DeadlineExceeded):
+		return &Failure{Kind: Timeout, Public: "no answer in time", Err: cause}
+	}
+	return &Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
+}
+
+// streamOpened counts a stream of the request until streamClosed.
+func (x *RoundTrip) streamOpened() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.streams++
+}
+
+// streamClosed is called once for each streamOpened. The last stream of a finished request frees
+// the request's context.
+func (x *RoundTrip) streamClosed() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.streams--
+	if x.finished && x.streams == 0 && x.linger != nil && x.linger.Stop() {
+		x.release()
+	}
+}
+
+// Finish frees the request's context: at once, unless an answered stream is still being read to
+// its end, for at most one second, so that its TCP connection is kept for the next request.
+func (x *RoundTrip) Finish() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.finished = true
+	if x.Session != nil && x.Session.standalone.Load() {
+		x.Session.inflight.remove(x, x.sent.Load() && !x.answered.Load())
+	}
+	if x.streams > 0 && x.answered.Load() && x.ctx.Err() == nil {
+		x.linger = time.AfterFunc(lingerTimeout, x.release)
+		return
+	}
+	x.release()
+}

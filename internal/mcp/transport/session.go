@@ -1,0 +1,110 @@
+package transport
+
+import (
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// Session is what the connection of one session and the owner of that session share. The owner
+// makes one for each handshake, with all functions of Handlers set, and puts it into every
+// RoundTrip of the session.
+type Session struct {
+	Handlers
+	// Tokens sends requests that do not have tokens of their own; nil: with the server's.
+	Tokens Sender
+	// Lost says that the server forgot the session: the session's id is never sent again.
+	Lost atomic.Bool
+
+	hasID atomic.Bool // the server gave the session an id, over HTTP
+	// standalone says that the session has a stream that belongs to no request; then inflight has
+	// the calls that messages on it may be about.
+	standalone atomic.Bool
+	inflight   inflightCalls
+}
+
+// Ambiguous reports whether messages of the server can no longer be attributed to one call in this
+// session, because a call was given up that the server may go on with. A new session can.
+func (s *Session) Ambiguous() bool { return s.inflight.ambiguous() }
+
+// Handlers are what a connection calls for messages that are not answers. They are called where
+// messages are read, in order, and must not wait.
+type Handlers struct {
+	// Protocol returns the negotiated protocol version; "" until the handshake is over.
+	Protocol func() string
+	// Request is called with each request of the server, and the RoundTrip of the call that it is
+	// about, or nil where that is not known. It returns the request that the SDK is given.
+	Request func(m *jsonrpc.Request, x *RoundTrip) *jsonrpc.Request
+	// Notification is called with each notification that is not about one request.
+	Notification func(method string, params json.RawMessage)
+	// Progress and Log are called with the notifications about a call. Progress may have the token
+	// of another call.
+	Progress, Log func(x *RoundTrip, params json.RawMessage)
+	// Listening is called with true when a standalone stream was opened, and with false when it
+	// ended: what the server sends in between is missed.
+	Listening func(bool)
+	// Forgotten is called when the standalone stream finds out that the server forgot the session.
+	Forgotten func()
+}
+
+// inflightCalls are the calls in flight in one session over HTTP. A message on the standalone
+// stream does not say which call it is about. So, as on a connection that all calls share, it is
+// attributed to the only call in flight, or to none. The zero value works.
+type inflightCalls struct {
+	mu      sync.Mutex // protects what follows
+	calls   map[*RoundTrip]struct{}
+	givenUp bool // a call was given up, and the server may go on with it
+}
+
+// add notes that x has sent a request during which the server may ask something.
+func (c *inflightCalls) add(x *RoundTrip) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls == nil {
+		c.calls = map[*RoundTrip]struct{}{}
+	}
+	c.calls[x] = struct{}{}
+}
+
+// remove notes the end of x, for which add may have been called or not. Over HTTP nothing ever
+// says that the server is done with a call that was given up.
+func (c *inflightCalls) remove(x *RoundTrip, givenUp bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, added := c.calls[x]
+	delete(c.calls, x)
+	c.givenUp = c.givenUp || added && givenUp
+}
+
+// ambiguous reports whether no message can be attributed to a call any more.
+func (c *inflightCalls) ambiguous() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.givenUp
+}
+
+// only returns the one call that the server can be working on, else nil, and notes that the server
+// was heard from.
+func (c *inflightCalls) only() *RoundTrip {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.givenUp || len(c.calls) != 1 {
+		return nil
+	}
+	for x := range c.calls {
+		x.timer.touch()
+		return x
+	}
+	return nil
+}
+
+// progress hands a progress notification to all calls; the call that its token names takes it.
+func (c *inflightCalls) progress(params json.RawMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for x := range c.calls {
+		x.Session.Progress(x, params)
+	}
+}

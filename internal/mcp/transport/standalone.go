@@ -1,0 +1,189 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// standaloneStream is the stream of a session over HTTP that belongs to no request: the GET of the
+// versions with sessions (2025-11-25 basic/transports, "Listening for Messages from the Server").
+// Updates of resources arrive on it, and requests of servers that do not say which call they are
+// about.
+//
+// The GETs are made one after the other, with backoff, until the session ends or the server says
+// that it does not have the stream. The SDK is given only the server's requests, which it answers
+// with POSTs.
+type standaloneStream struct {
+	conn *httpConn
+
+	unavailable bool           // the server does not have such a stream, or has lost the session
+	resp        *http.Response // nil while there is no stream
+	events      eventReader
+	cancel      context.CancelFunc // ends resp
+	requests    int                // of the server, on this stream
+	opened      time.Time
+	failures    int    // streams in a row that were refused or soon ended
+	lastID      string // of the last event with an id, for the server to continue after
+	retry       time.Duration
+}
+
+// CalmStream is how long a stream must have lasted for the next one not to wait longer than the
+// one before.
+const CalmStream = 10 * time.Second
+
+// openStandaloneStream opens the standalone stream and reads it until the session ends. The first
+// GET is made before the session is used, because most servers do not keep what they send while
+// nobody listens. It waits for the reply no longer than NotifyTimeout: some servers send the
+// reply's headers along with the first event.
+func (c *httpConn) openStandaloneStream() {
+	c.session.standalone.Store(true)
+	s := &standaloneStream{conn: c}
+	s.advance(NotifyTimeout)
+	c.work.Go(s.readUntilClosed)
+}
+
+// wantsStandaloneStream reports whether the session is to have a standalone stream.
+func (c *httpConn) wantsStandaloneStream() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.StandaloneStream || c.WatchResources && c.canUpdate
+}
+
+// readUntilClosed reads the streams until the session ends.
+func (s *standaloneStream) readUntilClosed() {
+	defer s.endStream()
+	for s.resp != nil || s.waitToReopen() {
+		s.advance(0)
+	}
+}
+
+// advance opens a stream, whose reply must begin within timeout (0: at any time), or reads one
+// event of the open one. A panic ends that stream and counts as a failure.
+func (s *standaloneStream) advance(timeout time.Duration) {
+	defer Recover(s.conn.Logger, func(*Failure) {
+		s.endStream()
+		s.failures++
+	})
+	if s.resp == nil {
+		s.openStream(timeout)
+		return
+	}
+	s.readMessage()
+}
+
+// waitToReopen waits before the next GET. It returns false if there is to be none.
+func (s *standaloneStream) waitToReopen() bool {
+	d := Backoff(s.failures)
+	if s.retry > 0 && s.failures < 2 {
+		d = s.retry // as the server asked for
+	}
+	return !s.unavailable && Pause(s.conn.ctx, d)
+}
+
+// openStream makes a GET.
+func (s *standaloneStream) openStream(timeout time.Duration) {
+	// A RoundTrip of its own, because each GET may renew a token once.
+	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
+	s.failures++
+	r, err := s.conn.newRequest(ctx, http.MethodGet, nil)
+	if err != nil {
+		cancel()
+		return
+	}
+	if s.lastID != "" {
+		r.Header.Set("Last-Event-ID", s.lastID)
+	}
+	if timeout > 0 {
+		late := time.AfterFunc(timeout, cancel)
+		defer late.Stop()
+	}
+	resp, err := s.conn.RoundTripper.RoundTrip(r)
+	switch {
+	case err != nil:
+		cancel()
+	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+		s.conn.session.Listening(true)
+		s.resp, s.cancel, s.opened, s.requests = resp, cancel, time.Now(), 0
+		s.events = newEventReader(resp.Body)
+	default:
+		s.processRefusal(resp)
+		cancel()
+	}
+}
+
+// processRefusal decides after a reply without a stream whether there will be another GET. A
+// server that says that it does not have the stream is not asked again; a 404 says that where no
+// stream was ever open (go-sdk#393). Other replies may be different the next time.
+func (s *standaloneStream) processRefusal(resp *http.Response) {
+	body := drainBody(resp, maxRefusal)
+	status := resp.StatusCode
+	switch {
+	case !s.opened.IsZero() && s.conn.SessionID() != "" && saysSessionLost(status, body):
+		s.unavailable = true
+		s.conn.session.Forgotten()
+	case status < 300, status == http.StatusMethodNotAllowed, status == http.StatusNotFound, status == http.StatusNotImplemented:
+		s.unavailable = true
+		s.conn.Logger.Warn("MCP server has no standalone stream", "status", status)
+	}
+}
+
+// endStream ends the open stream, if there is one. What the server sends from now on is missed.
+func (s *standaloneStream) endStream() {
+	if s.resp == nil {
+		return
+	}
+	if time.Since(s.opened) > CalmStream {
+		s.failures = 0
+	}
+	s.cancel()
+	_ = s.resp.Body.Close()
+	s.resp = nil
+	s.conn.session.Listening(false)
+}
+
+// readMessage reads one message.
+func (s *standaloneStream) readMessage() {
+	msg, err := s.events.nextMessage()
+	if id := s.events.lastID(); id != "" {
+		s.lastID = id
+	}
+	if d := s.events.retry(); d > 0 {
+		s.retry = d
+	}
+	if err != nil {
+		s.endStream() // what follows on it cannot be read either
+		return
+	}
+	// A Response here does not answer any request.
+	if m, ok := msg.(*jsonrpc.Request); ok {
+		m.Params = bytes.Clone(m.Params)
+		s.processMessage(m)
+	}
+}
+
+// processMessage processes one message of the server.
+func (s *standaloneStream) processMessage(m *jsonrpc.Request) {
+	session := s.conn.session
+	switch {
+	case m.IsCall():
+		// The SDK answers each one with a POST of ours.
+		if s.requests++; s.requests > maxServerRequests {
+			s.endStream()
+			return
+		}
+		// The error is the end of the session.
+		_ = s.conn.deliver(s.conn.ctx, session.Request(m, session.inflight.only()))
+	case m.Method == notificationProgress:
+		session.inflight.progress(m.Params)
+	case m.Method == notificationMessage:
+		if x := session.inflight.only(); x != nil {
+			session.Log(x, m.Params)
+		}
+	default:
+		session.Notification(m.Method, m.Params)
+	}
+}

@@ -1,0 +1,78 @@
+package transport
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Silence ends it, each sign of life puts that off, and nothing the end of it all; while
+// a person is asked both stand still.
+func TestALimitOfSilenceAndOfItAll(t *testing.T) {
+	for name, play := range map[string]struct {
+		live func(*idleTimer)
+		want time.Duration
+	}{
+		"silent from the start": {func(*idleTimer) {}, 5 * time.Second},
+		"a sign of life":        {func(l *idleTimer) { <-time.After(4 * time.Second); l.touch() }, 9 * time.Second},
+		"signs without end": {func(l *idleTimer) {
+			for range 100 {
+				<-time.After(time.Second)
+				l.touch()
+			}
+		}, 20 * time.Second},
+		"a person in between": {func(l *idleTimer) {
+			<-time.After(4 * time.Second)
+			l.pause()
+			<-time.After(time.Hour)
+			l.resume()
+		}, time.Hour + 9*time.Second},
+		"a person, and signs without end": {func(l *idleTimer) {
+			l.pause()
+			<-time.After(time.Hour)
+			l.resume()
+			for range 100 {
+				<-time.After(time.Second)
+				l.touch()
+			}
+		}, time.Hour + 20*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				over := make(chan time.Duration, 2)
+				var l idleTimer
+				l.start(began.Add(20*time.Second), func() { over <- time.Since(began) })
+				l.setIdle(5 * time.Second)
+				play.live(&l)
+				if took := <-over; took != play.want {
+					t.Errorf("over after %s, want %s", took, play.want)
+				}
+				l.stop()
+			})
+		})
+	}
+}
+
+func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		over := make(chan time.Duration, 1)
+		var l idleTimer
+		l.start(began.Add(10*time.Second), func() { over <- time.Since(began) })
+		<-time.After(4 * time.Second)
+		l.pause()
+		<-time.After(time.Hour)
+		l.resume()
+		if took := <-over; took != time.Hour+10*time.Second {
+			t.Errorf("over after %s", took)
+		}
+		l.pause() // too late, and it does not begin again
+		l.resume()
+		l.stop()
+		<-time.After(time.Hour)
+		if len(over) != 0 {
+			t.Error("over twice")
+		}
+	})
+}

@@ -1,0 +1,90 @@
+// Package transport connects to MCP servers: over Streamable HTTP, to a child process over its
+// standard input and output, and over a WebSocket. It implements the interfaces Transport and
+// Connection of the go-sdk, and keeps one session usable for all callers where the SDK's own
+// transports cannot be bounded (docs/internals/mcp-transport.md says which of their limits it
+// is for).
+//
+// What it promises: each request has its own outcome, so a bad reply, a timeout or a refused token
+// fails that request and no other. Every message and every wait is bounded. A failure says whether
+// the server may have carried the request out. Messages of one connection arrive in the server's
+// order, and progress and log messages of a call arrive before its answer. All types may be used
+// from several goroutines.
+//
+// An Endpoint belongs to one server, a Transport to one session, a RoundTrip to one request. The
+// request's context, which the SDK hands down, carries the RoundTrip.
+//
+//	e, err := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
+//	s := &transport.Session{Handlers: handlers}
+//	x := &transport.RoundTrip{Session: s, Handshake: true}
+//	x.Start(ctx, life, time.Now().Add(10*time.Second))
+//	t := e.NewTransport()
+//	cs, err := client.Connect(x.Context(), t, nil) // of the go-sdk
+//	x.Finish()
+//	if err != nil {
+//		return t.Explain(err)
+//	}
+//	// For each request: a RoundTrip, then x.Failure(err) if it has no result.
+package transport
+
+import (
+	"errors"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// An Endpoint makes the transports of one server. There is one implementation for Streamable HTTP
+// and one for connections that carry whole messages.
+type Endpoint interface {
+	// NewTransport returns the transport of one session, with which the SDK connects once.
+	NewTransport() Transport
+	// Close waits for everything that sessions have left behind, such as streams that are read to
+	// their end, and ends a child process. It is called after the last session was closed.
+	Close()
+}
+
+// A Transport connects one session. The context that the SDK connects with must carry a RoundTrip
+// whose Session is set.
+type Transport interface {
+	sdk.Transport
+	// Explain returns err, an error of connecting, with the reason why the connection ended: the
+	// SDK says only that it is closed. ErrHungUp is in its chain if the server ended the
+	// connection at server/discover.
+	Explain(err error) error
+}
+
+// ErrHungUp says that the server ended the connection in the middle of server/discover. Some
+// servers of before 2026-07-28 do so at every request that comes before initialize.
+var ErrHungUp = errors.New("the server hung up at " + methodDiscover)
+
+// MethodPrefix is put before the name of a method so that the SDK sends it as a method of our own
+// and returns its result as it was received. The connection removes it.
+const MethodPrefix = "answerd/"
+
+// StatelessVersion is the first protocol version without sessions: each request stands alone.
+const StatelessVersion = "2026-07-28"
+
+// Names of methods and notifications that transports treat in a way of their own.
+const (
+	methodDiscover   = "server/discover"
+	methodInitialize = "initialize"
+	methodCall       = "tools/call"
+	methodPrompt     = "prompts/get"
+	methodRead       = "resources/read"
+	methodListen     = "subscriptions/listen"
+	methodElicit     = "elicitation/create"
+	methodSample     = "sampling/createMessage"
+
+	notificationInitialized = "notifications/initialized"
+	notificationCancelled   = "notifications/cancelled"
+	notificationProgress    = "notifications/progress"
+	notificationMessage     = "notifications/message"
+)
+
+const (
+	// MaxMessage is how many bytes a message of a server may have, uncompressed: JSON, or one event.
+	MaxMessage = 4 << 20
+	maxRefusal = 64 << 10 // bytes that are read of the body of a refusal
+	// maxServerRequests is how many requests a server may send within one stream, and how many of
+	// one connection may be unanswered.
+	maxServerRequests = 100
+)

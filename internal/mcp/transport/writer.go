@@ -1,0 +1,234 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// outMessage is a message on its way to the writer.
+type outMessage struct {
+	data    []byte
+	id      jsonrpc.ID // of our request, or of the server's that it answers; else invalid
+	request bool       // it is a request of ours
+	done    chan error // of capacity 1
+}
+
+// Write sends msg. It returns when the message is written or ctx has ended; a message that the
+// writer has by then is still written whole. Other errors end the connection.
+func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
+	// Here, and not only where the call began: see httpConn.Write.
+	defer Recover(c.log, func(f *Failure) {
+		c.end(f)
+		err = f
+	})
+	x := RoundTripOf(ctx)
+	id := jsonrpc.ID{}
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		id = m.ID
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return c.sendRequest(ctx, x, standardName(m))
+		}
+		if m.Method == notificationCancelled {
+			if !c.closePending(m.Params) || x != nil && x.Handshake {
+				// The server never got the request, or has answered it. And initialize must not
+				// be cancelled (2025-11-25 basic/lifecycle).
+				return nil
+			}
+			return c.sendCancel(ctx, m)
+		}
+	}
+	return c.send(ctx, id, false, msg)
+}
+
+// sendRequest sends a request of ours.
+func (c *streamConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) error {
+	q := &pendingRequest{id: m.ID, x: x, method: m.Method}
+	if x != nil {
+		x.begin()
+		if len(x.Query) > 0 {
+			c.endpoint.warnQuery.Do(func() { c.log.Warn("query parameters are sent to this MCP server in _meta only") })
+		}
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		c.failPendingLocked(q, false)
+		return c.err
+	}
+	c.pending[m.ID] = q
+	if x != nil && x.ProgressToken != "" {
+		c.tokens[x.ProgressToken] = x
+	}
+	c.mu.Unlock()
+	if err := c.send(ctx, m.ID, true, m); err != nil {
+		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
+			c.removePending(m.ID)
+		}
+		return err
+	}
+	return nil
+}
+
+// send hands msg to the writer and waits under ctx until it is written.
+func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	m := &outMessage{data: data, id: id, request: request, done: make(chan error, 1)}
+	select {
+	case c.out <- m:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ended:
+		return io.ErrClosedPipe
+	}
+	select {
+	case err := <-m.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sendCancel queues the cancellation of a call, and waits under ctx until it is written. The SDK
+// gives it 5 s; it is written after that too, when the server reads again, or the call would run
+// to its end. The queue holds at most one message for each call that was sent.
+func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Request) error {
+	data, err := jsonrpc.EncodeMessage(cancellation)
+	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
+	m := &outMessage{data: data, done: make(chan error, 1)}
+	c.mu.Lock()
+	c.cancels = append(c.cancels, m)
+	c.mu.Unlock()
+	select {
+	case c.cancelQueued <- struct{}{}:
+	default: // the writer has not looked since the last one
+	}
+	select {
+	case err := <-m.done:
+		return err
+	case <-c.ended:
+		return io.ErrClosedPipe
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// writeLoop is the only goroutine that writes to the connection.
+func (c *streamConn) writeLoop() {
+	defer close(c.written)
+	for {
+		select {
+		case m := <-c.out:
+			c.writeQueued(m)
+		case <-c.cancelQueued:
+			c.mu.Lock()
+			cancels := c.cancels
+			c.cancels = nil
+			c.mu.Unlock()
+			for _, m := range cancels {
+				c.writeQueued(m)
+			}
+		case <-c.ended:
+			return
+		}
+	}
+}
+
+// writeQueued writes m, unless it is a request that was given up meanwhile.
+func (c *streamConn) writeQueued(m *outMessage) {
+	q, wanted := c.startWriting(m)
+	if !wanted {
+		m.done <- nil // the server need not know of it
+		return
+	}
+	err := c.writeData(m.data)
+	c.finishWriting(q, err)
+	if err != nil {
+		c.end(err)
+	}
+	m.done <- err
+}
+
+// writeData writes one message. A panic is an error of the connection, which then ends for
+// everyone who waits.
+func (c *streamConn) writeData(data []byte) (err error) {
+	defer Recover(c.log, func(f *Failure) { err = f })
+	return c.conn.Write(data)
+}
+
+// startWriting notes that m is being sent. It returns the request in it, if it is one, and whether
+// m is still wanted.
+func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !m.request {
+		delete(c.incoming, m.id) // not earlier: answers that wait here are what is bounded
+		return nil, true
+	}
+	q := c.pending[m.id]
+	if q == nil {
+		return nil, false
+	}
+	q.sent, q.writing = true, true
+	if q.x != nil {
+		q.x.sent.Store(true)
+	}
+	return q, true
+}
+
+// finishWriting notes the result of writing q, which may be nil. An error may prove that nothing
+// was sent after all. If the connection ended meanwhile, end has left it to the writer to fail q.
+func (c *streamConn) finishWriting(q *pendingRequest, err error) {
+	if q == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.writing = false
+	if f, ok := errors.AsType[*Failure](err); ok && f.NotRun {
+		q.sent = false
+		if q.x != nil {
+			q.x.sent.Store(false)
+		}
+	}
+	if c.err != nil {
+		c.failPendingLocked(q, false)
+	}
+}
+
+// closePending closes the request that notifications/cancelled names, and reports whether the
+// server knows it. A late answer then answers no open request.
+func (c *streamConn) closePending(params json.RawMessage) bool {
+	var p struct {
+		ID any `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return false
+	}
+	id, err := jsonrpc.MakeID(p.ID)
+	if err != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.removePendingLocked(id) // or the writer could still send what was found not to be sent
+	if q == nil || !q.sent {
+		return false
+	}
+	c.giveUpLocked(q)
+	return true
+}

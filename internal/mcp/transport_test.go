@@ -1,0 +1,20 @@
+package mcp
+
+import "net/http"
+
+// What the package transport promises, as its servers see it.
+const (
+	sessionHeader    = "Mcp-Session-Id"
+	nameHeader       = "Mcp-Name"
+	cancelled        = "notifications/cancelled"
+	subprotocol      = "mcp"
+	maxServerRequest = 100  // requests of a server that are unanswered at a time
+	maxNesting       = 1000 // levels of a result
+	maxStarts        = 5    // of a process within a minute
+	maxResumes       = 8    // GETs in a row that continue one stream
+)
+
+// roundTrip is a function in the place of a server over HTTP.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

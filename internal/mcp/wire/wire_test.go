@@ -1,0 +1,34 @@
+package wire
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// FuzzMembers compares what is found in an object with what encoding/json finds.
+func FuzzMembers(f *testing.F) {
+	for _, s := range []string{
+		`{}`, ` { } `, `{"a":1}`, `{ "a" : [ 1 , {"b":"]}\\"} ] , "b":"\"" }`, `{"a":"\u00e9\ud83d\ude00\ud83d\u0041\/\b"}`, `{"":"","t\u0065xt":1,"a":2,"a":3}`, "{\"\x80\":\"\x80\"}",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		var want map[string]json.RawMessage
+		wantErr := json.Unmarshal([]byte(s), &want)
+		got := map[string]json.RawMessage{}
+		err := Members([]byte(s), func(name string, value json.RawMessage) { got[name] = value })
+		if (err == nil) != (wantErr == nil && want != nil) {
+			t.Fatalf("%q: got %v, want %v", s, err, wantErr)
+		}
+		for name, value := range want {
+			if string(got[name]) != string(value) {
+				t.Errorf("%q: got %s for %q, want %s", s, got[name], name, value)
+			}
+			var text string
+			said, ok := Text(got[name])
+			if isText := json.Unmarshal(value, &text) == nil; isText != ok || said != text {
+				t.Errorf("%q: got %q, %t, want %q", s, said, ok, text)
+			}
+		}
+	})
+}
