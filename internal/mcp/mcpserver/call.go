@@ -1,6 +1,6 @@
 package mcpserver
 
-//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); hosts go on asking for it.
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); clients still ask for it.
 
 import (
 	"context"
@@ -12,7 +12,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The kinds of an elicitation, and the answers to it.
+// The modes of an elicitation, and the actions with which a person answers it (MCP
+// client/elicitation).
 const (
 	ModeForm = "form"
 	ModeURL  = "url"
@@ -24,42 +25,43 @@ const (
 
 // Call is one call of the tool.
 type Call struct {
-	Arguments json.RawMessage // a JSON object, not checked
-	Meta      map[string]any  // not checked
-	Request   *http.Request   // that carries it: it has the caller's identity and headers
+	Arguments json.RawMessage // a JSON object, not validated
+	Meta      map[string]any  // the member _meta, not validated
+	Request   *http.Request   // the HTTP request; it has the caller's identity and headers
 
-	// Forms and URLs say what the person before the host can be asked. Streams says how:
-	// by Ask, while the call goes on, or else by a Result with InputRequests.
+	// SupportsForm and SupportsURL are the elicitation modes that the client supports. OpenStream
+	// says how to elicit: with Elicit while the call executes, or else with a Result that has
+	// InputRequests.
 	SupportsForm, SupportsURL, OpenStream bool
-	// State and InputResponses are those of a call that goes on with an earlier one: the State of
-	// its Result, as the host gave it back, and what its InputRequests were answered with.
+	// RequestState and InputResponses are set in a call that continues an earlier one: the
+	// RequestState of its Result, as the client returned it, and the answers to its InputRequests.
 	RequestState   string
 	InputResponses map[string]ElicitResult
 
 	req     *sdk.CallToolRequest
-	ctx     context.Context // the SDK's, which finds the stream
-	session string          // "" where the protocol has none
+	ctx     context.Context // from the SDK, which finds the stream with it
+	session string          // "" if the protocol version has no sessions
 	owner   string
 }
 
-// Elicitation is something that a person is asked.
+// Elicitation is a question to the person who uses the client.
 type Elicitation struct {
 	ID      string
 	Mode    string // ModeForm or ModeURL
 	Message string
-	Schema  json.RawMessage // of a form
-	URL     string
+	Schema  json.RawMessage // with ModeForm
+	URL     string          // with ModeURL
 }
 
-// ElicitResult is what the person says to it.
+// ElicitResult is the person's answer to an Elicitation.
 type ElicitResult struct {
 	Action  string          // ActionAccept, ActionDecline or ActionCancel
-	Content json.RawMessage // of an accepted form, a JSON object
+	Content json.RawMessage // the content of an accepted form, a JSON object
 }
 
-// Result is what became of a call. One with InputRequests is not the end of it: they are to
-// be answered by another call, which brings State back. State is shown to the host, and
-// comes from it: it must not be trusted.
+// Result is the result of a call. With InputRequests the client must answer them with another
+// call, which returns RequestState. The client sees RequestState and can change it, so it must
+// not be trusted.
 type Result struct {
 	Text       string
 	Structured any
@@ -72,15 +74,15 @@ type Result struct {
 // ErrClosed is the cause of the context of a call whose handler is closed.
 var ErrClosed = errors.New("the service is shutting down")
 
-// calls are those that are under way.
-type calls struct {
-	mu     sync.Mutex // protects what follows
+// callRegistry holds the calls in flight.
+type callRegistry struct {
+	mu     sync.Mutex // protects all fields
 	open   map[*Call]context.CancelCauseFunc
 	closed bool
 }
 
-// enter counts a call in, unless no more are taken.
-func (c *calls) enter(call *Call, cancel context.CancelCauseFunc) bool {
+// add registers a call and reports whether calls are still accepted.
+func (c *callRegistry) add(call *Call, cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
@@ -89,42 +91,43 @@ func (c *calls) enter(call *Call, cancel context.CancelCauseFunc) bool {
 	return !c.closed
 }
 
-func (c *calls) leave(call *Call) {
+// remove removes a call that has ended.
+func (c *callRegistry) remove(call *Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, call)
 }
 
-// cancel ends the calls that please.
-func (c *calls) cancel(cause error, pleases func(*Call) bool) {
+// cancelMatching cancels the calls for which match is true.
+func (c *callRegistry) cancelMatching(cause error, match func(*Call) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for call, cancel := range c.open {
-		if pleases(call) {
+		if match(call) {
 			cancel(cause)
 		}
 	}
 }
 
-// close lets no more in.
-func (c *calls) close() {
+// refuseNew makes add refuse all calls from now on.
+func (c *callRegistry) refuseNew() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 }
 
-// call is the SDK's handler of the tool. It has no error: the host's model could not see
-// one, and its person would see a protocol that broke.
-func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, _ error) {
-	defer h.survived(ctx, &res)
-	x, ok := req.Extra.TokenInfo.Extra[exchangeKey].(exchange)
+// handleCall is the SDK's handler of the tool. Its failures are results, not errors: an error of
+// the protocol does not reach the client's model.
+func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, _ error) {
+	defer h.recoverCall(ctx, &res)
+	cr, ok := req.Extra.TokenInfo.Extra[callRequestKey].(callRequest)
 	if !ok {
 		return nil, errors.New("a call without a request")
 	}
-	x.stream.open()
+	cr.stream.openStream()
 	c := &Call{
-		Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: x.request, RequestState: req.Params.RequestState,
-		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(x.request),
+		Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
+		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(cr.request),
 	}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
@@ -132,90 +135,94 @@ func (h *Handler) call(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.
 	c.OpenStream = c.session != ""
 	if caps := req.ClientCapabilities(); caps != nil && caps.Elicitation != nil {
 		c.SupportsURL = caps.Elicitation.URL != nil
-		c.SupportsForm = caps.Elicitation.Form != nil || !c.SupportsURL // which is what it was before there were URLs
+		c.SupportsForm = caps.Elicitation.Form != nil || !c.SupportsURL // before URL mode existed, clients declared no mode
 	}
 	for id, given := range req.Params.InputResponses {
 		if r, ok := given.(*sdk.ElicitResult); ok {
 			if c.InputResponses == nil {
 				c.InputResponses = make(map[string]ElicitResult)
 			}
-			c.InputResponses[id] = answerOf(r)
+			c.InputResponses[id] = newElicitResult(r)
 		}
 	}
-	// The call ends with its request (2026-07-28 has no other cancellation), and in the older
-	// protocols too: without it nobody could take the result.
-	own, cancel := context.WithCancelCause(x.request.Context())
+	// The call ends with its request. In 2026-07-28 that is how a client cancels. In older
+	// versions, too, nobody could receive the result without the request.
+	callCtx, cancel := context.WithCancelCause(cr.request.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(nil) })()
-	if !h.calls.enter(c, cancel) {
-		return result(Result{Text: ErrClosed.Error(), IsError: true}), nil
+	if !h.calls.add(c, cancel) {
+		return sdkResult(Result{Text: ErrClosed.Error(), IsError: true}), nil
 	}
-	defer h.calls.leave(c)
-	return result(h.CallTool(own, c)), nil
+	defer h.calls.remove(c)
+	return sdkResult(h.CallTool(callCtx, c)), nil
 }
 
-// survived, deferred, keeps a panic to its call: it is in a goroutine of the SDK, and would
-// end the process.
-func (h *Handler) survived(ctx context.Context, res **sdk.CallToolResult) {
+// recoverCall, when deferred, recovers a panic of a call and makes it a result. The call executes
+// on a goroutine of the SDK, where a panic would end the process.
+func (h *Handler) recoverCall(ctx context.Context, res **sdk.CallToolResult) {
 	if v := recover(); v != nil {
 		h.Logger.ErrorContext(ctx, "panic in a tool call", "panic", v)
-		*res = result(Result{Text: "Something went wrong inside the service.", IsError: true})
+		*res = sdkResult(Result{Text: "Something went wrong inside the service.", IsError: true})
 	}
 }
 
-func result(r Result) *sdk.CallToolResult {
+// sdkResult returns r as the SDK has it.
+func sdkResult(r Result) *sdk.CallToolResult {
 	if len(r.InputRequests) == 0 {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}, StructuredContent: r.Structured, IsError: r.IsError}
 	}
 	out := &sdk.CallToolResult{InputRequests: make(sdk.InputRequestMap, len(r.InputRequests)), RequestState: r.RequestState}
 	for _, q := range r.InputRequests {
-		out.InputRequests[q.ID] = q.params()
+		out.InputRequests[q.ID] = q.sdkParams()
 	}
 	return out
 }
 
-func (q Elicitation) params() *sdk.ElicitParams {
-	if q.Mode == ModeURL {
-		return &sdk.ElicitParams{Mode: ModeURL, Message: q.Message, URL: q.URL, ElicitationID: q.ID}
+// sdkParams returns e as the SDK has it.
+func (e Elicitation) sdkParams() *sdk.ElicitParams {
+	if e.Mode == ModeURL {
+		return &sdk.ElicitParams{Mode: ModeURL, Message: e.Message, URL: e.URL, ElicitationID: e.ID}
 	}
-	return &sdk.ElicitParams{Mode: ModeForm, Message: q.Message, RequestedSchema: q.Schema}
+	return &sdk.ElicitParams{Mode: ModeForm, Message: e.Message, RequestedSchema: e.Schema}
 }
 
-func answerOf(r *sdk.ElicitResult) ElicitResult {
+// newElicitResult returns the SDK's result as an ElicitResult.
+func newElicitResult(r *sdk.ElicitResult) ElicitResult {
 	a := ElicitResult{Action: r.Action}
 	if r.Action == ActionAccept && r.Content != nil {
-		a.Content, _ = json.Marshal(r.Content) // which came as JSON
+		a.Content, _ = json.Marshal(r.Content) // the SDK decoded it from JSON
 	}
 	return a
 }
 
-// Elicit puts a question to the host's person, and waits for the answer until ctx ends. It may
-// be called for several questions at a time. Only a call with Streams can ask.
-func (c *Call) Elicit(ctx context.Context, q Elicitation) (ElicitResult, error) {
-	asked, cancel := context.WithCancel(c.ctx)
+// Elicit asks the person who uses the client, and waits for the answer until ctx ends. It may be
+// called concurrently, and only if OpenStream is true.
+func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) {
+	elicitCtx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	r, err := c.req.Session.Elicit(asked, q.params())
+	r, err := c.req.Session.Elicit(elicitCtx, e.sdkParams())
 	if err != nil {
 		return ElicitResult{}, err
 	}
-	return answerOf(r), nil
+	return newElicitResult(r), nil
 }
 
-// Progress tells how far the call is, where the host wants to hear it. Each progress must
-// be above the one before. A host that does not listen is noticed by the call's context.
+// Progress sends a progress notification if the client asked for them. Each progress must be
+// greater than the one before. It returns no error: the call's context ends when the client is
+// gone.
 func (c *Call) Progress(progress float64, message string) {
 	if token := c.req.Params.GetProgressToken(); token != nil {
 		_ = c.req.Session.NotifyProgress(c.ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: progress, Message: message})
 	}
 }
 
-// Log sends a log message, where the host asked for messages of that level.
+// Log sends a log message if the client asked for messages of that level.
 func (c *Call) Log(level, logger string, data json.RawMessage) {
 	_ = c.req.Session.Log(c.ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: logger, Data: data})
 }
 
-// MetaStrings are the entries of Meta that are texts.
+// MetaStrings returns the members of Meta that are strings.
 func (c *Call) MetaStrings() map[string]string {
 	out := make(map[string]string)
 	for k, v := range c.Meta {

@@ -1,28 +1,27 @@
-// Package mcpserver serves one tool to MCP hosts over streamable HTTP, in every version of the
-// protocol that the SDK speaks.
+// Package mcpserver serves one tool to MCP clients over Streamable HTTP, in every protocol version
+// that the SDK supports.
 //
 //	h := mcpserver.New(mcpserver.Options{
 //		Tool: mcpserver.Tool{Name: "answer", InputSchema: in, OutputSchema: out},
-//		Call: func(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-//			c.Progress(1, "at it")
+//		CallTool: func(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
+//			c.Progress(1, "searching")
 //			return mcpserver.Result{Text: "42"}
 //		},
 //	})
-//	http.Handle("/mcp", h) // behind authentication, with a bounded body and time for each write
+//	http.Handle("/mcp", h) // behind authentication, with a bounded body and write deadlines
 //	defer h.Close(ctx)
 //
-// It knows the protocol, and not what the tool does. A call lives as long as its request:
-// its context ends when the host cancels it or its connection is gone. Call is invoked
-// from any number of goroutines.
+// The package implements the protocol; CallTool implements the tool. CallTool is called from any
+// number of goroutines. The context of a call ends when the client cancels the call or the
+// connection of its request is gone.
 //
-// 2026-07-28 has no sessions, and so nothing here that could be lost: what a person is
-// asked goes out as a result, and the answer comes with another call. In the older
-// protocols it goes out on the open stream of the call, and the answer comes by another
-// request, which takes a session. There are MaxSessions at most; one that is idle ends, and
-// belongs to who began it.
+// Protocol 2026-07-28 has no sessions, so no state of it can be lost: an elicitation is the result
+// of a call, and its answer comes with another call. In older versions an elicitation goes out on
+// the open stream of the call, and its answer is another request of the same session. There are
+// at most MaxSessions sessions. An idle session ends, and only its owner can use it.
 package mcpserver
 
-//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); hosts go on asking for it.
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); clients still ask for it.
 
 import (
 	"context"
@@ -35,43 +34,44 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// stateless is the first protocol without sessions. Versions are dates.
-const stateless = "2026-07-28"
+// firstStateless is the first protocol version without sessions. Versions are dates, so they
+// compare as strings.
+const firstStateless = "2026-07-28"
 
-// Tool is what is served.
+// Tool describes the tool.
 type Tool struct {
 	Name, Title, Description  string
-	InputSchema, OutputSchema json.RawMessage // of type object; the host checks, Call has to as well
+	InputSchema, OutputSchema json.RawMessage // of type object; CallTool must check the arguments itself
 }
 
-// Options are the tool and its bounds. Tool and Call are required.
+// Options are the tool and its limits. Tool and CallTool are required.
 type Options struct {
 	Tool         Tool
-	ServerName   string // the name of this service; "" is the tool's
+	ServerName   string // the name of this service; "" means that of the tool
 	Version      string // of the service
-	Instructions string // for the host's model
-	// Call carries a call out. Whatever becomes of it is a Result.
+	Instructions string // for the client's model
+	// CallTool executes a call. A call that fails returns a Result too.
 	CallTool func(context.Context, *Call) Result
-	// Owner tells callers apart, by their request: a session is its owner's. nil takes all
-	// for the same.
+	// Owner returns what identifies the caller of a request; only the owner of a session can use
+	// it. nil treats all callers as the same.
 	Owner func(*http.Request) string
 
 	Heartbeat          time.Duration // silence of a stream before a comment; 0 means 15 s
 	MaxSessions        int           // 0 means 1024
-	SessionIdleTimeout time.Duration // of a session without a request; 0 means 10 min
+	SessionIdleTimeout time.Duration // a session without a request for this long ends; 0 means 10 min
 	Logger             *slog.Logger
 }
 
-// Handler serves the tool. It is an http.Handler for POST and DELETE: a stream for what
-// belongs to no call, which GET would open, has nothing to carry here.
+// Handler serves the tool. It is an http.Handler for POST and DELETE. It does not serve GET, which
+// would open a stream for messages that belong to no call, because there are none.
 type Handler struct {
 	Options
-	modern, legacy    http.Handler
-	single, sessional *sdk.Server // what the two serve: requests of their own, and sessions
-	calls             calls
+	statelessHandler, statefulHandler http.Handler
+	statelessServer, statefulServer   *sdk.Server
+	calls                             callRegistry
 }
 
-// New returns a handler, which has to be closed.
+// New returns a Handler. The caller must Close it.
 func New(o Options) *Handler {
 	if o.Heartbeat <= 0 {
 		o.Heartbeat = 15 * time.Second
@@ -91,35 +91,37 @@ func New(o Options) *Handler {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{Options: o, calls: calls{open: make(map[*Call]context.CancelCauseFunc)}}
-	h.single, h.sessional = h.server(), h.server()
-	h.modern, h.legacy = h.transport(h.single, true), h.transport(h.sessional, false)
+	h := &Handler{Options: o, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)}}
+	h.statelessServer, h.statefulServer = h.newSDKServer(), h.newSDKServer()
+	h.statelessHandler, h.statefulHandler = h.newTransport(h.statelessServer, true), h.newTransport(h.statefulServer, false)
 	return h
 }
 
-func (h *Handler) server() *sdk.Server {
+// newSDKServer returns an SDK server with the tool.
+func (h *Handler) newSDKServer() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
 		Instructions: h.Instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
-		// The list is the same for everybody until the next release.
+		// The list of tools is the same for every caller until the next release.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs = int(time.Hour.Milliseconds()) },
 	})
 	tool := &sdk.Tool{
 		Name: h.Tool.Name, Title: h.Tool.Title, Description: h.Tool.Description, InputSchema: h.Tool.InputSchema,
-		// What the agent's own tools do, this one does.
+		// No hints such as readOnlyHint: the tool may do whatever the agent's tools do.
 		Annotations: &sdk.ToolAnnotations{Title: h.Tool.Title},
 	}
 	if h.Tool.OutputSchema != nil {
 		tool.OutputSchema = h.Tool.OutputSchema
 	}
-	s.AddTool(tool, h.call)
+	s.AddTool(tool, h.handleCall)
 	return s
 }
 
-func (h *Handler) transport(s *sdk.Server, modern bool) http.Handler {
+// newTransport returns the HTTP handler of an SDK server.
+func (h *Handler) newTransport(s *sdk.Server, stateless bool) http.Handler {
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
-		Stateless: modern, PropagateRequestCancellation: true, SessionTimeout: h.SessionIdleTimeout,
-		// The body and the Host header are whoever's who stands in front of us.
+		Stateless: stateless, PropagateRequestCancellation: true, SessionTimeout: h.SessionIdleTimeout,
+		// Middleware in front of this handler bounds the body and checks the Host header.
 		MaxRequestBodyBytes: -1, DisableLocalhostProtection: true,
 	})
 }
@@ -127,34 +129,34 @@ func (h *Handler) transport(s *sdk.Server, modern bool) http.Handler {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	session := r.Header.Get("Mcp-Session-Id")
-	modern := r.Header.Get("Mcp-Protocol-Version") >= stateless
+	stateless := r.Header.Get("Mcp-Protocol-Version") >= firstStateless
 	switch {
-	case r.Method == http.MethodDelete && modern:
+	case r.Method == http.MethodDelete && stateless:
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "this version of the protocol has no sessions", http.StatusMethodNotAllowed)
 		return
 	case r.Method == http.MethodDelete:
 		// The SDK waits for the calls of a session that it ends.
-		h.calls.cancel(nil, func(c *Call) bool { return c.session == session && c.owner == h.Owner(r) })
-	case !modern && session == "" && !h.room():
+		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == session && c.owner == h.Owner(r) })
+	case !stateless && session == "" && !h.hasSessionCapacity():
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "as many sessions as this service allows are open", http.StatusServiceUnavailable)
+		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
 		return
 	}
 	s := newStream(w, h.Heartbeat)
-	defer s.end()
-	next := h.legacy
-	if modern {
-		next = h.modern
+	defer s.finish()
+	next := h.statefulHandler
+	if stateless {
+		next = h.statelessHandler
 	}
-	h.tagged(next, r, s).ServeHTTP(s, h.withToken(r))
+	h.attachRequest(next, r, s).ServeHTTP(s, h.withPlaceholderToken(r))
 }
 
-// room reports whether another session may begin. Requests that arrive together may
-// together exceed the bound by as many as they are.
-func (h *Handler) room() bool {
+// hasSessionCapacity reports whether another session may begin. Requests that arrive at the same
+// time can together exceed MaxSessions.
+func (h *Handler) hasSessionCapacity() bool {
 	n := 0
-	for range h.sessional.Sessions() {
+	for range h.statefulServer.Sessions() {
 		if n++; n >= h.MaxSessions {
 			return false
 		}
@@ -162,39 +164,41 @@ func (h *Handler) room() bool {
 	return true
 }
 
-// exchange is the HTTP request of a call, and the stream that answers it.
-type exchange struct {
+// callRequest is the HTTP request of a call and the stream of its response.
+type callRequest struct {
 	request *http.Request
 	stream  *stream
 }
 
-const exchangeKey = "exchange"
+const callRequestKey = "callRequest"
 
-// tagged has the SDK take the HTTP request along to the call: what it gives to a call
-// is the context of the session's first request, which had another stream, another trace
-// and a token that may have expired. The one thing that it takes along is what it knows of a
-// bearer token, which it also holds the session to; the real token was checked before.
-func (h *Handler) tagged(next http.Handler, r *http.Request, s *stream) http.Handler {
+// attachRequest makes the SDK pass the HTTP request to the call. The context that the SDK gives
+// to a call is that of the session's first request, which has another stream, another trace and a
+// token that may have expired. The only value that the SDK takes from the current request is its
+// TokenInfo, so the request travels there. The SDK also checks that all requests of a session
+// have the same UserID. The caller's real token was verified before.
+func (h *Handler) attachRequest(next http.Handler, r *http.Request, s *stream) http.Handler {
 	return sdkauth.RequireBearerToken(func(context.Context, string, *http.Request) (*sdkauth.TokenInfo, error) {
-		return &sdkauth.TokenInfo{UserID: "of " + h.Owner(r), Extra: map[string]any{exchangeKey: exchange{r, s}}}, nil
+		return &sdkauth.TokenInfo{UserID: "of " + h.Owner(r), Extra: map[string]any{callRequestKey: callRequest{r, s}}}, nil
 	}, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 }
 
-// withToken is r as the SDK gets it: with a token that says nothing.
-func (h *Handler) withToken(r *http.Request) *http.Request {
+// withPlaceholderToken returns r with a bearer token that means nothing, because the SDK's
+// middleware requires one.
+func (h *Handler) withPlaceholderToken(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer none")
 	return r
 }
 
-// Close takes no more calls, and returns when those that go on and every session are gone.
-// It waits for them until ctx ends, and then cancels them.
+// Close refuses new calls, and returns when all calls and sessions have ended. It waits for the
+// calls until ctx ends, and then cancels them with ErrClosed as the cause.
 func (h *Handler) Close(ctx context.Context) {
-	h.calls.close()
-	defer context.AfterFunc(ctx, func() { h.calls.cancel(ErrClosed, func(*Call) bool { return true }) })()
-	for _, server := range []*sdk.Server{h.single, h.sessional} {
+	h.calls.refuseNew()
+	defer context.AfterFunc(ctx, func() { h.calls.cancelMatching(ErrClosed, func(*Call) bool { return true }) })()
+	for _, server := range []*sdk.Server{h.statelessServer, h.statefulServer} {
 		for s := range server.Sessions() {
-			_ = s.Close() // of a connection that is gone
+			_ = s.Close() // fails only if the connection is gone already
 		}
 	}
 }

@@ -6,43 +6,43 @@ import (
 	"time"
 )
 
-// stream is the response to one request. The SDK writes whole events to it, each from
-// the goroutine that has something to say, and comments come in between. How long a host
-// may take nothing is the matter of whoever gave the ResponseWriter.
+// stream is the response to one request. The SDK writes whole events to it, from several
+// goroutines, and stream writes heartbeat comments between them. The wrapped ResponseWriter sets
+// the write deadlines.
 type stream struct {
 	http.ResponseWriter
 	rc        *http.ResponseController
 	heartbeat time.Duration
 
-	mu    sync.Mutex // protects what follows, and the ResponseWriter once the stream is open
-	timer *time.Timer
-	over  bool
+	mu       sync.Mutex // protects what follows, and the ResponseWriter once the stream is open
+	timer    *time.Timer
+	finished bool
 }
 
 func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
 	return &stream{ResponseWriter: w, rc: http.NewResponseController(w), heartbeat: heartbeat}
 }
 
-// open sends the header, so that the host knows that its call goes on, and sees to it that
-// the stream is never silent for longer than a heartbeat: proxies cut what is. The SDK must
-// have set the header, and must not mean to change it.
-func (s *stream) open() {
+// openStream sends the header, so that the client knows that its call executes, and starts the
+// heartbeats, because proxies cut silent connections. The SDK must have set the header before.
+func (s *stream) openStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || s.timer != nil {
+	if s.finished || s.timer != nil {
 		return
 	}
-	s.Header().Set("X-Accel-Buffering", "no") // nginx would collect the events
+	s.Header().Set("X-Accel-Buffering", "no") // nginx would buffer the events
 	s.ResponseWriter.WriteHeader(http.StatusOK)
-	s.timer = time.AfterFunc(s.heartbeat, s.ping)
+	s.timer = time.AfterFunc(s.heartbeat, s.sendPing)
 	_, _ = s.writeLocked(nil)
 }
 
-func (s *stream) ping() {
+// sendPing writes a heartbeat comment.
+func (s *stream) sendPing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.over {
-		_, _ = s.writeLocked([]byte(": ping\n")) // whoever is gone is noticed by the request's context
+	if !s.finished {
+		_, _ = s.writeLocked([]byte(": ping\n")) // the request's context ends when the client is gone
 	}
 }
 
@@ -50,13 +50,14 @@ func (s *stream) ping() {
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.finished {
 		return 0, http.ErrHandlerTimeout
 	}
 	return s.writeLocked(b)
 }
 
-// writeLocked takes as long as the host does. That is no silence: no ping waits meanwhile.
+// writeLocked writes b and flushes the stream. It stops the heartbeat during the write, which
+// lasts as long as the client takes to read.
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -65,7 +66,7 @@ func (s *stream) writeLocked(b []byte) (n int, err error) {
 		n, err = s.ResponseWriter.Write(b)
 	}
 	if s.timer == nil {
-		return n, err // the response may be no stream
+		return n, err // the response is not a stream
 	}
 	s.timer.Reset(s.heartbeat)
 	if ferr := s.rc.Flush(); err == nil {
@@ -74,21 +75,22 @@ func (s *stream) writeLocked(b []byte) (n int, err error) {
 	return n, err
 }
 
-// FlushError implements what http.ResponseController looks for.
+// FlushError lets http.ResponseController flush the stream.
 func (s *stream) FlushError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.finished {
 		return http.ErrHandlerTimeout
 	}
 	return s.rc.Flush()
 }
 
-// end is the handler's last act: from now on nobody writes.
-func (s *stream) end() {
+// finish makes later writes fail. The handler calls it last, because nobody may use a
+// ResponseWriter after the handler has returned.
+func (s *stream) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
+	s.finished = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
