@@ -77,11 +77,11 @@ func (r *Reader) Next() (Frame, error) {
 	var f Frame
 	r.data, r.hasData, r.size = r.data[:0], false, 0
 	for {
-		line, err := r.line()
+		line, err := r.readLine()
 		if err != nil {
 			if err == io.EOF && r.hasData {
 				r.cut = true
-				r.finish(&f)
+				r.finishEvent(&f)
 				return f, nil
 			}
 			return Frame{}, err
@@ -93,27 +93,27 @@ func (r *Reader) Next() (Frame, error) {
 				r.size = 0
 			}
 		case len(line) > 0:
-			r.field(&f, line)
+			r.parseField(&f, line)
 		case r.hasData:
-			r.finish(&f)
+			r.finishEvent(&f)
 			return f, nil
 		default: // a blank line after no data drops what came before it, but for the id
-			r.finish(&f)
+			r.finishEvent(&f)
 			f, r.size = Frame{}, 0
 		}
 	}
 }
 
-// finish ends the event f.
-func (r *Reader) finish(f *Frame) {
+// finishEvent ends the event f.
+func (r *Reader) finishEvent(f *Frame) {
 	if f.ID != "" {
 		r.eventID = f.ID
 	}
 	f.Data = r.data
 }
 
-// field takes one "name: value" line into f.
-func (r *Reader) field(f *Frame, line []byte) {
+// parseField takes one "name: value" line into f.
+func (r *Reader) parseField(f *Frame, line []byte) {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	if len(value) > 0 && value[0] == ' ' {
 		value = value[1:]
@@ -126,11 +126,11 @@ func (r *Reader) field(f *Frame, line []byte) {
 		r.data = append(r.data, value...)
 		r.hasData = true
 	case "event":
-		f.Event = keep(&r.lastName, value)
+		f.Event = cachedString(&r.lastName, value)
 	case "id":
 		// The standard ignores an id that holds NUL.
 		if bytes.IndexByte(value, 0) < 0 {
-			f.ID = keep(&r.lastID, value)
+			f.ID = cachedString(&r.lastID, value)
 		}
 	case "retry":
 		if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
@@ -139,24 +139,24 @@ func (r *Reader) field(f *Frame, line []byte) {
 	}
 }
 
-// keep returns value as a string, the last one again if it is the same. Bytes that
+// cachedString returns value as a string, the last one again if it is the same. Bytes that
 // are not UTF-8 become U+FFFD, as in a browser's decoder.
-func keep(last *string, value []byte) string {
+func cachedString(last *string, value []byte) string {
 	if *last != string(value) {
 		*last = strings.ToValidUTF8(string(value), "\ufffd")
 	}
 	return *last
 }
 
-// line returns the next line without its ending, valid until the next call. Text
+// readLine returns the next line without its ending, valid until the next call. Text
 // before a clean end counts as a line; an empty rest does not.
-func (r *Reader) line() ([]byte, error) {
+func (r *Reader) readLine() ([]byte, error) {
 	for {
-		r.skip()
+		r.skipPrefix()
 		window := r.buf[r.start:r.end]
 		if i := lineEnd(window, r.scanned); i >= 0 {
 			r.skipLF = window[i] == '\r'
-			return r.take(i, 1)
+			return r.takeLine(i, 1)
 		}
 		r.scanned = len(window)
 		if r.size+len(window) > r.maxEvent {
@@ -165,18 +165,18 @@ func (r *Reader) line() ([]byte, error) {
 		}
 		if r.err != nil {
 			if r.err == io.EOF && len(window) > 0 {
-				return r.take(len(window), 0)
+				return r.takeLine(len(window), 0)
 			}
 			return nil, r.err
 		}
-		r.fill()
+		r.fillBuffer()
 	}
 }
 
-// skip passes over a byte order mark at the start of the stream and over the LF of
+// skipPrefix passes over a byte order mark at the start of the stream and over the LF of
 // a CRLF whose CR has already ended a line. Neither is waited for: a stream of bare
 // CR must not be held up until its next byte comes.
-func (r *Reader) skip() {
+func (r *Reader) skipPrefix() {
 	window := r.buf[r.start:r.end]
 	if len(window) == 0 {
 		return
@@ -201,8 +201,8 @@ func (r *Reader) skip() {
 	}
 }
 
-// take hands out n bytes of what was read and passes over the ending behind them.
-func (r *Reader) take(n, ending int) ([]byte, error) {
+// takeLine hands out n bytes of what was read and passes over the ending behind them.
+func (r *Reader) takeLine(n, ending int) ([]byte, error) {
 	if r.size += n + ending; r.size > r.maxEvent {
 		r.err, r.end, r.start, r.scanned = ErrTooLarge, 0, 0, 0
 		return nil, ErrTooLarge
@@ -213,9 +213,9 @@ func (r *Reader) take(n, ending int) ([]byte, error) {
 	return line, nil
 }
 
-// fill reads more from the source, once. The buffer doubles until it holds the
+// fillBuffer reads more from the source, once. The buffer doubles until it holds the
 // longest line that is allowed, then no more is asked of it.
-func (r *Reader) fill() {
+func (r *Reader) fillBuffer() {
 	if r.start > 0 {
 		r.end = copy(r.buf, r.buf[r.start:r.end])
 		r.start = 0

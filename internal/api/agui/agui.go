@@ -39,7 +39,7 @@ type Invalid struct {
 
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// Capabilities is the body of GET /agui/capabilities.
+// Capabilities returns the body of GET /agui/capabilities.
 func Capabilities() any {
 	type m = map[string]any
 	return m{

@@ -14,19 +14,19 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Executor == event.Client {
 			enc.pending = append(enc.pending, b.CallID)
 		}
-		enc.emit("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessage()})
+		enc.emitEvent("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessage()})
 	case event.ToolCallArgs:
 		enc.args[b.CallID] = true
-		enc.emit("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
+		enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
 	case event.ToolCall:
 		if !enc.args[b.CallID] {
 			args := b.ArgsText
 			if b.Args != nil {
 				args = string(b.Args)
 			}
-			enc.emit("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": args})
+			enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": args})
 		}
-		enc.emit("TOOL_CALL_END", fields{"toolCallId": b.CallID})
+		enc.emitEvent("TOOL_CALL_END", fields{"toolCallId": b.CallID})
 	case event.ToolProgress:
 		content := fields{"tool": b.Tool, "server": b.Server, "toolCallId": b.CallID, "progress": b.Progress}
 		if b.Total != 0 {
@@ -35,34 +35,34 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Message != "" {
 			content["message"] = b.Message
 		}
-		enc.emit("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.RunID + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
+		enc.emitEvent("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.RunID + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
 	case event.LogMessage:
-		enc.emit("CUSTOM", fields{"name": "log", "value": b})
+		enc.emitEvent("CUSTOM", fields{"name": "log", "value": b})
 	case event.ToolResult:
 		text := string(b.Payload)
 		var s string
 		if json.Unmarshal(b.Payload, &s) == nil {
 			text = s
 		}
-		enc.result(b.Call, text, nil)
+		enc.encodeResult(b.Call, text, nil)
 	case event.ToolError:
-		enc.result(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
+		enc.encodeResult(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
 	}
 }
 
-// result is the end of a call. The event has no member for an error: clients of 0.0.59
+// encodeResult is the end of a call. The event has no member for an error: clients of 0.0.59
 // get it as text alone.
-func (enc *Encoder) result(c event.Call, text string, metadata fields) {
+func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	f := fields{"messageId": enc.head.RunID + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
 	if enc.head.V1 && metadata != nil {
 		f["metadata"] = metadata
 	}
-	enc.emit("TOOL_CALL_RESULT", f)
+	enc.emitEvent("TOOL_CALL_RESULT", f)
 }
 
-// interrupt is what a person has to answer before the run goes on.
-func interrupt(i event.Interrupt) fields {
-	f := fields{"id": i.ID, "message": i.Message, "expiresAt": instant(i.ExpiresAt)}
+// interruptFields returns what a person has to answer before the run goes on.
+func interruptFields(i event.Interrupt) fields {
+	f := fields{"id": i.ID, "message": i.Message, "expiresAt": formatTime(i.ExpiresAt)}
 	switch i.Kind {
 	case event.KindApproval:
 		f["reason"], f["toolCallId"], f["responseSchema"] = "tool_call", i.CallID, json.RawMessage(approvalSchema)
@@ -88,4 +88,4 @@ const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boole
 // budgetSchema is what the payload of a resolved limit may be.
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
 
-func instant(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

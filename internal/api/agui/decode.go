@@ -53,7 +53,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, misread(err)
+		return Request{}, decodeError(err)
 	}
 	q := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
 	q.ThreadID, q.ToolChoice, q.Interactive = in.ThreadID, agent.ToolAuto, true
@@ -65,25 +65,25 @@ func Decode(data []byte) (Request, error) {
 	case len(in.Messages) > maxMessages:
 		return q, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
-	if err := q.takeTools(in.Tools); err != nil {
+	if err := q.readTools(in.Tools); err != nil {
 		return q, err
 	}
 	for i, m := range in.Messages {
-		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+		if err := q.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return q, err
 		}
 	}
-	if err := q.takeContext(in); err != nil {
+	if err := q.readContext(in); err != nil {
 		return q, err
 	}
 	if len(in.Resume) > 0 {
-		return q, q.takeResume(in.Resume)
+		return q, q.readResume(in.Resume)
 	}
-	return q, q.takeQuestion()
+	return q, q.readQuestion()
 }
 
-// misread is why JSON does not fit the body.
-func misread(err error) error {
+// decodeError returns why JSON does not fit the body.
+func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "must not be a " + t.Value}
 	}
@@ -94,7 +94,7 @@ func isID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-func (q *Request) takeTools(in []tool) error {
+func (q *Request) readTools(in []tool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
@@ -106,14 +106,14 @@ func (q *Request) takeTools(in []tool) error {
 	return nil
 }
 
-// takeContext takes what the page says of itself, and our own member of the properties
+// readContext takes what the page says of itself, and our own member of the properties
 // that it forwards.
-func (q *Request) takeContext(in input) error {
+func (q *Request) readContext(in input) error {
 	if len(in.Context) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
 	}
 	for _, c := range in.Context {
-		q.instruct(c.Description + ":\n" + c.Value)
+		q.addInstruction(c.Description + ":\n" + c.Value)
 	}
 	var props struct {
 		Answerd json.RawMessage `json:"answerd"`
@@ -123,13 +123,13 @@ func (q *Request) takeContext(in input) error {
 	return nil
 }
 
-func (q *Request) instruct(text string) {
+func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-// takeQuestion takes the user's last message out of the history. After results of the
+// readQuestion takes the user's last message out of the history. After results of the
 // client's tools there is none: the run goes on with those.
-func (q *Request) takeQuestion() error {
+func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
 		return &Invalid{"messages", "must have a message of the user"}

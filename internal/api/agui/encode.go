@@ -32,7 +32,7 @@ func NewEncoder(h Header) *Encoder { return &Encoder{head: h, args: make(map[str
 // fields are the members of an event besides its type and time. None may be null.
 type fields = map[string]any
 
-func (enc *Encoder) emit(kind string, f fields) {
+func (enc *Encoder) emitEvent(kind string, f fields) {
 	if enc.seq <= enc.head.After {
 		return
 	}
@@ -45,20 +45,20 @@ func (enc *Encoder) emit(kind string, f fields) {
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq, enc.time, enc.frames = e.Seq, e.Time, nil
 	if e.Seq == enc.head.After+1 {
-		started := enc.run(nil)
+		started := enc.runFields(nil)
 		if enc.head.V1 {
 			started["protocolVersion"] = "1.0"
 		}
-		enc.emit("RUN_STARTED", started)
+		enc.emitEvent("RUN_STARTED", started)
 		// The client's own name for the run says nothing to our other endpoints.
-		enc.emit("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
+		enc.emitEvent("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
 	}
-	enc.encode(e.Body)
+	enc.encodeEvent(e.Body)
 	return enc.frames
 }
 
-// run are the members that name the run, and f.
-func (enc *Encoder) run(f fields) fields {
+// runFields returns the members that name the run, and f.
+func (enc *Encoder) runFields(f fields) fields {
 	if f == nil {
 		f = fields{}
 	}
@@ -66,51 +66,51 @@ func (enc *Encoder) run(f fields) fields {
 	return f
 }
 
-func (enc *Encoder) encode(body event.Body) {
+func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
 		enc.step, enc.messages = b.Step, 0
-		enc.emit("STEP_STARTED", fields{"stepName": enc.stepName()})
+		enc.emitEvent("STEP_STARTED", fields{"stepName": enc.stepName()})
 	case event.StepEnd:
-		enc.emit("STEP_FINISHED", fields{"stepName": enc.stepName()})
+		enc.emitEvent("STEP_FINISHED", fields{"stepName": enc.stepName()})
 	case event.StepReset:
 		// Messages cannot be taken back; the custom event tells clients that know it.
 		enc.endText()
 		enc.endReasoning()
-		enc.emit("CUSTOM", fields{"name": "step_reset", "value": fields{"step": b.Step, "reason": b.Reason}})
+		enc.emitEvent("CUSTOM", fields{"name": "step_reset", "value": fields{"step": b.Step, "reason": b.Reason}})
 	case event.TextStart:
 		enc.message = enc.nextMessage()
-		enc.emit("TEXT_MESSAGE_START", fields{"messageId": enc.message, "role": "assistant"})
+		enc.emitEvent("TEXT_MESSAGE_START", fields{"messageId": enc.message, "role": "assistant"})
 	case event.TextDelta:
-		enc.emit("TEXT_MESSAGE_CONTENT", fields{"messageId": enc.message, "delta": b.Delta})
+		enc.emitEvent("TEXT_MESSAGE_CONTENT", fields{"messageId": enc.message, "delta": b.Delta})
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
 		enc.thinking = fmt.Sprintf("%s-%s", enc.head.RunID, b.PartID)
-		enc.emit("REASONING_START", fields{"messageId": enc.thinking})
-		enc.emit("REASONING_MESSAGE_START", fields{"messageId": enc.thinking, "role": "reasoning"})
+		enc.emitEvent("REASONING_START", fields{"messageId": enc.thinking})
+		enc.emitEvent("REASONING_MESSAGE_START", fields{"messageId": enc.thinking, "role": "reasoning"})
 	case event.ReasoningDelta:
-		enc.emit("REASONING_MESSAGE_CONTENT", fields{"messageId": enc.thinking, "delta": b.Delta})
+		enc.emitEvent("REASONING_MESSAGE_CONTENT", fields{"messageId": enc.thinking, "delta": b.Delta})
 	case event.ReasoningEnd:
 		enc.endReasoning()
 	case event.Budget:
-		enc.emit("CUSTOM", fields{"name": "budget", "value": b})
+		enc.emitEvent("CUSTOM", fields{"name": "budget", "value": b})
 	case event.Suspended:
 		interrupts := make([]fields, len(b.Interrupts))
 		for n, i := range b.Interrupts {
-			interrupts[n] = interrupt(i)
+			interrupts[n] = interruptFields(i)
 		}
-		enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "interrupt", "interrupts": interrupts}}))
+		enc.emitEvent("RUN_FINISHED", enc.runFields(fields{"outcome": fields{"type": "interrupt", "interrupts": interrupts}}))
 	case event.FinalAnswer:
-		enc.finish(b)
+		enc.finishRun(b)
 	case event.RunError:
-		enc.emit("RUN_ERROR", fields{"message": b.Message, "code": b.Code})
+		enc.emitEvent("RUN_ERROR", fields{"message": b.Message, "code": b.Code})
 	case event.Cancelled:
 		if enc.head.V1 {
-			enc.emit("RUN_FINISHED", enc.run(fields{"outcome": fields{"type": "cancelled"}}))
+			enc.emitEvent("RUN_FINISHED", enc.runFields(fields{"outcome": fields{"type": "cancelled"}}))
 			return
 		}
-		enc.emit("RUN_ERROR", fields{"message": "The run was cancelled.", "code": "cancelled"})
+		enc.emitEvent("RUN_ERROR", fields{"message": "The run was cancelled.", "code": "cancelled"})
 	default:
 		enc.encodeCall(b)
 	}
@@ -120,12 +120,12 @@ func (enc *Encoder) encode(body event.Body) {
 // caller's token has: an error, since the protocol has no other end for it.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
-	enc.emit("RUN_ERROR", fields{"message": "The access token has expired. The run goes on.", "code": "token_expired"})
+	enc.emitEvent("RUN_ERROR", fields{"message": "The access token has expired. The run goes on.", "code": "token_expired"})
 	return enc.frames
 }
 
-func (enc *Encoder) finish(b event.FinalAnswer) {
-	f := enc.run(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
+func (enc *Encoder) finishRun(b event.FinalAnswer) {
+	f := enc.runFields(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
 	outcome := fields{"type": "success"}
 	if enc.head.V1 {
 		if len(enc.pending) > 0 {
@@ -135,15 +135,15 @@ func (enc *Encoder) finish(b event.FinalAnswer) {
 		f["usage"] = []fields{{"model": b.Metadata.Model, "inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens}}
 	}
 	f["outcome"] = outcome
-	enc.emit("RUN_FINISHED", f)
+	enc.emitEvent("RUN_FINISHED", f)
 }
 
 func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
 
-// stepMessage is the message of the current step that calls belong to.
+// stepMessage returns the message of the current step that calls belong to.
 func (enc *Encoder) stepMessage() string { return fmt.Sprintf("%s-%s", enc.head.RunID, enc.stepName()) }
 
-// nextMessage is the id of the next text message: the first one of a step is the one
+// nextMessage returns the id of the next text message: the first one of a step is the one
 // that the step's calls belong to.
 func (enc *Encoder) nextMessage() string {
 	enc.messages++
@@ -155,15 +155,15 @@ func (enc *Encoder) nextMessage() string {
 
 func (enc *Encoder) endText() {
 	if enc.message != "" {
-		enc.emit("TEXT_MESSAGE_END", fields{"messageId": enc.message})
+		enc.emitEvent("TEXT_MESSAGE_END", fields{"messageId": enc.message})
 		enc.message = ""
 	}
 }
 
 func (enc *Encoder) endReasoning() {
 	if enc.thinking != "" {
-		enc.emit("REASONING_MESSAGE_END", fields{"messageId": enc.thinking})
-		enc.emit("REASONING_END", fields{"messageId": enc.thinking})
+		enc.emitEvent("REASONING_MESSAGE_END", fields{"messageId": enc.thinking})
+		enc.emitEvent("REASONING_END", fields{"messageId": enc.thinking})
 		enc.thinking = ""
 	}
 }

@@ -39,7 +39,7 @@ type part struct {
 	URL      string `json:"url"`
 }
 
-func (p part) media() (agent.Media, error) {
+func (p part) toMedia() (agent.Media, error) {
 	switch {
 	case p.Source.Type == "data":
 		return agent.NewMedia("data:" + p.Source.MimeType + ";base64," + p.Source.Value)
@@ -51,15 +51,15 @@ func (p part) media() (agent.Media, error) {
 	return agent.NewMedia(p.URL)
 }
 
-func (q *Request) takeMessage(at string, m message) error {
-	text, media, err := content(at+".content", m.Content)
+func (q *Request) readMessage(at string, m message) error {
+	text, media, err := decodeContent(at+".content", m.Content)
 	if err != nil {
 		return err
 	}
 	out := agent.Message{Role: m.Role, Content: text, Media: media}
 	switch m.Role {
 	case "system", "developer":
-		q.instruct(text)
+		q.addInstruction(text)
 		return nil
 	case "activity", "reasoning":
 		return nil // of no use to the model
@@ -89,8 +89,8 @@ func (q *Request) takeMessage(at string, m message) error {
 	return nil
 }
 
-// content is the text and the media of a message.
-func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+// decodeContent returns the text and the media of a message.
+func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}
@@ -112,7 +112,7 @@ func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
 			texts = append(texts, p.Text)
 			continue
 		}
-		m, err := p.media()
+		m, err := p.toMedia()
 		if err != nil {
 			return "", nil, &Invalid{fmt.Sprintf("%s[%d]", at, i), err.Error()}
 		}

@@ -23,7 +23,7 @@ type resumption struct {
 	Payload     json.RawMessage `json:"payload"`
 }
 
-func (q *Request) takeResume(in []resumption) error {
+func (q *Request) readResume(in []resumption) error {
 	if len(in) > maxResume {
 		return &Invalid{"resume", fmt.Sprintf("must not be more than %d", maxResume)}
 	}
@@ -44,7 +44,7 @@ func (q *Request) takeResume(in []resumption) error {
 	return nil
 }
 
-// Input is the answer to an interrupt of that kind. The payload to an approval is
+// Input returns the answer to an interrupt of that kind. The payload to an approval is
 // {"approved", "reason", "editedArgs"}, to a limit {"approved", "reason", "max"}, to a form
 // what it was filled in with. The error is an *Invalid.
 func (a Answer) Input(kind string) (agent.Input, error) {

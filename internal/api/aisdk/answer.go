@@ -15,17 +15,17 @@ type Answer struct {
 	Output json.RawMessage
 }
 
-// answers are those in the parts of a message. An elicitation whose answer was taken is
+// readAnswers returns those in the parts of a message. An elicitation whose answer was taken is
 // marked as executed by the provider since.
-func answers(parts []part) (out []Answer) {
+func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
-		elicitation := p.tool() == ElicitationTool && !p.ProviderExecuted
+		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
 		switch {
 		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
 			reason := strings.ToValidUTF8(p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)], "")
 			out = append(out, Answer{Input: agent.Input{ID: p.Approval.ID, Approved: p.Approval.Approved, Reason: reason}})
 		case elicitation && p.State == "output-available":
-			out = append(out, Answer{elicited(p), p.Output})
+			out = append(out, Answer{readElicitation(p), p.Output})
 		case elicitation && p.State == "output-error":
 			out = append(out, Answer{agent.Input{ID: p.ToolCallID, Action: "cancel"}, json.RawMessage(`{"action":"cancel"}`)})
 		}
@@ -33,9 +33,9 @@ func answers(parts []part) (out []Answer) {
 	return out
 }
 
-// elicited reads the output of the tool "elicitation": {"action", "content"}. What is
+// readElicitation reads the output of the tool "elicitation": {"action", "content"}. What is
 // something else makes an action that the agent refuses.
-func elicited(p part) agent.Input {
+func readElicitation(p part) agent.Input {
 	var o struct {
 		Action  string          `json:"action"`
 		Content json.RawMessage `json:"content"`

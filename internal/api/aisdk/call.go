@@ -10,32 +10,32 @@ func (enc *Encoder) encodeCall(body event.Body) {
 			enc.clients[b.CallID] = true
 			return
 		}
-		enc.emit(enc.of(b.Call, chunk{"type": "tool-input-start", "toolName": b.Tool}))
+		enc.emitChunk(enc.callChunk(b.Call, chunk{"type": "tool-input-start", "toolName": b.Tool}))
 	case event.ToolCallArgs:
 		if enc.clients[b.CallID] {
 			return
 		}
-		enc.emit(chunk{"type": "tool-input-delta", "toolCallId": b.CallID, "inputTextDelta": b.Delta})
+		enc.emitChunk(chunk{"type": "tool-input-delta", "toolCallId": b.CallID, "inputTextDelta": b.Delta})
 	case event.ToolCall:
 		if enc.clients[b.CallID] {
 			enc.held = append(enc.held, b)
 			return
 		}
-		enc.complete(b)
+		enc.encodeInput(b)
 	case event.ToolResult:
 		// output must be there, and may be null.
-		enc.emit(enc.ended(b.Call, chunk{"type": "tool-output-available", "output": b.Payload}))
+		enc.emitChunk(enc.callEndChunk(b.Call, chunk{"type": "tool-output-available", "output": b.Payload}))
 	case event.ToolError:
 		if enc.refused[b.CallID] {
-			enc.emit(chunk{"type": "tool-output-denied", "toolCallId": b.CallID})
+			enc.emitChunk(chunk{"type": "tool-output-denied", "toolCallId": b.CallID})
 			return
 		}
-		enc.emit(enc.ended(b.Call, chunk{"type": "tool-output-error", "errorText": b.Payload}))
+		enc.emitChunk(enc.callEndChunk(b.Call, chunk{"type": "tool-output-error", "errorText": b.Payload}))
 	case event.ApprovalRequired:
 		if enc.head.NoApprovals {
 			return
 		}
-		enc.emit(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
+		enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
 	case event.ApprovalResolved:
 		enc.refused[b.CallID] = !b.Approved && !enc.head.NoApprovals
 	case event.ToolProgress:
@@ -46,52 +46,52 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Message != "" {
 			data["message"] = b.Message
 		}
-		enc.emit(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
+		enc.emitChunk(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
 	case event.LogMessage:
-		enc.emit(chunk{"type": "data-log", "transient": true, "data": chunk{
+		enc.emitChunk(chunk{"type": "data-log", "transient": true, "data": chunk{
 			"callId": b.CallID, "tool": b.Tool, "server": b.Server, "level": b.Level, "logger": b.Logger, "data": b.Data}})
 	case event.Elicitation:
 		enc.asked[b.InterruptID] = b
-		enc.emit(question(b, false))
+		enc.emitChunk(elicitationCall(b, false))
 	case event.ElicitationResolved:
-		enc.emit(question(enc.asked[b.InterruptID], true))
+		enc.emitChunk(elicitationCall(enc.asked[b.InterruptID], true))
 		var output any = chunk{"action": b.Action}
 		if given := enc.head.Outputs[b.InterruptID]; given != nil {
 			output = given
 		}
-		enc.emit(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
+		enc.emitChunk(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
 	}
 }
 
-func (enc *Encoder) complete(b event.ToolCall) {
+func (enc *Encoder) encodeInput(b event.ToolCall) {
 	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
 	if b.Args == nil {
 		c = chunk{"type": "tool-input-error", "toolName": b.Tool, "input": b.ArgsText, "errorText": "The arguments are not a JSON object."}
 	}
-	enc.emit(enc.of(b.Call, c))
+	enc.emitChunk(enc.callChunk(b.Call, c))
 }
 
-// release tells the calls that the page executes. That is left to the end of the run,
+// encodeHeldCalls tells the calls that the page executes. That is left to the end of the run,
 // when it waits for nothing else: the SDK's helpers for automatic sending post when all
 // calls of a step are done. They would post the page's results while a person still has
 // to agree to another call, or not post his agreement while the page's call is open.
-func (enc *Encoder) release() {
+func (enc *Encoder) encodeHeldCalls() {
 	for _, b := range enc.held {
-		enc.complete(b)
+		enc.encodeInput(b)
 	}
 }
 
-// of marks a chunk as one of that call. Client tools are those that the page declares,
+// callChunk marks a chunk as one of that call. Client tools are those that the page declares,
 // which the SDK knows by name; all others are dynamic.
-func (enc *Encoder) of(call event.Call, c chunk) chunk {
+func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	if call.Server != "" {
 		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
 	}
-	return enc.ended(call, c)
+	return enc.callEndChunk(call, c)
 }
 
-// ended is of for what ends a call: version 5 knows no metadata there.
-func (enc *Encoder) ended(call event.Call, c chunk) chunk {
+// callEndChunk returns of for what ends a call: version 5 knows no metadata there.
+func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	c["toolCallId"] = call.CallID
 	if !enc.clients[call.CallID] {
 		c["dynamic"], c["providerExecuted"] = true, true
@@ -99,11 +99,11 @@ func (enc *Encoder) ended(call event.Call, c chunk) chunk {
 	return c
 }
 
-// question is the call of the client tool that stands for an elicitation. Once it is
+// elicitationCall returns the call of the client tool that stands for an elicitation. Once it is
 // answered, it turns into a call that the provider executes: the SDK's helper for
 // automatic sending would post the answer again whenever the run waits for something
 // else, or is cancelled.
-func question(b event.Elicitation, answered bool) chunk {
+func elicitationCall(b event.Elicitation, answered bool) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
 		in["schema"] = b.Schema

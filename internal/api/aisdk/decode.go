@@ -51,7 +51,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, misread(err)
+		return Request{}, decodeError(err)
 	}
 	q := Request{Options: in.Answerd}
 	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
@@ -62,19 +62,19 @@ func Decode(data []byte) (Request, error) {
 	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
 		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
 	}
-	if err := q.takeTools(in.Tools); err != nil {
+	if err := q.readTools(in.Tools); err != nil {
 		return q, err
 	}
 	for i, m := range in.Messages {
-		if err := q.takeMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+		if err := q.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return q, err
 		}
 	}
-	return q, q.takeQuestion(in.Messages, in.MessageID)
+	return q, q.readQuestion(in.Messages, in.MessageID)
 }
 
-// misread is why JSON does not fit the body.
-func misread(err error) error {
+// decodeError returns why JSON does not fit the body.
+func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "must not be a " + t.Value}
 	}
@@ -86,11 +86,11 @@ func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// takeQuestion takes the user's last message out of the history. Where the request is
+// readQuestion takes the user's last message out of the history. Where the request is
 // about a message of the assistant's, it goes on with that: with answers to what its run
 // waits for, or with results of client tools. That need not be the last message: a person
 // may have asked something else before he agreed to a call.
-func (q *Request) takeQuestion(messages []message, id string) error {
+func (q *Request) readQuestion(messages []message, id string) error {
 	about := len(messages) - 1
 	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
 		about = i
@@ -100,7 +100,7 @@ func (q *Request) takeQuestion(messages []message, id string) error {
 		if m.ID == "" || len(m.ID) > maxID {
 			return &Invalid{fmt.Sprintf("messages[%d].id", about), "must be 1 to 128 bytes"}
 		}
-		q.MessageID, q.Answers = m.ID, answers(m.Parts)
+		q.MessageID, q.Answers = m.ID, readAnswers(m.Parts)
 		if len(q.Answers) == 0 && !q.HasToolResults() {
 			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 		}

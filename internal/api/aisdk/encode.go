@@ -33,7 +33,7 @@ func NewEncoder(h Header) *Encoder {
 // fatal in place of a member that may be missing.
 type chunk = map[string]any
 
-func (enc *Encoder) emit(c chunk) {
+func (enc *Encoder) emitChunk(c chunk) {
 	if enc.seq <= enc.head.After {
 		return
 	}
@@ -45,70 +45,70 @@ func (enc *Encoder) emit(c chunk) {
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq, enc.frames = e.Seq, nil
 	if e.Seq == enc.head.After+1 {
-		enc.emit(chunk{"type": "start", "messageId": enc.head.MessageID,
+		enc.emitChunk(chunk{"type": "start", "messageId": enc.head.MessageID,
 			"messageMetadata": chunk{"runId": enc.head.RunID, "threadId": enc.head.ThreadID}})
 	}
-	enc.encode(e.Body)
+	enc.encodeEvent(e.Body)
 	return enc.frames
 }
 
-func (enc *Encoder) encode(body event.Body) {
+func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
 		enc.endStep()
 		enc.inStep = true
-		enc.emit(chunk{"type": "start-step"})
+		enc.emitChunk(chunk{"type": "start-step"})
 	case event.TextStart:
 		enc.text = b.PartID
-		enc.emit(chunk{"type": "text-start", "id": b.PartID})
+		enc.emitChunk(chunk{"type": "text-start", "id": b.PartID})
 	case event.TextDelta:
-		enc.emit(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
+		enc.emitChunk(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
 		enc.reason = b.PartID
-		enc.emit(chunk{"type": "reasoning-start", "id": b.PartID})
+		enc.emitChunk(chunk{"type": "reasoning-start", "id": b.PartID})
 	case event.ReasoningDelta:
-		enc.emit(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
+		enc.emitChunk(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
 	case event.ReasoningEnd:
 		enc.endReasoning()
 	case event.StepReset:
 		// What was streamed cannot be taken back; the data part tells pages that know it.
 		enc.endText()
 		enc.endReasoning()
-		enc.emit(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
+		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
 	case event.Budget:
-		enc.emit(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
+		enc.emitChunk(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
 	case event.Suspended, event.FinalAnswer, event.RunError, event.Cancelled:
-		enc.end(b)
+		enc.endStream(b)
 	default:
 		enc.encodeCall(b)
 	}
 }
 
-// end is the last chunks of a stream.
-func (enc *Encoder) end(body event.Body) {
+// endStream is the last chunks of a stream.
+func (enc *Encoder) endStream(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
-		enc.release()
+		enc.encodeHeldCalls()
 	}
 	inStep := enc.inStep
 	enc.endStep()
 	switch b := body.(type) {
 	case event.Suspended:
-		enc.emit(chunk{"type": "finish", "finishReason": "tool-calls"})
+		enc.emitChunk(chunk{"type": "finish", "finishReason": "tool-calls"})
 		enc.inStep = inStep // readers that go on were not told this
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
-		enc.emit(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
+		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
 			"finishReason": b.FinishReason, "model": b.Metadata.Model,
 			"usage": chunk{"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens},
 		}})
 	case event.RunError:
 		// The chunk for errors has room for a text only.
-		enc.emit(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
-		enc.emit(chunk{"type": "error", "errorText": b.Message})
+		enc.emitChunk(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
+		enc.emitChunk(chunk{"type": "error", "errorText": b.Message})
 	case event.Cancelled:
-		enc.emit(chunk{"type": "abort"})
+		enc.emitChunk(chunk{"type": "abort"})
 	}
 	if enc.seq > enc.head.After {
 		enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
@@ -120,8 +120,8 @@ func (enc *Encoder) end(body event.Body) {
 // tells pages what to do, and stays in no message.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
-	enc.emit(chunk{"type": "data-token-expired", "transient": true, "data": chunk{"runId": enc.head.RunID}})
-	enc.emit(chunk{"type": "error", "errorText": "The access token has expired. The answer goes on."})
+	enc.emitChunk(chunk{"type": "data-token-expired", "transient": true, "data": chunk{"runId": enc.head.RunID}})
+	enc.emitChunk(chunk{"type": "error", "errorText": "The access token has expired. The answer goes on."})
 	return append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 }
 
@@ -130,25 +130,25 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 func (enc *Encoder) endStep() {
 	if enc.inStep {
 		enc.inStep = false
-		enc.emit(chunk{"type": "finish-step"})
+		enc.emitChunk(chunk{"type": "finish-step"})
 	}
 }
 
 func (enc *Encoder) endText() {
 	if enc.text != "" {
-		enc.emit(chunk{"type": "text-end", "id": enc.text})
+		enc.emitChunk(chunk{"type": "text-end", "id": enc.text})
 		enc.text = ""
 	}
 }
 
 func (enc *Encoder) endReasoning() {
 	if enc.reason != "" {
-		enc.emit(chunk{"type": "reasoning-end", "id": enc.reason})
+		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reason})
 		enc.reason = ""
 	}
 }
 
-// finishReason is the SDK's name for why a run ended; the run's own is in the message's
+// finishReason returns the SDK's name for why a run ended; the run's own is in the message's
 // metadata.
 func finishReason(reason string) string {
 	switch reason {

@@ -35,8 +35,8 @@ type part struct {
 	} `json:"approval"`
 }
 
-// tool is the name of the tool that the part is a call of; "" if it is none.
-func (p part) tool() string {
+// calledTool returns the name of the tool that the part is a call of; "" if it is none.
+func (p part) calledTool() string {
 	if p.Type == "dynamic-tool" {
 		return p.ToolName
 	}
@@ -47,8 +47,8 @@ func (p part) tool() string {
 	return name
 }
 
-// result is what came of a call of a client tool, for the model.
-func (p part) result() string {
+// resultText returns what came of a call of a client tool, for the model.
+func (p part) resultText() string {
 	var text string
 	switch {
 	case p.State == "output-error":
@@ -59,11 +59,11 @@ func (p part) result() string {
 	return string(p.Output)
 }
 
-func (q *Request) takeMessage(at string, m message) error {
+func (q *Request) readMessage(at string, m message) error {
 	if len(m.Parts) > maxParts {
 		return &Invalid{at + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
 	}
-	text, media, err := content(at, m)
+	text, media, err := decodeContent(at, m)
 	if err != nil {
 		return err
 	}
@@ -73,15 +73,15 @@ func (q *Request) takeMessage(at string, m message) error {
 	case "user":
 		q.History = append(q.History, agent.Message{Role: "user", Content: text, Media: media})
 	case "assistant":
-		return q.takeSteps(at, m.Parts)
+		return q.readSteps(at, m.Parts)
 	default:
 		return &Invalid{at + ".role", "must be system, user or assistant"}
 	}
 	return nil
 }
 
-// content is the text of a message, and the files of a user's.
-func content(at string, m message) (string, []agent.Media, error) {
+// decodeContent returns the text of a message, and the files of a user's.
+func decodeContent(at string, m message) (string, []agent.Media, error) {
 	var texts []string
 	var media []agent.Media
 	for i, p := range m.Parts {
@@ -102,10 +102,10 @@ func content(at string, m message) (string, []agent.Media, error) {
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// takeSteps takes a message of the assistant: for every step what he said, with the calls
+// readSteps takes a message of the assistant: for every step what he said, with the calls
 // of client tools in it, and their results. What the service's own tools did is in the
 // text already.
-func (q *Request) takeSteps(at string, parts []part) error {
+func (q *Request) readSteps(at string, parts []part) error {
 	said := agent.Message{Role: "assistant"}
 	var results []agent.Message
 	end := func() {
@@ -115,7 +115,7 @@ func (q *Request) takeSteps(at string, parts []part) error {
 		said, results = agent.Message{Role: "assistant"}, nil
 	}
 	for i, p := range parts {
-		switch name := p.tool(); {
+		switch name := p.calledTool(); {
 		case p.Type == "step-start":
 			end()
 		case p.Type == "text":
@@ -127,7 +127,7 @@ func (q *Request) takeSteps(at string, parts []part) error {
 			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", at, i), "must be 1 to 128 bytes"}
 		default:
 			said.Calls = append(said.Calls, agent.ClientCall{Index: len(said.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
-			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.result()})
+			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
 		}
 	}
 	end()

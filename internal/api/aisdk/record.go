@@ -17,7 +17,7 @@ type StoredRequest struct {
 	NoApprovals bool   `json:"no_approvals"`
 }
 
-// Header is the beginning of a header that tells the run from its first event.
+// Header returns the beginning of a header that tells the run from its first event.
 func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }

@@ -35,7 +35,7 @@ func (l *toolList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (q *Request) takeTools(in []inTool) error {
+func (q *Request) readTools(in []inTool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}

@@ -20,12 +20,12 @@ func NewCollector(h Header) *Collector { return &Collector{head: h} }
 
 // Add takes the next event of the run.
 func (c *Collector) Add(e event.Event) {
-	c.reasoning.WriteString(thought(e.Body))
+	c.reasoning.WriteString(reasoningText(e.Body))
 	switch b := e.Body.(type) {
 	case event.ToolCall:
 		c.acted = c.acted || b.Executor != event.Client
 		if b.Executor == event.Client {
-			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, arguments(b)}})
+			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
 		}
 	case event.FinalAnswer:
 		c.end = b
@@ -35,7 +35,7 @@ func (c *Collector) Add(e event.Event) {
 // CalledTools reports whether the run made calls, so that to repeat it would make them twice.
 func (c *Collector) CalledTools() bool { return c.acted }
 
-// Completion is the body of the response, once the run has its final answer. Its
+// Completion returns the body of the response, once the run has its final answer. Its
 // content is that answer: what was said on the way to it only streams.
 func (c *Collector) Completion() any {
 	m := message{Role: "assistant", Content: &c.end.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.calls}

@@ -91,7 +91,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, misread(err)
+		return Request{}, decodeError(err)
 	}
 	q := Request{Model: in.Model, Stream: in.Stream, Options: in.Answerd}
 	q.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
@@ -100,24 +100,24 @@ func Decode(data []byte) (Request, error) {
 		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
 	}
 	q.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
-	if err := in.check(); err != nil {
+	if err := in.checkSupported(); err != nil {
 		return q, err
 	}
-	if err := q.takeFormat(in.ResponseFormat); err != nil {
+	if err := q.readFormat(in.ResponseFormat); err != nil {
 		return q, err
 	}
 	q.Request.Model, q.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
-	if err := q.takeTools(in); err != nil {
+	if err := q.readTools(in); err != nil {
 		return q, err
 	}
 	if strings.HasSuffix(in.Model, WithoutTools) {
 		q.ToolChoice = agent.ToolNone
 	}
-	return q, q.takeMessages(in.Messages)
+	return q, q.readMessages(in.Messages)
 }
 
-// check refuses what cannot be done, and what the answer would lack.
-func (in body) check() error {
+// checkSupported refuses what cannot be done, and what the answer would lack.
+func (in body) checkSupported() error {
 	switch {
 	case in.MaxTokens < 0:
 		return &Invalid{"max_tokens", "must be positive"}
@@ -127,9 +127,9 @@ func (in body) check() error {
 		return &Invalid{"n", "only one choice is given"}
 	case len(in.Stop) > maxStops:
 		return &Invalid{"stop", fmt.Sprintf("must not be more than %d", maxStops)}
-	case given(in.Functions):
+	case isGiven(in.Functions):
 		return &Invalid{"functions", "is no longer supported: use tools"}
-	case given(in.Call):
+	case isGiven(in.Call):
 		return &Invalid{"function_call", "is no longer supported: use tool_choice"}
 	case in.Logprobs != nil && *in.Logprobs:
 		return &Invalid{"logprobs", "probabilities are not given"}
@@ -139,20 +139,20 @@ func (in body) check() error {
 		return &Invalid{"logit_bias", "is not supported"}
 	case slices.ContainsFunc(in.Modalities, func(m string) bool { return m != "text" }):
 		return &Invalid{"modalities", "can only be text"}
-	case given(in.Audio):
+	case isGiven(in.Audio):
 		return &Invalid{"audio", "is not supported: answers are text"}
-	case given(in.WebSearch):
+	case isGiven(in.WebSearch):
 		return &Invalid{"web_search_options", "is not supported: the tools are the service's"}
 	}
 	return nil
 }
 
-func given(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
+func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// takeFormat reads the form that the answer is to have, which the model's endpoint
+// readFormat reads the form that the answer is to have, which the model's endpoint
 // enforces.
-func (q *Request) takeFormat(raw json.RawMessage) error {
-	if !given(raw) {
+func (q *Request) readFormat(raw json.RawMessage) error {
+	if !isGiven(raw) {
 		return nil
 	}
 	var f struct {
@@ -162,23 +162,23 @@ func (q *Request) takeFormat(raw json.RawMessage) error {
 	switch err := json.Unmarshal(raw, &f); {
 	case err != nil || f.Type != "text" && f.Type != "json_object" && f.Type != "json_schema":
 		return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
-	case f.Type == "json_schema" && (!given(f.Schema) || f.Schema[0] != '{'):
+	case f.Type == "json_schema" && (!isGiven(f.Schema) || f.Schema[0] != '{'):
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
 	q.Sampling.ResponseFormat = raw
 	return nil
 }
 
-// misread says which parameter is of the wrong type, as far as the decoder knows.
-func misread(err error) error {
+// decodeError says which parameter is of the wrong type, as far as the decoder knows.
+func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "is of the wrong type: " + t.Value}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// takeTools reads the caller's own tools, and which ones are to be called.
-func (q *Request) takeTools(in body) error {
+// readTools reads the caller's own tools, and which ones are to be called.
+func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
@@ -191,10 +191,10 @@ func (q *Request) takeTools(in body) error {
 			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, bad.Pointer[1:]), bad.Detail}
 		}
 	}
-	return q.takeChoice(in.ToolChoice)
+	return q.readChoice(in.ToolChoice)
 }
 
-func (q *Request) takeChoice(raw json.RawMessage) error {
+func (q *Request) readChoice(raw json.RawMessage) error {
 	if raw == nil || string(raw) == "null" {
 		return nil
 	}

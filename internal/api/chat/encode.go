@@ -35,37 +35,37 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	switch b := e.Body.(type) {
 	case event.Start:
 		empty := ""
-		return enc.say(delta{Role: "assistant", Content: &empty})
+		return enc.encodeDelta(delta{Role: "assistant", Content: &empty})
 	case event.StepStart:
 		enc.newStep = enc.begun
 	case event.TextDelta:
-		return enc.text(b.Delta)
+		return enc.encodeText(b.Delta)
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
-			return enc.callStart(b.Call)
+			return enc.encodeCallStart(b.Call)
 		}
 	case event.ToolCallArgs:
 		if i, ok := enc.byID[b.CallID]; ok {
-			return enc.say(delta{ToolCalls: []callDelta{{Index: i, Function: functionDelta{Arguments: b.Delta}}}})
+			return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, Function: functionDelta{Arguments: b.Delta}}}})
 		}
 	case event.StepReset:
 		// What was streamed cannot be taken back; at least it is told from what follows.
 		enc.newStep = enc.begun
-		return enc.think("\n[the answer begins again]\n")
+		return enc.encodeReasoning("\n[the answer begins again]\n")
 	case event.StepEnd:
 		if b.Usage != nil {
 			enc.usage = enc.usage.Plus(*b.Usage)
 		}
 	case event.FinalAnswer:
 		enc.usage = b.Metadata.Usage
-		return enc.finish(finishReason(b.FinishReason))
+		return enc.endStream(finishReason(b.FinishReason))
 	case event.Cancelled:
-		return enc.finish("stop")
+		return enc.endStream("stop")
 	case event.RunError:
-		return []sse.Frame{frame(errorBody{failure(b)})}
+		return []sse.Frame{jsonFrame(errorBody{runErrorBody(b)})}
 	default:
-		if t := thought(b); t != "" {
-			return enc.think(t)
+		if t := reasoningText(b); t != "" {
+			return enc.encodeReasoning(t)
 		}
 	}
 	return nil
@@ -73,44 +73,44 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 
 // TokenExpired returns the frames of a stream that ends before its run, because its
 // caller's token has. There is no [DONE]: it is not done.
-func (enc *Encoder) TokenExpired() []sse.Frame { return []sse.Frame{frame(errorBody{tokenExpired()})} }
+func (enc *Encoder) TokenExpired() []sse.Frame { return []sse.Frame{jsonFrame(errorBody{tokenExpired()})} }
 
-// text is a piece of the answer. The text of a later step is set off from what was
+// encodeText returns a piece of the answer. The text of a later step is set off from what was
 // said before the tools ran.
-func (enc *Encoder) text(s string) []sse.Frame {
+func (enc *Encoder) encodeText(s string) []sse.Frame {
 	if enc.newStep {
 		enc.newStep = false
 		s = "\n\n" + s
 	}
 	enc.begun = true
-	return enc.say(delta{Content: &s})
+	return enc.encodeDelta(delta{Content: &s})
 }
 
-// think is what UIs show as thinking. It never shares a chunk with content: there are
+// encodeReasoning returns what UIs show as thinking. It never shares a chunk with content: there are
 // clients that lose one of the two.
-func (enc *Encoder) think(s string) []sse.Frame { return enc.say(delta{Reasoning: s}) }
+func (enc *Encoder) encodeReasoning(s string) []sse.Frame { return enc.encodeDelta(delta{Reasoning: s}) }
 
-func (enc *Encoder) callStart(c event.Call) []sse.Frame {
+func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	i := len(enc.byID)
 	enc.byID[c.CallID] = i
-	return enc.say(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
+	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
 }
 
-func (enc *Encoder) finish(reason string) []sse.Frame {
-	last := enc.chunk(delta{})
+func (enc *Encoder) endStream(reason string) []sse.Frame {
+	last := enc.newChunk(delta{})
 	last.Choices[0].FinishReason = &reason
-	frames := []sse.Frame{frame(last)}
+	frames := []sse.Frame{jsonFrame(last)}
 	if enc.includeUsage {
 		end := enc.head
 		end.Choices, end.Usage = []choice{}, wireUsage(enc.usage)
-		frames = append(frames, frame(end))
+		frames = append(frames, jsonFrame(end))
 	}
 	return append(frames, done)
 }
 
-func (enc *Encoder) say(d delta) []sse.Frame { return []sse.Frame{frame(enc.chunk(d))} }
+func (enc *Encoder) encodeDelta(d delta) []sse.Frame { return []sse.Frame{jsonFrame(enc.newChunk(d))} }
 
-func (enc *Encoder) chunk(d delta) chunk {
+func (enc *Encoder) newChunk(d delta) chunk {
 	c := enc.head
 	c.Choices = []choice{{Delta: d}}
 	if enc.includeUsage {
@@ -119,12 +119,12 @@ func (enc *Encoder) chunk(d delta) chunk {
 	return c
 }
 
-func frame(v any) sse.Frame {
+func jsonFrame(v any) sse.Frame {
 	data, _ := json.Marshal(v) // nothing in it can fail
 	return sse.Frame{Data: data}
 }
 
-// finishReason is a run's in the words of the format: a run that was cut off had an
+// finishReason returns a run's in the words of the format: a run that was cut off had an
 // answer all the same, whose metadata say why.
 func finishReason(reason string) string {
 	switch reason {

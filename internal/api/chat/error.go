@@ -14,7 +14,7 @@ type errorBody struct {
 	Error Error `json:"error"`
 }
 
-// NewError is the body of a response with that status. code is one of ours; param is ""
+// NewError returns the body of a response with that status. code is one of ours; param is ""
 // where no parameter is at fault.
 func NewError(status int, code, message, param string) any {
 	e := Error{Message: message, Type: errorType(status), Code: code}
@@ -38,12 +38,12 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// tokenExpired is a stream whose caller's token has ended.
+// tokenExpired returns a stream whose caller's token has ended.
 func tokenExpired() Error {
 	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
 }
 
-// failure is a run that failed when its stream had begun.
-func failure(b event.RunError) Error {
+// runErrorBody returns a run that failed when its stream had begun.
+func runErrorBody(b event.RunError) Error {
 	return Error{Message: b.Message, Type: "server_error", Code: b.Code}
 }

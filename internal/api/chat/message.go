@@ -34,16 +34,16 @@ type inPart struct {
 	} `json:"input_audio"`
 }
 
-// takeMessages makes the last message the question, and those before it the history.
+// readMessages makes the last message the question, and those before it the history.
 // Messages of system and developer are instructions, wherever they stand.
-func (q *Request) takeMessages(in []inMessage) error {
+func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
 	var instructions []string
 	for i, m := range in {
 		at := fmt.Sprintf("messages[%d]", i)
-		text, media, err := content(at+".content", m.Content)
+		text, media, err := decodeContent(at+".content", m.Content)
 		if err != nil {
 			return err
 		}
@@ -70,12 +70,12 @@ func (q *Request) takeMessages(in []inMessage) error {
 		q.History = append(q.History, out)
 	}
 	q.Instructions = strings.Join(instructions, "\n\n")
-	return q.takeQuestion()
+	return q.readQuestion()
 }
 
-// takeQuestion takes the user's last message out of the history. After results of the
+// readQuestion takes the user's last message out of the history. After results of the
 // caller's tools there is none: the run goes on with those.
-func (q *Request) takeQuestion() error {
+func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
 		return &Invalid{"messages", "must have a message of the user"}
@@ -93,8 +93,8 @@ func (q *Request) takeQuestion() error {
 	return nil
 }
 
-// content is the text and the media of a message.
-func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+// decodeContent returns the text and the media of a message.
+func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}

@@ -12,9 +12,9 @@ import (
 // maxLine bounds what one event of a tool call adds to the thinking, in bytes.
 const maxLine = 300
 
-// thought is what an event adds to the thinking: the model's own, and a line for each
+// reasoningText returns what an event adds to the thinking: the model's own, and a line for each
 // thing that a tool of the server does. "" is nothing.
-func thought(b event.Body) string {
+func reasoningText(b event.Body) string {
 	switch b := b.(type) {
 	case event.ReasoningDelta:
 		return b.Delta
@@ -22,7 +22,7 @@ func thought(b event.Body) string {
 		return "\n"
 	case event.ToolCall:
 		if b.Executor != event.Client {
-			return fmt.Sprintf("[%s %s]\n", b.Tool, clip(arguments(b)))
+			return fmt.Sprintf("[%s %s]\n", b.Tool, clipLine(argumentsOf(b)))
 		}
 	case event.ToolResult:
 		text := string(b.Payload)
@@ -30,23 +30,23 @@ func thought(b event.Body) string {
 		if json.Unmarshal(b.Payload, &s) == nil {
 			text = s
 		}
-		return fmt.Sprintf("[%s: %s]\n", b.Tool, clip(text))
+		return fmt.Sprintf("[%s: %s]\n", b.Tool, clipLine(text))
 	case event.ToolError:
 		return fmt.Sprintf("[%s failed: %s]\n", b.Tool, b.Kind)
 	}
 	return ""
 }
 
-// arguments is what the model wrote.
-func arguments(b event.ToolCall) string {
+// argumentsOf returns what the model wrote.
+func argumentsOf(b event.ToolCall) string {
 	if b.Args == nil {
 		return b.ArgsText
 	}
 	return string(b.Args)
 }
 
-// clip is s on one line of bounded length.
-func clip(s string) string {
+// clipLine returns s on one line of bounded length.
+func clipLine(s string) string {
 	if len(s) > 4*maxLine { // no need to look at megabytes
 		s = s[:4*maxLine]
 	}

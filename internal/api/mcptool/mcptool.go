@@ -51,7 +51,7 @@ type Result struct {
 	IsError    bool
 }
 
-// Completed is the result of a run that has its answer.
+// Completed returns the result of a run that has its answer.
 func Completed(r event.Run, f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: native.NewAnswer(r, f)}
 }
@@ -64,7 +64,7 @@ type failure struct {
 	TraceID  string `json:"trace_id,omitempty"`
 }
 
-// Failed is the result of a run that failed, or did not begin: r is the zero value then.
+// Failed returns the result of a run that failed, or did not begin: r is the zero value then.
 // problem is the problem document, and text says it in words.
 func Failed(r event.Run, problem any, text string) Result {
 	return Result{Text: text, Structured: failure{problem, r.ID, r.ThreadID, r.TraceID}, IsError: true}

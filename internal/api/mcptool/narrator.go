@@ -33,7 +33,7 @@ func NewProgressReporter() *ProgressReporter {
 	return &ProgressReporter{textAt: -textEvery, progressAt: -progressEvery}
 }
 
-// Message is what the event is worth; "" if nothing.
+// Message returns what the event is worth; "" if nothing.
 func (n *ProgressReporter) Message(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.Start:
@@ -45,21 +45,21 @@ func (n *ProgressReporter) Message(e event.Event) string {
 		n.text, n.shown = "", ""
 		return fmt.Sprintf("Step %d runs again.", b.Step)
 	case event.TextDelta:
-		return n.add(b.Delta, e.Time)
+		return n.addText(b.Delta, e.Time)
 	case event.TextEnd:
-		return n.rest(e.Time)
+		return n.newText(e.Time)
 	case event.ToolProgress:
 		if e.Time-n.progressAt < progressEvery {
 			return ""
 		}
 		n.progressAt = e.Time
-		return clip(fmt.Sprintf("%s: %s", b.Tool, progress(b)), maxMessage)
+		return truncate(fmt.Sprintf("%s: %s", b.Tool, progressText(b)), maxMessage)
 	}
-	return clip(tellCall(e.Body), maxMessage)
+	return truncate(callMessage(e.Body), maxMessage)
 }
 
-// tellCall is what the events of calls and questions are worth.
-func tellCall(body event.Body) string {
+// callMessage returns what the events of calls and questions are worth.
+func callMessage(body event.Body) string {
 	switch b := body.(type) {
 	case event.ToolCall:
 		return b.Tool + " is called."
@@ -84,7 +84,7 @@ func tellCall(body event.Body) string {
 	return ""
 }
 
-func progress(b event.ToolProgress) string {
+func progressText(b event.ToolProgress) string {
 	amount := fmt.Sprintf("%g", b.Progress)
 	if b.Total > 0 {
 		amount += fmt.Sprintf(" of %g", b.Total)
@@ -92,17 +92,17 @@ func progress(b event.ToolProgress) string {
 	return strings.TrimSpace(b.Message + " (" + amount + ")")
 }
 
-// add is the text so far, unless it was told a moment ago.
-func (n *ProgressReporter) add(delta string, now int64) string {
-	n.text = tail(n.text+delta, maxText)
+// addText returns the text so far, unless it was told a moment ago.
+func (n *ProgressReporter) addText(delta string, now int64) string {
+	n.text = lastBytes(n.text+delta, maxText)
 	if now-n.textAt < textEvery {
 		return ""
 	}
-	return n.rest(now)
+	return n.newText(now)
 }
 
-// rest is the text so far, unless it was told.
-func (n *ProgressReporter) rest(now int64) string {
+// newText returns the text so far, unless it was told.
+func (n *ProgressReporter) newText(now int64) string {
 	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
 		return ""
 	}
@@ -110,7 +110,7 @@ func (n *ProgressReporter) rest(now int64) string {
 	return n.text
 }
 
-// LogSource is a server's log message as the host gets it.
+// LogSource returns a server's log message as the host gets it.
 func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
 		return m.Level, m.Server
@@ -118,8 +118,8 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// clip is s, cut at the end of a letter to at most limit bytes and a sign that it was.
-func clip(s string, limit int) string {
+// truncate returns s, cut at the end of a letter to at most limit bytes and a sign that it was.
+func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -129,8 +129,8 @@ func clip(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// tail is the end of s, cut likewise.
-func tail(s string, limit int) string {
+// lastBytes returns the end of s, cut likewise.
+func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}

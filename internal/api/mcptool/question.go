@@ -29,7 +29,7 @@ type Elicitation struct {
 	URL     string
 }
 
-// InterruptOf is what the event asks a person; ok is false if it asks nothing.
+// InterruptOf returns what the event asks a person; ok is false if it asks nothing.
 func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
@@ -42,7 +42,7 @@ func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	return event.Interrupt{}, false
 }
 
-// ResolvedInterrupt is the id of what is no longer asked after the event; "" if it resolves nothing.
+// ResolvedInterrupt returns the id of what is no longer asked after the event; "" if it resolves nothing.
 func ResolvedInterrupt(b event.Body) string {
 	switch b := b.(type) {
 	case event.ApprovalResolved:
@@ -53,7 +53,7 @@ func ResolvedInterrupt(b event.Body) string {
 	return ""
 }
 
-// ElicitationOf is an interrupt as the host asks it. An approval is a form.
+// ElicitationOf returns an interrupt as the host asks it. An approval is a form.
 func ElicitationOf(i event.Interrupt) Elicitation {
 	if i.Kind == event.KindElicitation {
 		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
@@ -64,11 +64,11 @@ func ElicitationOf(i event.Interrupt) Elicitation {
 	}
 	return Elicitation{
 		ID: i.ID, Mode: "form", Schema: approvalForm,
-		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments: %s", i.Message, tool, clip(string(i.Args), maxShown)),
+		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments: %s", i.Message, tool, truncate(string(i.Args), maxShown)),
 	}
 }
 
-// InputOf is the answer to an interrupt. A form of ours that is not filled in as it asks
+// InputOf returns the answer to an interrupt. A form of ours that is not filled in as it asks
 // is a refusal; one of a server's is for the agent to judge.
 func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if i.Kind == event.KindElicitation {
@@ -87,16 +87,16 @@ func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.In
 	if action == "cancel" {
 		given.Reason = "The question was dismissed."
 	}
-	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: clip(given.Reason, 1000)}
+	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
 }
 
-// Suspended is the result of a run that waits for a person whom the host cannot ask. It is
+// Suspended returns the result of a run that waits for a person whom the host cannot ask. It is
 // answered elsewhere, and its answer is to be had there.
 func Suspended(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")
 	for _, i := range s.Interrupts {
-		fmt.Fprintf(&b, "\n- %s (%s): %s", i.ID, i.Kind, clip(i.Message, 500))
+		fmt.Fprintf(&b, "\n- %s (%s): %s", i.ID, i.Kind, truncate(i.Message, 500))
 	}
 	fmt.Fprintf(&b, "\nIt is decided in the agent's console, or by POST /runs/%s/input; the answer is then at GET /runs/%s.", s.RunID, s.RunID)
 	return Result{Text: b.String(), Structured: s}

@@ -34,8 +34,8 @@ var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), strin
 // Decode reads the body of POST /answer or /answer/stream. The error is an *Invalid.
 func Decode(body []byte) (agent.Request, error) {
 	d := newDecoder("", body)
-	r := d.request()
-	return r, d.end()
+	r := d.readRequest()
+	return r, d.finishBody()
 }
 
 // DecodeOptions reads the member "answerd" of a request in another format into r: the
@@ -46,11 +46,11 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	}
 	d := newDecoder("/answerd", raw)
 	calls := r.Budget.ToolCalls
-	for name := range d.object() {
-		d.option(name, r)
+	for name := range d.readObject() {
+		d.readOption(name, r)
 	}
 	r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, calls)
-	return d.end()
+	return d.finishBody()
 }
 
 // DecodeQuery reads the query of GET /answer/stream, which a plain EventSource can
@@ -63,7 +63,7 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 		pointer := string(jsontext.Pointer("").AppendToken(name))
 		for _, text := range append(values, name) {
 			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return agent.Request{}, invalid(pointer, "is not UTF-8, or contains U+0000")
+				return agent.Request{}, newInvalid(pointer, "is not UTF-8, or contains U+0000")
 			}
 		}
 		switch name {
@@ -87,120 +87,120 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 	}
 	body, err := json.Marshal(root)
 	if err != nil {
-		return agent.Request{}, invalid("", err.Error())
+		return agent.Request{}, newInvalid("", err.Error())
 	}
 	d := newDecoder("", body)
 	d.errors = bad[:min(len(bad), maxErrors)]
-	r := d.request()
-	return r, d.end()
+	r := d.readRequest()
+	return r, d.finishBody()
 }
 
-func (d *decoder) request() (r agent.Request) {
-	for name := range d.object("question") {
+func (d *decoder) readRequest() (r agent.Request) {
+	for name := range d.readObject("question") {
 		switch name {
 		case "question":
-			if value, ok := d.read('"', mustBeText); ok {
-				if r.Question = unquote(value); strings.TrimSpace(r.Question) == "" {
-					d.add("must not be blank")
+			if value, ok := d.readKind('"', mustBeText); ok {
+				if r.Question = unquoteString(value); strings.TrimSpace(r.Question) == "" {
+					d.addError("must not be blank")
 				}
 			}
 		case "history":
-			for range d.list(maxHistory) {
-				r.History = append(r.History, d.message())
+			for range d.readList(maxHistory) {
+				r.History = append(r.History, d.readMessage())
 			}
 		case "model":
-			r.Model = d.text(maxModel)
+			r.Model = d.readText(maxModel)
 		case "tool_choice":
-			r.ToolChoice = agent.ToolChoice(d.choice(toolChoices))
+			r.ToolChoice = agent.ToolChoice(d.readChoice(toolChoices))
 		case "metadata":
-			r.Metadata = d.pairs()
+			r.Metadata = d.readPairs()
 		case "background":
-			r.Background = d.boolean()
+			r.Background = d.readBool()
 		default:
-			d.option(name, &r)
+			d.readOption(name, &r)
 		}
 	}
 	return r
 }
 
-// option reads a field that requests in other formats may have, too.
-func (d *decoder) option(name string, r *agent.Request) {
+// readOption reads a field that requests in other formats may have, too.
+func (d *decoder) readOption(name string, r *agent.Request) {
 	switch name {
 	case "servers":
-		r.Servers = append(r.Servers, d.names()...)
+		r.Servers = append(r.Servers, d.readNames()...)
 	case "tools":
-		r.Tools = append(r.Tools, d.names()...)
+		r.Tools = append(r.Tools, d.readNames()...)
 	case "max_turns":
-		r.MaxTurns = int(d.positive())
+		r.MaxTurns = int(d.readPositive())
 	case "budget":
-		r.Budget, r.AskAtLimit = d.budget()
+		r.Budget, r.AskAtLimit = d.readBudget()
 	case "context":
-		r.Context = d.pairs()
+		r.Context = d.readPairs()
 	case "prompt":
-		r.Prompt = d.prompt()
+		r.Prompt = d.readPrompt()
 	case "thread_id":
-		r.ThreadID = d.id()
+		r.ThreadID = d.readID()
 	default:
-		d.unknown()
+		d.rejectUnknown()
 	}
 }
 
 // onLimit is what can be done when a limit of the budget is reached.
 var onLimit = []string{"sum_up", "ask"}
 
-func (d *decoder) budget() (b agent.Budget, ask bool) {
-	for name := range d.object() {
+func (d *decoder) readBudget() (b agent.Budget, ask bool) {
+	for name := range d.readObject() {
 		switch name {
 		case "tool_calls":
-			b.ToolCalls = int(d.positive())
+			b.ToolCalls = int(d.readPositive())
 		case "input_tokens":
-			b.InputTokens = d.positive()
+			b.InputTokens = d.readPositive()
 		case "output_tokens":
-			b.OutputTokens = d.positive()
+			b.OutputTokens = d.readPositive()
 		case "total_tokens":
-			b.TotalTokens = d.positive()
+			b.TotalTokens = d.readPositive()
 		case "seconds":
-			b.Seconds = d.fraction(maxSeconds)
+			b.Seconds = d.readFraction(maxSeconds)
 		case "result_bytes":
-			b.ResultBytes = d.positive()
+			b.ResultBytes = d.readPositive()
 		case "cost":
-			b.Cost = d.fraction(maxCost)
+			b.Cost = d.readFraction(maxCost)
 		case "on_limit":
-			ask = d.choice(onLimit) == "ask"
+			ask = d.readChoice(onLimit) == "ask"
 		default:
-			d.unknown()
+			d.rejectUnknown()
 		}
 	}
 	return b, ask
 }
 
-func (d *decoder) prompt() *agent.ServerPrompt {
+func (d *decoder) readPrompt() *agent.ServerPrompt {
 	p := &agent.ServerPrompt{}
-	for name := range d.object("server", "name") {
+	for name := range d.readObject("server", "name") {
 		switch name {
 		case "server":
-			p.Server = d.name()
+			p.Server = d.readName()
 		case "name":
-			p.Name = d.name()
+			p.Name = d.readName()
 		case "arguments":
-			p.Arguments = d.pairs()
+			p.Arguments = d.readPairs()
 		default:
-			d.unknown()
+			d.rejectUnknown()
 		}
 	}
 	return p
 }
 
-// message takes any role, because the agent skips those that it doesn't know (S2.5).
-func (d *decoder) message() (m agent.Message) {
-	for name := range d.object("role", "content") {
+// readMessage takes any role, because the agent skips those that it doesn't know (S2.5).
+func (d *decoder) readMessage() (m agent.Message) {
+	for name := range d.readObject("role", "content") {
 		switch name {
 		case "role":
-			m.Role = d.text(maxName)
+			m.Role = d.readText(maxName)
 		case "content":
-			m.Content = d.text(maxUnbounded)
+			m.Content = d.readText(maxUnbounded)
 		default:
-			d.unknown()
+			d.rejectUnknown()
 		}
 	}
 	return m

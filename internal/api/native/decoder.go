@@ -43,7 +43,7 @@ func (e *Invalid) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-func invalid(pointer, detail string) error {
+func newInvalid(pointer, detail string) error {
 	return &Invalid{[]FieldError{{pointer, detail}}}
 }
 
@@ -65,18 +65,18 @@ func newDecoder(at string, body []byte) *decoder {
 	// The decoder does not write into a bytes.Buffer.
 	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: at, nul: bytes.Contains(body, []byte(`\u0000`))}
 	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
-		d.err = invalid(at, "must be an object")
+		d.err = newInvalid(at, "must be an object")
 	}
 	return d
 }
 
-// end returns what is wrong with the body, which has been read to its end: an *Invalid or nil.
-func (d *decoder) end() error {
+// finishBody returns what is wrong with the body, which has been read to its end: an *Invalid or nil.
+func (d *decoder) finishBody() error {
 	if d.err != nil {
 		return d.err
 	}
 	if _, err := d.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return invalid(d.at, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
+		return newInvalid(d.at, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
 	}
 	if len(d.errors) == 0 {
 		return nil
@@ -85,18 +85,18 @@ func (d *decoder) end() error {
 	return &Invalid{d.errors}
 }
 
-// add adds what is wrong with the value that was read last.
-func (d *decoder) add(detail string) { d.addBelow("", detail) }
+// addError adds what is wrong with the value that was read last.
+func (d *decoder) addError(detail string) { d.addErrorAt("", detail) }
 
-func (d *decoder) addBelow(name, detail string) {
+func (d *decoder) addErrorAt(name, detail string) {
 	if d.err == nil && len(d.errors) < maxErrors {
-		d.errors = append(d.errors, FieldError{d.pointer() + name, detail})
+		d.errors = append(d.errors, FieldError{d.currentPointer() + name, detail})
 	}
 }
 
-// next reads a text, a name, a number or a literal, or the begin or end of an object or array,
+// nextToken reads a text, a name, a number or a literal, or the begin or end of an object or array,
 // which have no value. The kind is KindInvalid once reading has ended.
-func (d *decoder) next() (kind jsontext.Kind, value jsontext.Value) {
+func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	if d.err != nil {
 		return jsontext.KindInvalid, nil
 	}
@@ -112,7 +112,7 @@ func (d *decoder) next() (kind jsontext.Kind, value jsontext.Value) {
 			return kind, value
 		}
 	}
-	d.err = d.explain(err)
+	d.err = d.invalidError(err)
 	return jsontext.KindInvalid, nil
 }
 
@@ -124,23 +124,23 @@ func (d *decoder) check(kind jsontext.Kind, value jsontext.Value) error {
 	case kind == '}' || kind == ']':
 		return nil
 	case d.dec.StackDepth() > maxDepth:
-		return invalid(d.pointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth))
-	case kind == '"' && d.nul && strings.Contains(unquote(value), "\x00"):
-		return invalid(d.pointer(), "contains U+0000")
+		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth))
+	case kind == '"' && d.nul && strings.Contains(unquoteString(value), "\x00"):
+		return newInvalid(d.currentPointer(), "contains U+0000")
 	case name:
 		return nil
 	case d.values == maxValues:
-		return invalid(d.at, fmt.Sprintf("holds more than %d values", maxValues))
+		return newInvalid(d.at, fmt.Sprintf("holds more than %d values", maxValues))
 	}
 	d.values++
 	return nil
 }
 
-// pointer returns where the value that was read last stands in the request.
-func (d *decoder) pointer() string { return d.at + string(d.dec.StackPointer()) }
+// currentPointer returns where the value that was read last stands in the request.
+func (d *decoder) currentPointer() string { return d.at + string(d.dec.StackPointer()) }
 
-// unquote returns the text of a JSON string.
-func unquote(value jsontext.Value) string {
+// unquoteString returns the text of a JSON string.
+func unquoteString(value jsontext.Value) string {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return string(value[1 : len(value)-1])
 	}
@@ -148,13 +148,13 @@ func unquote(value jsontext.Value) string {
 	return string(text)
 }
 
-// explain returns an error of the library as an *Invalid.
-func (d *decoder) explain(err error) error {
+// invalidError returns an error of the library as an *Invalid.
+func (d *decoder) invalidError(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
 	}
 	if !utf8.Valid(d.body) {
-		return invalid(d.at, "the body is not valid UTF-8")
+		return newInvalid(d.at, "the body is not valid UTF-8")
 	}
 	bad := &jsontext.SyntacticError{Err: err} // the decoder returns a bare io.EOF for an empty body
 	errors.As(err, &bad)
@@ -167,80 +167,80 @@ func (d *decoder) explain(err error) error {
 	case bytes.HasPrefix(bytes.ToLower(d.body[bad.ByteOffset:min(bad.ByteOffset+3, int64(len(d.body)))]), []byte(`\ud`)):
 		detail = "contains half a surrogate pair"
 	}
-	return invalid(d.at+string(bad.JSONPointer), detail)
+	return newInvalid(d.at+string(bad.JSONPointer), detail)
 }
 
-// skip reads the rest of an object or array whose begin was read last.
-func (d *decoder) skip(kind jsontext.Kind) {
+// skipRest reads the rest of an object or array whose begin was read last.
+func (d *decoder) skipRest(kind jsontext.Kind) {
 	if kind != '{' && kind != '[' {
 		return
 	}
 	for depth := d.dec.StackDepth(); d.err == nil && d.dec.StackDepth() >= depth; {
-		d.next()
+		d.nextToken()
 	}
 }
 
-// read reads a value of that kind; of another, wanted is what it must be.
-func (d *decoder) read(kind jsontext.Kind, wanted string) (value jsontext.Value, ok bool) {
-	got, value := d.next()
+// readKind reads a value of that kind; of another, wanted is what it must be.
+func (d *decoder) readKind(kind jsontext.Kind, wanted string) (value jsontext.Value, ok bool) {
+	got, value := d.nextToken()
 	if got == kind {
 		return value, true
 	}
-	d.skip(got)
-	d.add(wanted)
+	d.skipRest(got)
+	d.addError(wanted)
 	return nil, false
 }
 
 // skipValue reads a value of any kind.
 func (d *decoder) skipValue() {
-	kind, _ := d.next()
-	d.skip(kind)
+	kind, _ := d.nextToken()
+	d.skipRest(kind)
 }
 
-// object reads an object and yields the name of each member, whose value is then to be read.
-func (d *decoder) object(required ...string) iter.Seq[string] {
+// readObject reads an object and yields the name of each member, whose value is then to be read.
+func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		if _, ok := d.read('{', "must be an object"); !ok {
+		if _, ok := d.readKind('{', "must be an object"); !ok {
 			return
 		}
 		for d.err == nil && d.dec.PeekKind() != '}' {
-			_, quoted := d.next()
+			_, quoted := d.nextToken()
 			if d.err != nil {
 				return
 			}
-			name := unquote(quoted)
+			name := unquoteString(quoted)
 			if !yield(name) {
 				return
 			}
 			required = slices.DeleteFunc(required, func(r string) bool { return r == name })
 		}
-		d.next()
+		d.nextToken()
 		for _, name := range required {
-			d.addBelow("/"+name, "required")
+			d.addErrorAt("/"+name, "required")
 		}
 	}
 }
 
-// unknown reads the value of a member that there should not be.
-func (d *decoder) unknown() {
+// rejectUnknown reads the value of a member that there should not be.
+func (d *decoder) rejectUnknown() {
 	d.skipValue()
-	d.add("unknown field")
+	d.addError("unknown field")
 }
 
-// raw reads an object and returns it as it is written.
-func (d *decoder) raw() json.RawMessage {
-	if _, ok := d.read('{', "must be an object"); !ok {
+// readRaw reads an object and returns it as it is written.
+func (d *decoder) readRaw() json.RawMessage {
+	if _, ok := d.readKind('{', "must be an object"); !ok {
 		return nil
 	}
 	start := d.dec.InputOffset() - 1
-	d.skip('{')
+	d.skipRest('{')
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
 }
 
-// list reads an array and yields the index of each item, which is then to be read.
-func (d *decoder) list(limit int) iter.Seq[int] {
+// readList reads an array and yields the index of each item, which is then to be read.
+func (d *decoder) readList(limit int) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		if _, ok := d.read('[', "must be an array"); !ok {
+		if _, ok := d.readKind('[', "must be an array"); !ok {
 			return
 		}
 		n := 0
@@ -251,9 +251,9 @@ func (d *decoder) list(limit int) iter.Seq[int] {
 				return
 			}
 		}
-		d.next()
+		d.nextToken()
 		if n > limit {
-			d.add(fmt.Sprintf("must not have more than %d items", limit))
+			d.addError(fmt.Sprintf("must not have more than %d items", limit))
 		}
 	}
 }
@@ -263,134 +263,134 @@ const (
 	mustBeText   = "must be a string"
 )
 
-func (d *decoder) text(limit int) string {
-	value, ok := d.read('"', mustBeText)
+func (d *decoder) readText(limit int) string {
+	value, ok := d.readKind('"', mustBeText)
 	if !ok {
 		return ""
 	}
-	s := unquote(value)
+	s := unquoteString(value)
 	if len(s) > limit {
-		d.add(fmt.Sprintf("must not be longer than %d bytes", limit))
+		d.addError(fmt.Sprintf("must not be longer than %d bytes", limit))
 		return ""
 	}
 	return s
 }
 
-// name reads a text that names something.
-func (d *decoder) name() string {
+// readName reads a text that names something.
+func (d *decoder) readName() string {
 	detail := fmt.Sprintf("must be a string of 1 to %d bytes", maxName)
-	value, ok := d.read('"', detail)
+	value, ok := d.readKind('"', detail)
 	if !ok {
 		return ""
 	}
-	s := unquote(value)
+	s := unquoteString(value)
 	if s == "" || len(s) > maxName {
-		d.add(detail)
+		d.addError(detail)
 	}
 	return s
 }
 
-// id reads a text that ends up in logs, headers and URLs: visible ASCII only.
-func (d *decoder) id() string {
-	value, ok := d.read('"', mustBeText)
+// readID reads a text that ends up in logs, headers and URLs: visible ASCII only.
+func (d *decoder) readID() string {
+	value, ok := d.readKind('"', mustBeText)
 	if !ok {
 		return ""
 	}
-	s := unquote(value)
+	s := unquoteString(value)
 	switch {
 	case s == "":
-		d.add("must not be empty")
+		d.addError("must not be empty")
 	case len(s) > maxID:
-		d.add(fmt.Sprintf("must not be longer than %d bytes", maxID))
+		d.addError(fmt.Sprintf("must not be longer than %d bytes", maxID))
 	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }):
-		d.add("must be visible ASCII characters")
+		d.addError("must be visible ASCII characters")
 	}
 	return s
 }
 
-func (d *decoder) choice(allowed []string) string {
+func (d *decoder) readChoice(allowed []string) string {
 	detail := "must be one of " + strings.Join(allowed, ", ")
-	value, ok := d.read('"', detail)
+	value, ok := d.readKind('"', detail)
 	if !ok {
 		return ""
 	}
-	s := unquote(value)
+	s := unquoteString(value)
 	if !slices.Contains(allowed, s) {
-		d.add(detail)
+		d.addError(detail)
 	}
 	return s
 }
 
-func (d *decoder) boolean() bool {
-	kind, _ := d.next()
+func (d *decoder) readBool() bool {
+	kind, _ := d.nextToken()
 	if kind != 't' && kind != 'f' {
-		d.skip(kind)
-		d.add("must be true or false")
+		d.skipRest(kind)
+		d.addError("must be true or false")
 	}
 	return kind == 't'
 }
 
-// positive reads a whole number of at least 1.
-func (d *decoder) positive() int64 {
+// readPositive reads a whole number of at least 1.
+func (d *decoder) readPositive() int64 {
 	const detail = "must be a whole number of at least 1"
-	value, ok := d.read('0', detail)
+	value, ok := d.readKind('0', detail)
 	if !ok {
 		return 0
 	}
 	n, ok := agent.ParseJSONInteger(string(value))
 	if !ok || n < 1 || n > math.MaxInt32 {
-		d.add(detail)
+		d.addError(detail)
 		return 0
 	}
 	return int64(n)
 }
 
-// fraction reads a number above 0 and at most limit.
-func (d *decoder) fraction(limit float64) float64 {
+// readFraction reads a number above 0 and at most limit.
+func (d *decoder) readFraction(limit float64) float64 {
 	detail := fmt.Sprintf("must be a number above 0 and at most %.0f", limit)
-	value, ok := d.read('0', detail)
+	value, ok := d.readKind('0', detail)
 	if !ok {
 		return 0
 	}
 	n, err := strconv.ParseFloat(string(value), 64)
 	if err != nil || n <= 0 || n > limit {
-		d.add(detail)
+		d.addError(detail)
 		return 0
 	}
 	return n
 }
 
-// names reads a list of names.
-func (d *decoder) names() []string {
+// readNames reads a list of names.
+func (d *decoder) readNames() []string {
 	var out []string
-	for range d.list(maxList) {
-		out = append(out, d.name())
+	for range d.readList(maxList) {
+		out = append(out, d.readName())
 	}
 	return out
 }
 
-// pairs reads an object of texts.
-func (d *decoder) pairs() map[string]string {
+// readPairs reads an object of texts.
+func (d *decoder) readPairs() map[string]string {
 	out, n := make(map[string]string), 0
-	for name := range d.object() {
+	for name := range d.readObject() {
 		if n++; n > maxPairs {
 			d.skipValue()
 			continue
 		}
 		detail := fmt.Sprintf("must be a string of at most %d bytes under a name of 1 to %d bytes", maxPairText, maxPairKey)
-		value, ok := d.read('"', detail)
+		value, ok := d.readKind('"', detail)
 		if !ok {
 			continue
 		}
-		s := unquote(value)
+		s := unquoteString(value)
 		if name == "" || len(name) > maxPairKey || len(s) > maxPairText {
-			d.add(detail)
+			d.addError(detail)
 			continue
 		}
 		out[name] = s
 	}
 	if n > maxPairs {
-		d.add(fmt.Sprintf("must not have more than %d members", maxPairs))
+		d.addError(fmt.Sprintf("must not have more than %d members", maxPairs))
 	}
 	if len(out) == 0 {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"answerd/internal/sse"
 )
 
-// TokenExpired is the frame that ends a stream whose caller's token has ended, while the
+// TokenExpired returns the frame that ends a stream whose caller's token has ended, while the
 // run goes on. It is no event of the run, so it has no id: a browser's EventSource, and
 // whoever does as it does, goes on after the last event that it saw. Its seq is that of
 // last, so that readers who leave out what they have seen, or look for gaps, find none.

@@ -17,30 +17,30 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	d := newDecoder("", body)
 	var in agent.Input
 	given := make(map[string]bool)
-	for name := range d.object("id") {
+	for name := range d.readObject("id") {
 		given[name] = true
 		switch name {
 		case "id":
-			in.ID = d.id()
+			in.ID = d.readID()
 		case "approved":
-			approved := d.boolean()
+			approved := d.readBool()
 			in.Approved = &approved
 		case "reason":
-			in.Reason = d.text(maxReason)
+			in.Reason = d.readText(maxReason)
 		case "args":
-			in.Args = d.raw()
+			in.Args = d.readRaw()
 		case "action":
-			in.Action = d.choice(actions)
+			in.Action = d.readChoice(actions)
 		case "content":
-			in.Content = d.raw()
+			in.Content = d.readRaw()
 		default:
-			d.unknown()
+			d.rejectUnknown()
 		}
 	}
 	var wrong []string
 	switch approval, elicitation := given["approved"], given["action"]; {
 	case approval == elicitation:
-		d.addBelow("/action", "either action or approved is required, and not both")
+		d.addErrorAt("/action", "either action or approved is required, and not both")
 	case approval:
 		wrong = []string{"content"}
 	default:
@@ -48,8 +48,8 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	}
 	for _, name := range wrong {
 		if given[name] {
-			d.addBelow("/"+name, "unknown field")
+			d.addErrorAt("/"+name, "unknown field")
 		}
 	}
-	return in, d.end()
+	return in, d.finishBody()
 }

@@ -22,7 +22,7 @@ type ListedRun struct {
 	LastSeq   int64        `json:"last_seq"`
 }
 
-// NewRunList is a page of runs.
+// NewRunList returns a page of runs.
 func NewRunList(p event.RunPage) RunList {
 	out := RunList{Runs: make([]ListedRun, len(p.Runs)), Next: p.Next}
 	for i, r := range p.Runs {

@@ -18,7 +18,7 @@ type Answer struct {
 	TraceID  string         `json:"trace_id"`
 }
 
-// JSON is a as it goes over the wire. encoding/json would read every result in it once more, byte by
+// JSON returns a as it goes over the wire. encoding/json would read every result in it once more, byte by
 // byte: of 100 kB that takes it 0.5 ms.
 func (a Answer) JSON() []byte {
 	size := len(a.Answer) + len(a.Answer)/16 + 512

@@ -7,17 +7,17 @@ import "answerd/internal/agent"
 func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 	d := newDecoder("", body)
 	var call agent.ToolCall
-	for name := range d.object() {
+	for name := range d.readObject() {
 		switch name {
 		case "args":
-			call.Args = d.raw() // as its caller wrote it
+			call.Args = d.readRaw() // as its caller wrote it
 		case "context":
-			call.Context = d.pairs()
+			call.Context = d.readPairs()
 		case "approved":
-			call.Approved = d.boolean()
+			call.Approved = d.readBool()
 		default:
-			d.unknown()
+			d.rejectUnknown()
 		}
 	}
-	return call, d.end()
+	return call, d.finishBody()
 }

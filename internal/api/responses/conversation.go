@@ -8,7 +8,7 @@ import (
 	"answerd/internal/event"
 )
 
-// HistoryOf is what was said in a run, as the history of the next one.
+// HistoryOf returns what was said in a run, as the history of the next one.
 func HistoryOf(events []event.Event) []agent.Message {
 	var (
 		out  []agent.Message
@@ -34,7 +34,7 @@ func HistoryOf(events []event.Event) []agent.Message {
 		case event.StepEnd:
 			end()
 		case event.ToolResult:
-			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: *plain(b.Payload)})
+			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: *plainText(b.Payload)})
 		case event.ToolError:
 			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: "Error: " + b.Payload})
 		}
@@ -78,7 +78,7 @@ func (q *Request) ResolveReferences(events func(run string) ([]event.Event, erro
 		if err != nil {
 			return err
 		}
-		runs[run] = listen(all)
+		runs[run] = collectItems(all)
 	}
 	old := q.History
 	q.History = nil
@@ -89,7 +89,7 @@ func (q *Request) ResolveReferences(events func(run string) ([]event.Event, erro
 		}
 		kind, run, name, _ := parseItemID(m.CallID)
 		if s := runs[run]; s != nil {
-			q.recall(s, kind, name)
+			q.appendItem(s, kind, name)
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ type spoken struct {
 	results map[string]string
 }
 
-func listen(events []event.Event) *spoken {
+func collectItems(events []event.Event) *spoken {
 	s := &spoken{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
 	texts := make(map[string]*strings.Builder)
 	for _, e := range events {
@@ -116,7 +116,7 @@ func listen(events []event.Event) *spoken {
 		case event.ToolCall:
 			s.calls[b.CallID] = callOf(b, 0)
 		case event.ToolResult:
-			s.results[b.CallID] = *plain(b.Payload)
+			s.results[b.CallID] = *plainText(b.Payload)
 		case event.ToolError:
 			s.results[b.CallID] = "Error: " + b.Payload
 		}
@@ -124,9 +124,9 @@ func listen(events []event.Event) *spoken {
 	return s
 }
 
-// recall adds an item to the history. Reasoning, lists and approvals are nothing that a
+// appendItem adds an item to the history. Reasoning, lists and approvals are nothing that a
 // model is told again.
-func (q *Request) recall(s *spoken, kind, name string) {
+func (q *Request) appendItem(s *spoken, kind, name string) {
 	switch kind {
 	case "msg":
 		if text, ok := s.texts[name]; ok {

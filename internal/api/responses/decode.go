@@ -92,7 +92,7 @@ func Decode(data []byte) (Request, error) {
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
 		ParallelToolCalls: in.ParallelToolCalls,
 	}
-	for _, step := range []func(body) error{q.takeLimits, q.takeExtras, q.takeReasoning, q.takeFormat, q.takeTools, q.takeChoice, q.takeInput} {
+	for _, step := range []func(body) error{q.readLimits, q.readExtras, q.readReasoning, q.readFormat, q.readTools, q.readChoice, q.readInput} {
 		if err := step(in); err != nil {
 			return q, err
 		}
@@ -103,7 +103,7 @@ func Decode(data []byte) (Request, error) {
 	return q, nil
 }
 
-func (q *Request) takeLimits(in body) error {
+func (q *Request) readLimits(in body) error {
 	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
 		if v != nil && *v < 1 {
 			return &Invalid{name, "must be positive"}
@@ -129,9 +129,9 @@ func (q *Request) takeLimits(in body) error {
 	return nil
 }
 
-// takeExtras refuses what would be missing from the answer. What does not change it is
+// readExtras refuses what would be missing from the answer. What does not change it is
 // repeated, or passed over: most of include is about tools that are not here.
-func (q *Request) takeExtras(in body) error {
+func (q *Request) readExtras(in body) error {
 	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
 		return &Invalid{"top_logprobs", "probabilities are not given"}
 	}
@@ -151,7 +151,7 @@ func (q *Request) takeExtras(in body) error {
 	return nil
 }
 
-func (q *Request) takeReasoning(in body) error {
+func (q *Request) readReasoning(in body) error {
 	var r struct{ Effort string }
 	if in.Reasoning != nil && json.Unmarshal(in.Reasoning, &r) != nil {
 		return &Invalid{"reasoning", "must be an object with an effort"}
@@ -160,9 +160,9 @@ func (q *Request) takeReasoning(in body) error {
 	return nil
 }
 
-// takeFormat turns text.format into the response_format of Chat Completions, which has
+// readFormat turns text.format into the response_format of Chat Completions, which has
 // the schema one level deeper.
-func (q *Request) takeFormat(in body) error {
+func (q *Request) readFormat(in body) error {
 	var t struct {
 		Format map[string]json.RawMessage
 	}
@@ -196,16 +196,16 @@ type inTool struct {
 	Approval    json.RawMessage `json:"require_approval"`
 }
 
-// asked reports whether the request wants to be asked before calls. Which calls need
+// requiresApproval reports whether the request wants to be asked before calls. Which calls need
 // that, the operator says; to ignore such a wish would be worse than to refuse it.
-func (t *inTool) asked() bool {
+func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
 	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
 }
 
-// takeTools reads the caller's functions, and which of the service's MCP servers he
+// readTools reads the caller's functions, and which of the service's MCP servers he
 // wants. They narrow what the operator has configured: an address of his own is refused.
-func (q *Request) takeTools(in body) error {
+func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
@@ -218,13 +218,13 @@ func (q *Request) takeTools(in body) error {
 		switch {
 		case t.Type == "mcp" && t.ServerURL != "":
 			return &Invalid{at + ".server_url", "is not accepted: name one of the service's MCP servers in server_label"}
-		case t.Type == "mcp" && t.asked():
+		case t.Type == "mcp" && t.requiresApproval():
 			return &Invalid{at + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
 		case t.Type == "mcp":
-			if err := q.takeServer(at, t); err != nil {
+			if err := q.readServer(at, t); err != nil {
 				return err
 			}
-			q.Echo.Tools[i] = t.echo()
+			q.Echo.Tools[i] = t.publicTool()
 		case t.Type != "function":
 			return &Invalid{at + ".type", "must be function or mcp"}
 		default:
@@ -236,9 +236,9 @@ func (q *Request) takeTools(in body) error {
 	return nil
 }
 
-// echo is what a response says of an MCP server that its request named, without what else
+// publicTool returns what a response says of an MCP server that its request named, without what else
 // there may have been, such as tokens.
-func (t *inTool) echo() json.RawMessage {
+func (t *inTool) publicTool() json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Type    string          `json:"type"`
 		Label   string          `json:"server_label"`
@@ -247,7 +247,7 @@ func (t *inTool) echo() json.RawMessage {
 	return data
 }
 
-func (q *Request) takeServer(at string, t inTool) error {
+func (q *Request) readServer(at string, t inTool) error {
 	if t.ServerLabel == "" {
 		return &Invalid{at + ".server_label", "is required"}
 	}
@@ -272,7 +272,7 @@ func (q *Request) takeServer(at string, t inTool) error {
 	return nil
 }
 
-func (q *Request) takeChoice(in body) error {
+func (q *Request) readChoice(in body) error {
 	raw := in.ToolChoice
 	if raw == nil || string(raw) == "null" {
 		q.Echo.ToolChoice = nil

@@ -16,9 +16,9 @@ var (
 	wholeSchema    = object{"name": nil, "description": nil, "schema": nil, "strict": false}
 )
 
-// complete is an object with the members of another one where it lacks them. Null lacks
+// withMembers returns an object with the members of another one where it lacks them. Null lacks
 // them all.
-func complete(raw json.RawMessage, members object) json.RawMessage {
+func withMembers(raw json.RawMessage, members object) json.RawMessage {
 	given, out := object{}, maps.Clone(members)
 	_ = json.Unmarshal(raw, &given) // it was read as an object before
 	maps.Copy(out, given)
@@ -26,16 +26,16 @@ func complete(raw json.RawMessage, members object) json.RawMessage {
 	return data
 }
 
-func wholeTool(raw json.RawMessage) json.RawMessage {
+func completeTool(raw json.RawMessage) json.RawMessage {
 	var t struct{ Type string }
 	if json.Unmarshal(raw, &t) != nil || t.Type != "function" {
 		return raw
 	}
-	return complete(raw, wholeFunction)
+	return withMembers(raw, wholeFunction)
 }
 
-// wholeText is the member text, whose format is the plain one where none was asked for.
-func wholeText(raw json.RawMessage) json.RawMessage {
+// completeText returns the member text, whose format is the plain one where none was asked for.
+func completeText(raw json.RawMessage) json.RawMessage {
 	var t struct{ Format json.RawMessage }
 	_ = json.Unmarshal(raw, &t) // it was read as an object before
 	var kind struct{ Type string }
@@ -43,7 +43,7 @@ func wholeText(raw json.RawMessage) json.RawMessage {
 	var format any = object{"type": "text"}
 	switch kind.Type {
 	case "json_schema":
-		format = complete(t.Format, wholeSchema)
+		format = withMembers(t.Format, wholeSchema)
 	case "json_object":
 		format = object{"type": kind.Type}
 	}

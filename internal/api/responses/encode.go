@@ -50,7 +50,7 @@ func NewEncoder(h Header) *Encoder {
 	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*openCall), requests: make(map[string]string)}
 }
 
-// Response is the response as it stands after the last event.
+// Response returns the response as it stands after the last event.
 func (enc *Encoder) Response() any {
 	now := *enc.resp
 	now.Output = slices.Clone(now.Output)
@@ -76,29 +76,29 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		return nil
 	}
 	if e.Seq == enc.head.After+1 {
-		enc.begin()
+		enc.beginResponse()
 	} else {
 		enc.frames = nil
 	}
-	enc.encode(e)
+	enc.encodeEvent(e)
 	if e.Seq <= enc.head.After {
 		return nil
 	}
 	return enc.frames
 }
 
-// begin begins the response, forgetting what an earlier one of the run said.
-func (enc *Encoder) begin() {
+// beginResponse begins the response, forgetting what an earlier one of the run said.
+func (enc *Encoder) beginResponse() {
 	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
-	enc.emit("response.created", enc.snapshot())
-	enc.emit("response.in_progress", enc.snapshot())
+	enc.emitEvent("response.created", enc.responseFields())
+	enc.emitEvent("response.in_progress", enc.responseFields())
 	for _, l := range enc.head.ToolLists {
 		item := listItem{ID: itemID("mcpl", enc.head.ID, l.Server), Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
-		i := enc.add(item)
-		enc.emit("response.mcp_list_tools.in_progress", at(item.ID, i))
-		enc.emit("response.mcp_list_tools.completed", at(item.ID, i))
+		i := enc.addItem(item)
+		enc.emitEvent("response.mcp_list_tools.in_progress", itemFields(item.ID, i))
+		enc.emitEvent("response.mcp_list_tools.completed", itemFields(item.ID, i))
 		item.Tools = append(item.Tools, l.Tools...)
-		enc.done(i, item)
+		enc.finishItem(i, item)
 	}
 }
 
@@ -113,20 +113,20 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{{Event: "error", Data: data}}
 }
 
-func (enc *Encoder) encode(e event.Event) {
+func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.TextStart:
 		enc.textStart(b)
 	case event.TextDelta:
 		enc.text.said.WriteString(b.Delta)
-		enc.emit("response.output_text.delta", at(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
+		enc.emitEvent("response.output_text.delta", itemFields(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
 	case event.TextEnd:
 		enc.textEnd()
 	case event.ReasoningStart:
 		enc.reasoningStart(b)
 	case event.ReasoningDelta:
 		enc.reasoning.said.WriteString(b.Delta)
-		enc.emit("response.reasoning_summary_text.delta", at(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
+		enc.emitEvent("response.reasoning_summary_text.delta", itemFields(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
 	case event.ReasoningEnd:
 		enc.reasoningEnd()
 	case event.StepStart:
@@ -141,16 +141,16 @@ func (enc *Encoder) encode(e event.Event) {
 		if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
 			return // for an approval that this response had with others
 		}
-		enc.pause()
-		enc.ask()
-		enc.end("completed", e)
+		enc.closeOpenCalls()
+		enc.addApprovalRequests()
+		enc.endResponse("completed", e)
 	case event.FinalAnswer:
 		enc.finalAnswer(b, e)
 	case event.RunError:
 		enc.resp.Error = &responseError{b.Code, b.Message}
-		enc.end("failed", e)
+		enc.endResponse("failed", e)
 	case event.Cancelled:
-		enc.end("cancelled", e)
+		enc.endResponse("cancelled", e)
 	default:
 		enc.encodeCall(b)
 	}
@@ -159,8 +159,8 @@ func (enc *Encoder) encode(e event.Event) {
 // fields are the members of an event besides its type and number.
 type fields = map[string]any
 
-// at are the members that say what an event is about, and others in pairs.
-func at(item string, index int, more ...any) fields {
+// itemFields returns the members that say what an event is about, and others in pairs.
+func itemFields(item string, index int, more ...any) fields {
 	f := fields{"item_id": item, "output_index": index}
 	for i := 0; i < len(more); i += 2 {
 		f[more[i].(string)] = more[i+1]
@@ -168,10 +168,10 @@ func at(item string, index int, more ...any) fields {
 	return f
 }
 
-func (enc *Encoder) snapshot() fields { return fields{"response": enc.resp} }
+func (enc *Encoder) responseFields() fields { return fields{"response": enc.resp} }
 
-// emit adds an event to the stream.
-func (enc *Encoder) emit(kind string, f fields) {
+// emitEvent adds an event to the stream.
+func (enc *Encoder) emitEvent(kind string, f fields) {
 	f["type"], f["sequence_number"] = kind, enc.seq
 	enc.seq++
 	if enc.seq <= enc.head.Skip {
@@ -181,25 +181,25 @@ func (enc *Encoder) emit(kind string, f fields) {
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
 
-// add announces an item: it has its place in the output from now on.
-func (enc *Encoder) add(item any) (index int) {
+// addItem announces an item: it has its place in the output from now on.
+func (enc *Encoder) addItem(item any) (index int) {
 	index = len(enc.resp.Output)
 	enc.resp.Output = append(enc.resp.Output, item)
-	enc.emit("response.output_item.added", fields{"output_index": index, "item": item})
+	enc.emitEvent("response.output_item.added", fields{"output_index": index, "item": item})
 	return index
 }
 
-// done is the last word about an item.
-func (enc *Encoder) done(index int, item any) {
+// finishItem is the last word about an item.
+func (enc *Encoder) finishItem(index int, item any) {
 	enc.resp.Output[index] = item
-	enc.emit("response.output_item.done", fields{"output_index": index, "item": item})
+	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
 }
 
 func (enc *Encoder) textStart(b event.TextStart) {
 	o := &open[messageItem]{item: messageItem{ID: itemID("msg", enc.head.ID, b.PartID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
-	o.index = enc.add(o.item)
+	o.index = enc.addItem(o.item)
 	enc.text = o
-	enc.emit("response.content_part.added", at(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
+	enc.emitEvent("response.content_part.added", itemFields(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
 }
 
 func (enc *Encoder) textEnd() {
@@ -207,17 +207,17 @@ func (enc *Encoder) textEnd() {
 	enc.text = nil
 	part := outputText(o.said.String())
 	o.item.Content = []textPart{part}
-	enc.emit("response.output_text.done", at(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
-	enc.emit("response.content_part.done", at(o.item.ID, o.index, "content_index", 0, "part", part))
+	enc.emitEvent("response.output_text.done", itemFields(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
+	enc.emitEvent("response.content_part.done", itemFields(o.item.ID, o.index, "content_index", 0, "part", part))
 	o.item.Status = "completed"
-	enc.done(o.index, o.item)
+	enc.finishItem(o.index, o.item)
 }
 
 func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
 	o := &open[reasoningItem]{item: reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
-	o.index = enc.add(o.item)
+	o.index = enc.addItem(o.item)
 	enc.reasoning = o
-	enc.emit("response.reasoning_summary_part.added", at(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
+	enc.emitEvent("response.reasoning_summary_part.added", itemFields(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
 }
 
 func (enc *Encoder) reasoningEnd() {
@@ -225,10 +225,10 @@ func (enc *Encoder) reasoningEnd() {
 	enc.reasoning = nil
 	part := summaryPart{Type: "summary_text", Text: o.said.String()}
 	o.item.Summary = []summaryPart{part}
-	enc.emit("response.reasoning_summary_text.done", at(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
-	enc.emit("response.reasoning_summary_part.done", at(o.item.ID, o.index, "summary_index", 0, "part", part))
+	enc.emitEvent("response.reasoning_summary_text.done", itemFields(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
+	enc.emitEvent("response.reasoning_summary_part.done", itemFields(o.item.ID, o.index, "summary_index", 0, "part", part))
 	o.item.Status = "completed"
-	enc.done(o.index, o.item)
+	enc.finishItem(o.index, o.item)
 }
 
 // stepReset closes what the step had begun, as incomplete: an item that was announced
@@ -237,12 +237,12 @@ func (enc *Encoder) stepReset() {
 	if o := enc.text; o != nil {
 		enc.text = nil
 		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.said.String())}
-		enc.done(o.index, o.item)
+		enc.finishItem(o.index, o.item)
 	}
 	if o := enc.reasoning; o != nil {
 		enc.reasoning = nil
 		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.said.String()}}
-		enc.done(o.index, o.item)
+		enc.finishItem(o.index, o.item)
 	}
 	enc.functions = nil // a step with calls of the caller's is the last one
 	for i, item := range enc.resp.Output[enc.step:] {
@@ -261,29 +261,29 @@ func (enc *Encoder) stepReset() {
 		delete(enc.calls, id)
 		if o := c.mcp; o != nil {
 			o.item.Status = "incomplete"
-			enc.done(o.index, o.item)
+			enc.finishItem(o.index, o.item)
 		}
 	}
 }
 
 func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	enc.spent = b.Metadata.Usage
-	enc.giveCalls()
+	enc.addFunctionCalls()
 	switch b.FinishReason {
 	case "length", "max_turns", "budget_exceeded":
 		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}
-		enc.end("incomplete", e)
+		enc.endResponse("incomplete", e)
 	case "content_filter":
 		enc.resp.IncompleteDetails = &incomplete{"content_filter"}
-		enc.end("incomplete", e)
+		enc.endResponse("incomplete", e)
 	default:
-		enc.end("completed", e)
+		enc.endResponse("completed", e)
 	}
 }
 
-// end is the terminal event. There is none for cancelled, so clients get the one that
+// endResponse is the terminal event. There is none for cancelled, so clients get the one that
 // says incomplete, with the status in the response.
-func (enc *Encoder) end(status string, e event.Event) {
+func (enc *Encoder) endResponse(status string, e event.Event) {
 	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
 	enc.resp.Usage = &usage{
 		InputTokens:  enc.spent.InputTokens - enc.before.InputTokens,
@@ -298,6 +298,6 @@ func (enc *Encoder) end(status string, e event.Event) {
 	if status == "cancelled" {
 		kind = "response.incomplete"
 	}
-	enc.emit(kind, enc.snapshot())
+	enc.emitEvent(kind, enc.responseFields())
 	enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 }

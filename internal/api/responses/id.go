@@ -27,7 +27,7 @@ func (s Span) EndsWith(e event.Event) bool {
 	return waits && e.Seq > s.After && e.Seq >= s.Until
 }
 
-// ID is the id of the response that tells that part of a run.
+// ID returns the id of the response that tells that part of a run.
 func ID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
 	if s.After > 0 {
@@ -57,7 +57,7 @@ func ParseID(id string) (run string, s Span, ok bool) {
 	return runPrefix + parts[1], s, true
 }
 
-// itemID is the id of an item of a run's responses: its kind, the run, and what tells it
+// itemID returns the id of an item of a run's responses: its kind, the run, and what tells it
 // from others of its kind.
 func itemID(kind, response, name string) string {
 	run, _, _ := ParseID(response)

@@ -32,8 +32,8 @@ type inPart struct {
 	ImageURL string `json:"image_url"`
 }
 
-// takeInput makes the last message the question, and the items before it the history.
-func (q *Request) takeInput(in body) error {
+// readInput makes the last message the question, and the items before it the history.
+func (q *Request) readInput(in body) error {
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
 		if strings.TrimSpace(text) == "" {
@@ -50,21 +50,21 @@ func (q *Request) takeInput(in body) error {
 		return &Invalid{"input", fmt.Sprintf("must not have more than %d items", maxItems)}
 	}
 	for i, item := range items {
-		if err := q.takeItem(fmt.Sprintf("input[%d]", i), item); err != nil {
+		if err := q.readItem(fmt.Sprintf("input[%d]", i), item); err != nil {
 			return err
 		}
 	}
-	return q.takeQuestion()
+	return q.readQuestion()
 }
 
-func (q *Request) takeItem(at string, item inItem) error {
+func (q *Request) readItem(at string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
 		// Clients that send the whole conversation send what was answered long ago, too.
 		q.Approvals = nil
 	}
 	switch item.Type {
 	case "", "message":
-		return q.takeMessage(at, item)
+		return q.readMessage(at, item)
 	case "function_call":
 		if item.CallID == "" || item.Name == "" {
 			return &Invalid{at, "must have a call_id and a name"}
@@ -74,13 +74,13 @@ func (q *Request) takeItem(at string, item inItem) error {
 		if item.CallID == "" {
 			return &Invalid{at + ".call_id", "is required"}
 		}
-		text, media, err := content(at+".output", item.Output)
+		text, media, err := decodeContent(at+".output", item.Output)
 		if err != nil {
 			return err
 		}
 		q.History = append(q.History, agent.Message{Role: "tool", CallID: item.CallID, Content: text, Media: media})
 	case "mcp_approval_response":
-		return q.takeApproval(at, item)
+		return q.readApproval(at, item)
 	case "item_reference":
 		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
 	case "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request":
@@ -91,8 +91,8 @@ func (q *Request) takeItem(at string, item inItem) error {
 	return nil
 }
 
-func (q *Request) takeMessage(at string, item inItem) error {
-	text, media, err := content(at+".content", item.Content)
+func (q *Request) readMessage(at string, item inItem) error {
+	text, media, err := decodeContent(at+".content", item.Content)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (q *Request) takeMessage(at string, item inItem) error {
 	return nil
 }
 
-func (q *Request) takeApproval(at string, item inItem) error {
+func (q *Request) readApproval(at string, item inItem) error {
 	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
 	switch {
 	case !ok || kind != "mcpr":
@@ -121,9 +121,9 @@ func (q *Request) takeApproval(at string, item inItem) error {
 	return nil
 }
 
-// takeQuestion takes the user's last message out of the history. After outputs of the
+// readQuestion takes the user's last message out of the history. After outputs of the
 // caller's functions there is none: the run goes on with those.
-func (q *Request) takeQuestion() error {
+func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
 	case len(q.Approvals) > 0:
@@ -144,8 +144,8 @@ func (q *Request) takeQuestion() error {
 	return nil
 }
 
-// content is the text and the media of a message, or of a function's output.
-func content(at string, raw json.RawMessage) (string, []agent.Media, error) {
+// decodeContent returns the text and the media of a message, or of a function's output.
+func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}

@@ -7,13 +7,13 @@ import (
 	"answerd/internal/event"
 )
 
-// InputItems are what the response with that id was asked with, oldest first: the
+// InputItems returns what the response with that id was asked with, oldest first: the
 // conversation up to its question, or the approvals that its run went on with. events
 // are those of the run. Pictures of a request that was too large to be kept are not
 // among them.
 func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
-		return approvals(id, span, events)
+		return approvalItems(id, span, events)
 	}
 	var out []InputItem
 	for _, m := range k.Messages() {
@@ -37,8 +37,8 @@ func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	return out
 }
 
-// approvals are the answers that a run went on with in a response.
-func approvals(id string, span Span, events []event.Event) (out []InputItem) {
+// approvalItems returns the answers that a run went on with in a response.
+func approvalItems(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
 		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
 			break
@@ -108,7 +108,7 @@ type Page struct {
 	More   bool        `json:"has_more"`
 }
 
-// NewPage is the page of at most limit items that follow the one of the id after, or
+// NewPage returns the page of at most limit items that follow the one of the id after, or
 // begins the list if that is "". ok is false if there is no such item.
 func NewPage(items []InputItem, after string, limit int) (p Page, ok bool) {
 	p = Page{Object: "list", Data: []InputItem{}}

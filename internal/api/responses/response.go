@@ -60,7 +60,7 @@ type usage struct {
 	TotalTokens int64 `json:"total_tokens"`
 }
 
-// newResponse is a response without output.
+// newResponse returns a response without output.
 func newResponse(h Header) *response {
 	e := h.Echo
 	r := &response{
@@ -78,29 +78,29 @@ func newResponse(h Header) *response {
 		r.Instructions = &e.Instructions
 	}
 	for _, tool := range e.Tools {
-		r.Tools = append(r.Tools, wholeTool(tool))
+		r.Tools = append(r.Tools, completeTool(tool))
 	}
-	set(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
-	set(&r.Text, wholeText(e.Text), e.Text != nil)
-	set(&r.Reasoning, complete(e.Reasoning, wholeReasoning), e.Reasoning != nil)
-	set(&r.Metadata, e.Metadata, e.Metadata != nil)
-	setTo(&r.TopP, e.TopP)
-	setTo(&r.Temperature, e.Temperature)
-	setTo(&r.PresencePenalty, e.PresencePenalty)
-	setTo(&r.FrequencyPenalty, e.FrequencyPenalty)
-	setTo(&r.ParallelToolCalls, e.ParallelToolCalls)
-	setTo(&r.Truncation, e.Truncation)
-	setTo(&r.Store, e.Store)
+	setIf(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
+	setIf(&r.Text, completeText(e.Text), e.Text != nil)
+	setIf(&r.Reasoning, withMembers(e.Reasoning, wholeReasoning), e.Reasoning != nil)
+	setIf(&r.Metadata, e.Metadata, e.Metadata != nil)
+	setIfGiven(&r.TopP, e.TopP)
+	setIfGiven(&r.Temperature, e.Temperature)
+	setIfGiven(&r.PresencePenalty, e.PresencePenalty)
+	setIfGiven(&r.FrequencyPenalty, e.FrequencyPenalty)
+	setIfGiven(&r.ParallelToolCalls, e.ParallelToolCalls)
+	setIfGiven(&r.Truncation, e.Truncation)
+	setIfGiven(&r.Store, e.Store)
 	return r
 }
 
-func set[T any](to *T, v T, given bool) {
+func setIf[T any](to *T, v T, given bool) {
 	if given {
 		*to = v
 	}
 }
 
-func setTo[T any](to *T, v *T) {
+func setIfGiven[T any](to *T, v *T) {
 	if v != nil {
 		*to = *v
 	}

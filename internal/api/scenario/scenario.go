@@ -42,7 +42,7 @@ type Scenario struct {
 	dir    string
 }
 
-// All are the scenarios that there are.
+// All returns the scenarios that there are.
 func All(t *testing.T) []Scenario {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
@@ -52,12 +52,12 @@ func All(t *testing.T) []Scenario {
 	}
 	out := make([]Scenario, len(dirs))
 	for i, d := range dirs {
-		out[i] = load(t, filepath.Dir(d))
+		out[i] = loadScenario(t, filepath.Dir(d))
 	}
 	return out
 }
 
-func load(t *testing.T, dir string) Scenario {
+func loadScenario(t *testing.T, dir string) Scenario {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
 	if err != nil {
@@ -98,7 +98,7 @@ func load(t *testing.T, dir string) Scenario {
 	return s
 }
 
-// Segments are the parts that the run is read in by those who come back after every
+// Segments returns the parts that the run is read in by those who come back after every
 // question to a person: the position that each begins after, and its events.
 func (s Scenario) Segments() []Segment {
 	var out []Segment
@@ -112,7 +112,7 @@ func (s Scenario) Segments() []Segment {
 	return out
 }
 
-// EventsUntil is the run up to the end of a stretch, as the log shows it to who begins to read
+// EventsUntil returns the run up to the end of a stretch, as the log shows it to who begins to read
 // then: a reader is told that the run waits only where it still does.
 func (s Scenario) EventsUntil(end Segment) []event.Event {
 	var out []event.Event
