@@ -115,3 +115,84 @@ func (q *Request) readQuestion(messages []message, id string) error {
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
 	return nil
 }
+
+// inTool is a client tool, which pages send in the body of their own accord.
+type inTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+}
+
+// toolList is a list of tools, or an object of them by name, as assistant-ui sends it.
+type toolList []inTool
+
+func (l *toolList) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '{' {
+		return json.Unmarshal(data, (*[]inTool)(l))
+	}
+	var byName map[string]inTool
+	if err := json.Unmarshal(data, &byName); err != nil {
+		return err
+	}
+	for name, t := range byName {
+		t.Name = name
+		*l = append(*l, t)
+	}
+	slices.SortFunc(*l, func(a, b inTool) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
+func (q *Request) readTools(in []inTool) error {
+	if len(in) > agent.MaxClientTools {
+		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
+	}
+	for i, t := range in {
+		if t.Name == ElicitationTool {
+			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is the name by which servers ask the person"}
+		}
+		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
+			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
+		}
+	}
+	return nil
+}
+
+// Answer is a person's answer to one interrupt of a run.
+type Answer struct {
+	agent.Input
+	// Output is the output of the tool "elicitation" as the page has it; nil for an
+	// approval.
+	Output json.RawMessage
+}
+
+// readAnswers returns those in the parts of a message. An elicitation whose answer was taken is
+// marked as executed by the provider since.
+func readAnswers(parts []part) (out []Answer) {
+	for _, p := range parts {
+		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
+		switch {
+		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
+			reason := strings.ToValidUTF8(p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)], "")
+			out = append(out, Answer{Input: agent.Input{ID: p.Approval.ID, Approved: p.Approval.Approved, Reason: reason}})
+		case elicitation && p.State == "output-available":
+			out = append(out, Answer{readElicitation(p), p.Output})
+		case elicitation && p.State == "output-error":
+			out = append(out, Answer{agent.Input{ID: p.ToolCallID, Action: "cancel"}, json.RawMessage(`{"action":"cancel"}`)})
+		}
+	}
+	return out
+}
+
+// readElicitation reads the output of the tool "elicitation": {"action", "content"}. What is
+// something else makes an action that the agent refuses.
+func readElicitation(p part) agent.Input {
+	var o struct {
+		Action  string          `json:"action"`
+		Content json.RawMessage `json:"content"`
+	}
+	_ = json.Unmarshal(p.Output, &o)
+	if string(o.Content) == "null" {
+		o.Content = nil
+	}
+	return agent.Input{ID: p.ToolCallID, Action: o.Action, Content: o.Content}
+}

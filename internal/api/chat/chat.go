@@ -1,5 +1,5 @@
-// Package chat is the Chat Completions face: OpenAI's request to an agent.Request, the
-// run's events to its chunks, a run that has ended to its completion.
+// Package chat implements the API format of OpenAI's Chat Completions: it decodes a request to an
+// agent.Request, and encodes the events of a run as chunks or as one completion.
 //
 //	q, err := chat.Decode(body)             // *chat.Invalid names the parameter
 //	// stream: true
@@ -10,12 +10,11 @@
 //	c.Add(e)                                // for every event of the run
 //	body := c.Completion()
 //
-// The format knows neither tools that the server runs nor questions to a person. So the
-// agent's own tool calls are told as reasoning_content, which chat UIs show as thinking
-// and the openai client ignores: as tool_calls they would make clients look for a tool
-// of theirs. What would need a person is declined. Tools that the caller declares are
-// his: their calls end the answer with finish_reason tool_calls, and their results come
-// with the next request.
+// The format has neither tools that the server executes nor questions to a person. So the agent's
+// own tool calls are encoded as reasoning_content, which chat UIs show as thinking and the openai
+// client ignores; as tool_calls they would make clients look for a tool of their own. The agent
+// declines what would need a person. Calls of tools that the caller declares end the answer with
+// finish_reason tool_calls, and their results come with the next request.
 package chat
 
 import (
@@ -23,10 +22,10 @@ import (
 	"time"
 )
 
-// Header is what every chunk and completion begins with.
+// Header has the members that every chunk and completion begins with.
 type Header struct {
 	ID      string // of the run
-	Model   string // as the request named it
+	Model   string // as in the request
 	Created time.Time
 }
 
@@ -37,7 +36,7 @@ const (
 	maxStops    = 16
 )
 
-// Invalid is a request that cannot be run as it stands.
+// Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Param   string // the parameter, such as messages[2].content
 	Message string // for the caller

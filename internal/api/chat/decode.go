@@ -14,16 +14,16 @@ import (
 // Request is a decoded body.
 type Request struct {
 	agent.Request
-	Model        string // as named, for the answer
+	Model        string // as in the request, for the response
 	Stream       bool
 	IncludeUsage bool
-	// Options is the member "answerd", where the native fields that this format lacks
-	// can be given; nil where it is missing.
+	// Options is the member "answerd", which has native fields that this format lacks; nil if it
+	// is missing.
 	Options json.RawMessage
 }
 
-// body is what is read of a request. Members that are not here are ignored: clients
-// send many, and new ones come every month.
+// body has the members of a request that Decode reads. It ignores others, because clients send
+// many and new ones appear often.
 type body struct {
 	Model         string             `json:"model"`
 	Messages      []inMessage        `json:"messages"`
@@ -47,7 +47,7 @@ type body struct {
 	ResponseFormat   json.RawMessage    `json:"response_format"`
 	Parallel         *bool              `json:"parallel_tool_calls"`
 
-	// What would be missing from the answer is refused.
+	// Members that ask for something the response would lack; checkSupported refuses them.
 	Logprobs    *bool              `json:"logprobs"`
 	TopLogprobs *agent.JSONInteger `json:"top_logprobs"`
 	LogitBias   map[string]any     `json:"logit_bias"`
@@ -72,7 +72,7 @@ type inTool struct {
 	} `json:"function"`
 }
 
-// stopList is one text or several.
+// stopList is one string or a list of strings.
 type stopList []string
 
 func (s *stopList) UnmarshalJSON(data []byte) error {
@@ -116,7 +116,7 @@ func Decode(data []byte) (Request, error) {
 	return q, q.readMessages(in.Messages)
 }
 
-// checkSupported refuses what cannot be done, and what the answer would lack.
+// checkSupported refuses requests for what the service does not support.
 func (in body) checkSupported() error {
 	switch {
 	case in.MaxTokens < 0:
@@ -124,7 +124,7 @@ func (in body) checkSupported() error {
 	case in.MaxCompletionTokens < 0:
 		return &Invalid{"max_completion_tokens", "must be positive"}
 	case in.N != nil && *in.N != 1:
-		return &Invalid{"n", "only one choice is given"}
+		return &Invalid{"n", "must be 1: a response has one choice"}
 	case len(in.Stop) > maxStops:
 		return &Invalid{"stop", fmt.Sprintf("must not be more than %d", maxStops)}
 	case isGiven(in.Functions):
@@ -132,9 +132,9 @@ func (in body) checkSupported() error {
 	case isGiven(in.Call):
 		return &Invalid{"function_call", "is no longer supported: use tool_choice"}
 	case in.Logprobs != nil && *in.Logprobs:
-		return &Invalid{"logprobs", "probabilities are not given"}
+		return &Invalid{"logprobs", "is not supported"}
 	case in.TopLogprobs != nil && *in.TopLogprobs != 0:
-		return &Invalid{"top_logprobs", "probabilities are not given"}
+		return &Invalid{"top_logprobs", "is not supported"}
 	case len(in.LogitBias) > 0:
 		return &Invalid{"logit_bias", "is not supported"}
 	case slices.ContainsFunc(in.Modalities, func(m string) bool { return m != "text" }):
@@ -142,15 +142,14 @@ func (in body) checkSupported() error {
 	case isGiven(in.Audio):
 		return &Invalid{"audio", "is not supported: answers are text"}
 	case isGiven(in.WebSearch):
-		return &Invalid{"web_search_options", "is not supported: the tools are the service's"}
+		return &Invalid{"web_search_options", "is not supported: the service has tools of its own"}
 	}
 	return nil
 }
 
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// readFormat reads the form that the answer is to have, which the model's endpoint
-// enforces.
+// readFormat reads response_format, which the model's endpoint enforces.
 func (q *Request) readFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
@@ -169,7 +168,7 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	return nil
 }
 
-// decodeError says which parameter is of the wrong type, as far as the decoder knows.
+// decodeError returns an error of encoding/json as an *Invalid that names the parameter, if known.
 func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "is of the wrong type: " + t.Value}
@@ -177,7 +176,7 @@ func decodeError(err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// readTools reads the caller's own tools, and which ones are to be called.
+// readTools reads the tools that the caller executes, and tool_choice.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}

@@ -2,23 +2,24 @@ package chat
 
 import (
 	"encoding/json"
+	"strings"
 
 	"answerd/internal/event"
 	"answerd/internal/sse"
 )
 
-// Encoder turns the events of one run into the chunks of one stream. It must see them
-// all, from the first on.
+// Encoder encodes the events of one run as the chunks of one stream. It must get all events, from
+// the first on.
 type Encoder struct {
 	head         chunk
 	includeUsage bool
-	begun        bool // the message's text has begun
-	newStep      bool // text so far is of an earlier step
-	byID         map[string]int
+	begun        bool           // the message's text has begun
+	newStep      bool           // the text so far is of an earlier step
+	byID         map[string]int // index of a call in tool_calls, by its id
 	usage        event.Usage
 }
 
-// NewEncoder returns the encoder of a stream that no event has gone through.
+// NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header, includeUsage bool) *Encoder {
 	return &Encoder{
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
@@ -27,7 +28,7 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 	}
 }
 
-// done ends every stream that says how it ended.
+// done is the last frame of every stream that has a finish_reason.
 var done = sse.Frame{Data: []byte("[DONE]")}
 
 // Encode returns the frames that e adds to the stream: none for most events.
@@ -49,7 +50,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, Function: functionDelta{Arguments: b.Delta}}}})
 		}
 	case event.StepReset:
-		// What was streamed cannot be taken back; at least it is told from what follows.
+		// Streamed text cannot be withdrawn, so it is separated from what follows.
 		enc.newStep = enc.begun
 		return enc.encodeReasoning("\n[the answer begins again]\n")
 	case event.StepEnd:
@@ -71,12 +72,14 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return nil
 }
 
-// TokenExpired returns the frames of a stream that ends before its run, because its
-// caller's token has. There is no [DONE]: it is not done.
-func (enc *Encoder) TokenExpired() []sse.Frame { return []sse.Frame{jsonFrame(errorBody{tokenExpired()})} }
+// TokenExpired returns the frames that end a stream before its run, because the caller's token has
+// expired. They have no [DONE], because the answer is not complete.
+func (enc *Encoder) TokenExpired() []sse.Frame {
+	return []sse.Frame{jsonFrame(errorBody{tokenExpired()})}
+}
 
-// encodeText returns a piece of the answer. The text of a later step is set off from what was
-// said before the tools ran.
+// encodeText returns the chunk of a text delta. A blank line separates the text of a later step
+// from that before the tool calls.
 func (enc *Encoder) encodeText(s string) []sse.Frame {
 	if enc.newStep {
 		enc.newStep = false
@@ -86,9 +89,11 @@ func (enc *Encoder) encodeText(s string) []sse.Frame {
 	return enc.encodeDelta(delta{Content: &s})
 }
 
-// encodeReasoning returns what UIs show as thinking. It never shares a chunk with content: there are
-// clients that lose one of the two.
-func (enc *Encoder) encodeReasoning(s string) []sse.Frame { return enc.encodeDelta(delta{Reasoning: s}) }
+// encodeReasoning returns a chunk with reasoning_content, which UIs show as thinking. It has no
+// content, because some clients lose one of the two.
+func (enc *Encoder) encodeReasoning(s string) []sse.Frame {
+	return enc.encodeDelta(delta{Reasoning: s})
+}
 
 func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	i := len(enc.byID)
@@ -124,8 +129,8 @@ func jsonFrame(v any) sse.Frame {
 	return sse.Frame{Data: data}
 }
 
-// finishReason returns a run's in the words of the format: a run that was cut off had an
-// answer all the same, whose metadata say why.
+// finishReason returns the finish_reason for that of a run. A run that reached a limit has an
+// answer too, and its metadata say why it ended.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length", "content_filter", "tool_calls":
@@ -134,4 +139,47 @@ func finishReason(reason string) string {
 		return "length"
 	}
 	return "stop"
+}
+
+// Collector builds the completion of one run from its events.
+type Collector struct {
+	head      Header
+	reasoning strings.Builder
+	calls     []call
+	end       event.FinalAnswer
+	called    bool // the agent has called a tool
+}
+
+// NewCollector returns a collector without events.
+func NewCollector(h Header) *Collector { return &Collector{head: h} }
+
+// Add takes the next event of the run.
+func (c *Collector) Add(e event.Event) {
+	c.reasoning.WriteString(reasoningText(e.Body))
+	switch b := e.Body.(type) {
+	case event.ToolCall:
+		c.called = c.called || b.Executor != event.Client
+		if b.Executor == event.Client {
+			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
+		}
+	case event.FinalAnswer:
+		c.end = b
+	}
+}
+
+// CalledTools reports whether the agent has called tools, which a retry would call again.
+func (c *Collector) CalledTools() bool { return c.called }
+
+// Completion returns the body of the response after the final answer. Its content is that answer;
+// only streams have the text of earlier steps.
+func (c *Collector) Completion() any {
+	m := message{Role: "assistant", Content: &c.end.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.calls}
+	if len(c.calls) > 0 && c.end.Answer == "" {
+		m.Content = nil
+	}
+	return completion{
+		ID: completionID(c.head), Object: "chat.completion", Created: c.head.Created.Unix(), Model: c.head.Model,
+		Choices: []completionChoice{{Message: m, FinishReason: finishReason(c.end.FinishReason)}},
+		Usage:   wireUsage(c.end.Metadata.Usage),
+	}
 }

@@ -34,8 +34,8 @@ type inPart struct {
 	} `json:"input_audio"`
 }
 
-// readMessages makes the last message the question, and those before it the history.
-// Messages of system and developer are instructions, wherever they stand.
+// readMessages makes the last message the question, and those before it the history. System and
+// developer messages are instructions, at any position.
 func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
@@ -73,8 +73,8 @@ func (q *Request) readMessages(in []inMessage) error {
 	return q.readQuestion()
 }
 
-// readQuestion takes the user's last message out of the history. After results of the
-// caller's tools there is none: the run goes on with those.
+// readQuestion moves the user's last message from the history to the question. If the history ends
+// with results of the caller's tools, there is no question and the run continues with those.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -93,7 +93,7 @@ func (q *Request) readQuestion() error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message.
+// decodeContent returns the text and the media of a message. at is its path, for errors.
 func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
@@ -128,7 +128,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 			}
 			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio: the model is given no files"}
+			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio: files are not supported"}
 		}
 	}
 	if len(media) > maxMedia {

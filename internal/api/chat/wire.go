@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"time"
 
 	"answerd/internal/event"
 )
@@ -88,4 +89,73 @@ func wireUsage(u event.Usage) json.RawMessage {
 		Total      int64 `json:"total_tokens"`
 	}{u.InputTokens, u.OutputTokens, u.TotalTokens})
 	return data
+}
+
+// Error is an error in OpenAI's shape.
+type Error struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    string  `json:"code"`
+}
+
+type errorBody struct {
+	Error Error `json:"error"`
+}
+
+// NewError returns the body of an error response. code is a problem code of answerd; param is "" if
+// no parameter is wrong.
+func NewError(status int, code, message, param string) any {
+	e := Error{Message: message, Type: errorType(status), Code: code}
+	if param != "" {
+		e.Param = &param
+	}
+	return errorBody{e}
+}
+
+func errorType(status int) string {
+	switch {
+	case status == 401:
+		return "authentication_error"
+	case status == 403:
+		return "permission_error"
+	case status == 429:
+		return "rate_limit_error"
+	case status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+// tokenExpired returns the error of a stream whose caller's token has expired.
+func tokenExpired() Error {
+	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
+}
+
+// runErrorBody returns the error of a run that failed after its stream began.
+func runErrorBody(b event.RunError) Error {
+	return Error{Message: b.Message, Type: "server_error", Code: b.Code}
+}
+
+// WithoutTools is the suffix of a model's id that turns tools off. Chat UIs use such a model for
+// titles, tags and follow-up questions, which need no tool calls.
+const WithoutTools = ":no-tools"
+
+// Model is the body of GET /v1/models/{model}.
+type Model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"` // model
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// ModelList returns the models with those ids, each also with the suffix WithoutTools.
+func ModelList(ids []string, since time.Time) []Model {
+	out := make([]Model, 0, 2*len(ids))
+	for _, id := range ids {
+		for _, name := range []string{id, id + WithoutTools} {
+			out = append(out, Model{name, "model", since.Unix(), "answerd"})
+		}
+	}
+	return out
 }

@@ -12,10 +12,13 @@
 package native
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
+	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/sse"
 )
 
 // EventID returns the SSE id of an event, which is the position right after it.
@@ -36,4 +39,18 @@ func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
 	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
+}
+
+// TokenExpired returns the frame that ends a stream whose caller's token has ended, while the
+// run goes on. It is no event of the run, so it has no id: a browser's EventSource, and
+// whoever does as it does, goes on after the last event that it saw. Its seq is that of
+// last, so that readers who leave out what they have seen, or look for gaps, find none.
+func TokenExpired(run string, last int64) sse.Frame {
+	data, _ := json.Marshal(struct { // nothing in it can fail
+		Type  string `json:"type"`
+		RunID string `json:"run_id"`
+		Seq   int64  `json:"seq"`
+		Time  int64  `json:"ts"`
+	}{"token_expired", run, last, time.Now().UnixMilli()})
+	return sse.Frame{Event: "token_expired", Data: data}
 }

@@ -16,10 +16,10 @@ const (
 	maxItems = 1024
 	maxMedia = 32
 
-	maxLabel    = 512 // bytes of what identifies a user or a cache
-	maxPairs    = 32
-	maxPairKey  = 64
-	maxPairText = 1024
+	maxIdentifier = 512 // bytes of what identifies a user or a cache
+	maxPairs      = 32
+	maxPairKey    = 64
+	maxPairText   = 1024
 )
 
 // withoutTools follows a model's id in the id of the same model without tools.
@@ -28,20 +28,20 @@ const withoutTools = ":no-tools"
 // Request is a decoded body.
 type Request struct {
 	agent.Request
-	Model      string // as named, for the answer
+	Model      string // as in the request, for the response
 	Stream     bool
 	PreviousID string // previous_response_id; "" if none
 	Echo       Echo
-	// Approvals, if there are any, are what the request is: answers to what an earlier
-	// response asked, whose run goes on with them.
+	// Approvals are answers to the approval requests of an earlier response. If there are any, the
+	// request resumes the run of that response and starts no other.
 	Approvals     []Approval
 	ListedServers []string // the MCP servers that the request names
-	// Options is the member "answerd", where the native fields that this format lacks
-	// can be given; nil where it is missing.
+	// Options is the member "answerd", which has native fields that this format lacks; nil if it
+	// is missing.
 	Options json.RawMessage
 }
 
-// Stored reports whether the response can be asked for again, and gone on from.
+// Stored reports whether the response can be retrieved and continued later.
 func (q *Request) Stored() bool { return q.Echo.Store == nil || *q.Echo.Store }
 
 // Approval is a person's answer to an mcp_approval_request.
@@ -52,8 +52,8 @@ type Approval struct {
 	Reason    string
 }
 
-// body is what is read of a request, besides what the response repeats of it. Members
-// that are not here are ignored: clients send many, and new ones come every month.
+// body has the members of a request that Decode reads. It ignores others, because clients send
+// many and new ones appear often.
 type body struct {
 	Echo
 	Model        string             `json:"model"`
@@ -64,7 +64,7 @@ type body struct {
 	Prompt       json.RawMessage    `json:"prompt"`
 	Include      []string           `json:"include"`
 	TopLogprobs  *agent.JSONInteger `json:"top_logprobs"`
-	StreamOpts   *struct{}          `json:"stream_options"` // about padding, which there is none of
+	StreamOpts   *struct{}          `json:"stream_options"` // only about padding, which is not supported
 	Answerd      json.RawMessage    `json:"answerd"`
 }
 
@@ -129,23 +129,23 @@ func (q *Request) readLimits(in body) error {
 	return nil
 }
 
-// readExtras refuses what would be missing from the answer. What does not change it is
-// repeated, or passed over: most of include is about tools that are not here.
+// readExtras refuses members that ask for something the response would lack. It accepts members
+// that do not change the response, such as most values of include.
 func (q *Request) readExtras(in body) error {
 	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
-		return &Invalid{"top_logprobs", "probabilities are not given"}
+		return &Invalid{"top_logprobs", "is not supported"}
 	}
 	for i, v := range in.Include {
 		if v == "message.output_text.logprobs" {
-			return &Invalid{fmt.Sprintf("include[%d]", i), "probabilities are not given"}
+			return &Invalid{fmt.Sprintf("include[%d]", i), "is not supported"}
 		}
 	}
 	if t := in.Truncation; t != nil && *t != "auto" && *t != "disabled" {
 		return &Invalid{"truncation", "must be auto or disabled"}
 	}
 	for name, v := range map[string]*string{"safety_identifier": in.SafetyIdentifier, "prompt_cache_key": in.PromptCacheKey, "user": in.User} {
-		if v != nil && len(*v) > maxLabel {
-			return &Invalid{name, fmt.Sprintf("must not be longer than %d bytes", maxLabel)}
+		if v != nil && len(*v) > maxIdentifier {
+			return &Invalid{name, fmt.Sprintf("must not be longer than %d bytes", maxIdentifier)}
 		}
 	}
 	return nil
@@ -196,15 +196,15 @@ type inTool struct {
 	Approval    json.RawMessage `json:"require_approval"`
 }
 
-// requiresApproval reports whether the request wants to be asked before calls. Which calls need
-// that, the operator says; to ignore such a wish would be worse than to refuse it.
+// requiresApproval reports whether the request demands approval of calls. Such a request is
+// refused, because only the operator's configuration says which calls need approval.
 func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
 	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
 }
 
-// readTools reads the caller's functions, and which of the service's MCP servers he
-// wants. They narrow what the operator has configured: an address of his own is refused.
+// readTools reads the caller's functions, and which of the configured MCP servers the request may
+// use. It refuses MCP servers that are named by URL.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -217,7 +217,7 @@ func (q *Request) readTools(in body) error {
 		}
 		switch {
 		case t.Type == "mcp" && t.ServerURL != "":
-			return &Invalid{at + ".server_url", "is not accepted: name one of the service's MCP servers in server_label"}
+			return &Invalid{at + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
 		case t.Type == "mcp" && t.requiresApproval():
 			return &Invalid{at + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
 		case t.Type == "mcp":
@@ -236,8 +236,8 @@ func (q *Request) readTools(in body) error {
 	return nil
 }
 
-// publicTool returns what a response says of an MCP server that its request named, without what else
-// there may have been, such as tokens.
+// publicTool returns the members of an MCP tool that a response may repeat. It leaves out others,
+// such as tokens.
 func (t *inTool) publicTool() json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Type    string          `json:"type"`

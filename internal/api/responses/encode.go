@@ -10,8 +10,8 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder turns the events of one run into the events of one response. It must see all
-// of them, from the first of the run on.
+// Encoder encodes the events of one run as the events of one response. It must get all events, from
+// the first of the run on.
 type Encoder struct {
 	head   Header
 	resp   *response
@@ -22,52 +22,52 @@ type Encoder struct {
 	reasoning *open[reasoningItem]
 	calls     map[string]*openCall
 	functions []event.ToolCall         // of the caller
-	asked     []event.ApprovalRequired // that nobody has answered
-	requests  map[string]string        // the items of approval requests, by call id
-	step      int                      // where the step begins in the output
-	spent     event.Usage              // by the run
-	before    event.Usage              // of that, by earlier responses
+	asked     []event.ApprovalRequired // approval requests without an answer
+	requests  map[string]string        // item ids of approval requests, by call id
+	step      int                      // index in the output at which the step begins
+	spent     event.Usage              // of the run so far
+	before    event.Usage              // of earlier responses of the run
 	ended     bool
 }
 
-// open is an item that is not done yet, and its place in the output.
+// open is an item in progress, and its index in the output.
 type open[T any] struct {
 	item  T
 	index int
-	said  strings.Builder // its text so far
+	text  strings.Builder // so far
 }
 
-// openCall is a call of ours on its way.
+// openCall is a call in progress of a tool that the server executes.
 type openCall struct {
-	mcp     *open[mcpCallItem] // nil while it is held
-	held    bool               // a person must agree first: it is announced when it ends
-	written bool               // its arguments are complete
+	mcp     *open[mcpCallItem] // nil while the call has no item
+	held    bool               // the call needs approval, so its item is added when the call ends
+	written bool               // the arguments are complete
 	args    string
 }
 
-// NewEncoder returns the encoder of a response that no event has gone through.
+// NewEncoder returns the encoder of a new response.
 func NewEncoder(h Header) *Encoder {
 	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*openCall), requests: make(map[string]string)}
 }
 
-// Response returns the response as it stands after the last event.
+// Response returns the response after the events so far.
 func (enc *Encoder) Response() any {
 	now := *enc.resp
 	now.Output = slices.Clone(now.Output)
 	if o := enc.text; o != nil {
 		item := o.item
-		item.Content = []textPart{outputText(o.said.String())}
+		item.Content = []textPart{outputText(o.text.String())}
 		now.Output[o.index] = item
 	}
 	if o := enc.reasoning; o != nil {
 		item := o.item
-		item.Summary = []summaryPart{{Type: "summary_text", Text: o.said.String()}}
+		item.Summary = []summaryPart{{Type: "summary_text", Text: o.text.String()}}
 		now.Output[o.index] = item
 	}
 	return &now
 }
 
-// Ended reports whether the response has come to its end, which the run's may follow.
+// Ended reports whether the response has ended. The run may go on after it.
 func (enc *Encoder) Ended() bool { return enc.ended }
 
 // Encode returns the frames that e adds to the stream.
@@ -87,7 +87,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// beginResponse begins the response, forgetting what an earlier one of the run said.
+// beginResponse starts the response and discards the state of the run's earlier response.
 func (enc *Encoder) beginResponse() {
 	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
 	enc.emitEvent("response.created", enc.responseFields())
@@ -102,9 +102,9 @@ func (enc *Encoder) beginResponse() {
 	}
 }
 
-// TokenExpired returns the frames of a stream that ends before its response, because its
-// caller's token has. The event has the number of the one before it: whoever goes on after
-// it (starting_after) misses nothing.
+// TokenExpired returns the frames that end a stream before its response, because the caller's token
+// has expired. The event has the sequence_number of the event before it, so that a reader who
+// resumes after it (starting_after) misses nothing.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	data, _ := json.Marshal(fields{ // nothing in it can fail
 		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.", "param": nil,
@@ -118,14 +118,14 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.TextStart:
 		enc.textStart(b)
 	case event.TextDelta:
-		enc.text.said.WriteString(b.Delta)
+		enc.text.text.WriteString(b.Delta)
 		enc.emitEvent("response.output_text.delta", itemFields(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
 	case event.TextEnd:
 		enc.textEnd()
 	case event.ReasoningStart:
 		enc.reasoningStart(b)
 	case event.ReasoningDelta:
-		enc.reasoning.said.WriteString(b.Delta)
+		enc.reasoning.text.WriteString(b.Delta)
 		enc.emitEvent("response.reasoning_summary_text.delta", itemFields(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
 	case event.ReasoningEnd:
 		enc.reasoningEnd()
@@ -139,7 +139,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		enc.stepReset()
 	case event.Suspended:
 		if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
-			return // for an approval that this response had with others
+			return // the suspension is for an approval that this response asked for together with others
 		}
 		enc.closeOpenCalls()
 		enc.addApprovalRequests()
@@ -156,10 +156,11 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	}
 }
 
-// fields are the members of an event besides its type and number.
+// fields are the members of an event besides type and sequence_number.
 type fields = map[string]any
 
-// itemFields returns the members that say what an event is about, and others in pairs.
+// itemFields returns the members that name the item of an event, and more members, which are given
+// as name, value, name, value.
 func itemFields(item string, index int, more ...any) fields {
 	f := fields{"item_id": item, "output_index": index}
 	for i := 0; i < len(more); i += 2 {
@@ -181,7 +182,7 @@ func (enc *Encoder) emitEvent(kind string, f fields) {
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
 
-// addItem announces an item: it has its place in the output from now on.
+// addItem adds an item to the output and returns its index.
 func (enc *Encoder) addItem(item any) (index int) {
 	index = len(enc.resp.Output)
 	enc.resp.Output = append(enc.resp.Output, item)
@@ -189,7 +190,7 @@ func (enc *Encoder) addItem(item any) (index int) {
 	return index
 }
 
-// finishItem is the last word about an item.
+// finishItem puts the final state of an item into the output.
 func (enc *Encoder) finishItem(index int, item any) {
 	enc.resp.Output[index] = item
 	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
@@ -205,7 +206,7 @@ func (enc *Encoder) textStart(b event.TextStart) {
 func (enc *Encoder) textEnd() {
 	o := enc.text
 	enc.text = nil
-	part := outputText(o.said.String())
+	part := outputText(o.text.String())
 	o.item.Content = []textPart{part}
 	enc.emitEvent("response.output_text.done", itemFields(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
 	enc.emitEvent("response.content_part.done", itemFields(o.item.ID, o.index, "content_index", 0, "part", part))
@@ -223,7 +224,7 @@ func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
 func (enc *Encoder) reasoningEnd() {
 	o := enc.reasoning
 	enc.reasoning = nil
-	part := summaryPart{Type: "summary_text", Text: o.said.String()}
+	part := summaryPart{Type: "summary_text", Text: o.text.String()}
 	o.item.Summary = []summaryPart{part}
 	enc.emitEvent("response.reasoning_summary_text.done", itemFields(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
 	enc.emitEvent("response.reasoning_summary_part.done", itemFields(o.item.ID, o.index, "summary_index", 0, "part", part))
@@ -231,28 +232,28 @@ func (enc *Encoder) reasoningEnd() {
 	enc.finishItem(o.index, o.item)
 }
 
-// stepReset closes what the step had begun, as incomplete: an item that was announced
-// cannot be taken back.
+// stepReset finishes the items of the step as incomplete, because items that were added to the
+// stream cannot be withdrawn.
 func (enc *Encoder) stepReset() {
 	if o := enc.text; o != nil {
 		enc.text = nil
-		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.said.String())}
+		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.text.String())}
 		enc.finishItem(o.index, o.item)
 	}
 	if o := enc.reasoning; o != nil {
 		enc.reasoning = nil
-		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.said.String()}}
+		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.text.String()}}
 		enc.finishItem(o.index, o.item)
 	}
-	enc.functions = nil // a step with calls of the caller's is the last one
+	enc.functions = nil // only the last step of a run has calls of the caller's functions
 	for i, item := range enc.resp.Output[enc.step:] {
-		// Those that were done stay so in the stream; what counts is the response.
+		// Items that were finished stay so in the stream. The response at the end is what counts.
 		if m, ok := item.(messageItem); ok {
 			m.Status = "incomplete"
 			enc.resp.Output[enc.step+i] = m
 		}
 	}
-	// In an order of its own: the stream must be the same however often it is read.
+	// Sorted, because the stream must be the same each time it is read.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
 		if c.written {
@@ -281,8 +282,8 @@ func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	}
 }
 
-// endResponse is the terminal event. There is none for cancelled, so clients get the one that
-// says incomplete, with the status in the response.
+// endResponse adds the terminal event. The format has none for cancelled, so a cancelled response
+// ends with response.incomplete and the status cancelled.
 func (enc *Encoder) endResponse(status string, e event.Event) {
 	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
 	enc.resp.Usage = &usage{

@@ -59,7 +59,8 @@ func (q *Request) readInput(in body) error {
 
 func (q *Request) readItem(at string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
-		// Clients that send the whole conversation send what was answered long ago, too.
+		// Clients that send the whole conversation also send approvals of earlier turns. Only
+		// those at the end of the input count.
 		q.Approvals = nil
 	}
 	switch item.Type {
@@ -84,7 +85,7 @@ func (q *Request) readItem(at string, item inItem) error {
 	case "item_reference":
 		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
 	case "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request":
-		// What the service itself said before: it is in the run, or of no use to the model.
+		// Output items of earlier responses: the run has them, or the model does not need them.
 	default:
 		return &Invalid{at + ".type", "is not supported"}
 	}
@@ -113,7 +114,7 @@ func (q *Request) readApproval(at string, item inItem) error {
 	case !ok || kind != "mcpr":
 		return &Invalid{at + ".approval_request_id", "is not the id of an approval request"}
 	case len(q.Approvals) > 0 && q.Approvals[0].Run != run:
-		return &Invalid{at + ".approval_request_id", "belongs to another response than the one before it"}
+		return &Invalid{at + ".approval_request_id", "belongs to another response than the approvals before it"}
 	case slices.ContainsFunc(q.Approvals, func(a Approval) bool { return a.Interrupt == interrupt }):
 		return &Invalid{at + ".approval_request_id", "answered twice"}
 	}
@@ -121,8 +122,8 @@ func (q *Request) readApproval(at string, item inItem) error {
 	return nil
 }
 
-// readQuestion takes the user's last message out of the history. After outputs of the
-// caller's functions there is none: the run goes on with those.
+// readQuestion moves the user's last message from the history to the question. If the history ends
+// with outputs of the caller's functions, there is no question and the run continues with those.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
@@ -172,7 +173,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 			}
 			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image: the model is given no files"}
+			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image: files are not supported"}
 		}
 	}
 	if len(media) > maxMedia {

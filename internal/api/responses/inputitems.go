@@ -7,10 +7,9 @@ import (
 	"answerd/internal/event"
 )
 
-// InputItems returns what the response with that id was asked with, oldest first: the
-// conversation up to its question, or the approvals that its run went on with. events
-// are those of the run. Pictures of a request that was too large to be kept are not
-// among them.
+// InputItems returns the input of the response with that id, oldest first: the conversation up to
+// its question, or the approvals that resumed its run. events are those of the run. Images of a
+// request that was too large to be stored are missing.
 func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
 		return approvalItems(id, span, events)
@@ -37,7 +36,7 @@ func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	return out
 }
 
-// approvalItems returns the answers that a run went on with in a response.
+// approvalItems returns the approvals that resumed the run of a response.
 func approvalItems(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
 		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
@@ -99,7 +98,7 @@ type InputItem struct {
 	Reason     *string `json:"reason,omitempty"`
 }
 
-// Page is a page of a list, as OpenAI's clients turn them.
+// Page is a page of a list, as OpenAI's clients expect it.
 type Page struct {
 	Object string      `json:"object"` // list
 	Data   []InputItem `json:"data"`

@@ -1,6 +1,9 @@
 package responses
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"maps"
+)
 
 // response is a response resource. Open Responses requires every one of its members to
 // be there, and several of them to be numbers.
@@ -82,7 +85,7 @@ func newResponse(h Header) *response {
 	}
 	setIf(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
 	setIf(&r.Text, completeText(e.Text), e.Text != nil)
-	setIf(&r.Reasoning, withMembers(e.Reasoning, wholeReasoning), e.Reasoning != nil)
+	setIf(&r.Reasoning, withMembers(e.Reasoning, reasoningMembers), e.Reasoning != nil)
 	setIf(&r.Metadata, e.Metadata, e.Metadata != nil)
 	setIfGiven(&r.TopP, e.TopP)
 	setIfGiven(&r.Temperature, e.Temperature)
@@ -104,4 +107,157 @@ func setIfGiven[T any](to *T, v *T) {
 	if v != nil {
 		*to = *v
 	}
+}
+
+// The objects of a request that its response repeats get all their members, null if the request had
+// none: Open Responses requires them, and clients that validate refuse a response without them.
+
+type object = map[string]any
+
+var (
+	functionMembers  = object{"name": nil, "description": nil, "parameters": nil, "strict": nil}
+	reasoningMembers = object{"effort": nil, "summary": nil}
+	schemaMembers    = object{"name": nil, "description": nil, "schema": nil, "strict": false}
+)
+
+// withMembers returns the object raw with those of members that it lacks. null lacks all.
+func withMembers(raw json.RawMessage, members object) json.RawMessage {
+	given, out := object{}, maps.Clone(members)
+	_ = json.Unmarshal(raw, &given) // it was read as an object before
+	maps.Copy(out, given)
+	data, _ := json.Marshal(out) // what was read is written
+	return data
+}
+
+func completeTool(raw json.RawMessage) json.RawMessage {
+	var t struct{ Type string }
+	if json.Unmarshal(raw, &t) != nil || t.Type != "function" {
+		return raw
+	}
+	return withMembers(raw, functionMembers)
+}
+
+// completeText returns the member text with all its members; the default format is plain text.
+func completeText(raw json.RawMessage) json.RawMessage {
+	var t struct{ Format json.RawMessage }
+	_ = json.Unmarshal(raw, &t) // it was read as an object before
+	var kind struct{ Type string }
+	_ = json.Unmarshal(t.Format, &kind)
+	var format any = object{"type": "text"}
+	switch kind.Type {
+	case "json_schema":
+		format = withMembers(t.Format, schemaMembers)
+	case "json_object":
+		format = object{"type": kind.Type}
+	}
+	var out object
+	if json.Unmarshal(raw, &out) != nil || out == nil {
+		out = object{}
+	}
+	out["format"] = format
+	data, _ := json.Marshal(out)
+	return data
+}
+
+// The items of a response's output. Every snapshot has the complete item, because clients build
+// their state from output_item.done or from the response at the end.
+
+type textPart struct {
+	Type        string `json:"type"` // output_text
+	Text        string `json:"text"`
+	Annotations []any  `json:"annotations"`
+	Logprobs    []any  `json:"logprobs"`
+}
+
+func outputText(s string) textPart {
+	return textPart{Type: "output_text", Text: s, Annotations: []any{}, Logprobs: []any{}}
+}
+
+type messageItem struct {
+	ID      string     `json:"id"`
+	Type    string     `json:"type"` // message
+	Status  string     `json:"status"`
+	Role    string     `json:"role"` // assistant
+	Content []textPart `json:"content"`
+}
+
+type summaryPart struct {
+	Type string `json:"type"` // summary_text
+	Text string `json:"text"`
+}
+
+type reasoningItem struct {
+	ID      string        `json:"id"`
+	Type    string        `json:"type"` // reasoning
+	Status  string        `json:"status"`
+	Summary []summaryPart `json:"summary"`
+}
+
+type mcpCallItem struct {
+	ID          string  `json:"id"`
+	Type        string  `json:"type"` // mcp_call
+	Status      string  `json:"status"`
+	ServerLabel string  `json:"server_label"`
+	Name        string  `json:"name"`
+	Arguments   string  `json:"arguments"`
+	Output      *string `json:"output"`
+	Error       any     `json:"error"`
+	Approval    *string `json:"approval_request_id"`
+}
+
+type approvalItem struct {
+	ID          string `json:"id"`
+	Type        string `json:"type"` // mcp_approval_request
+	ServerLabel string `json:"server_label"`
+	Name        string `json:"name"`
+	Arguments   string `json:"arguments"`
+}
+
+type functionItem struct {
+	ID        string `json:"id"`
+	Type      string `json:"type"` // function_call
+	Status    string `json:"status"`
+	CallID    string `json:"call_id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// ListedTool is a tool in an mcp_list_tools item.
+type ListedTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"` // absent rather than null: clients refuse null
+	InputSchema json.RawMessage `json:"input_schema"`
+}
+
+type listItem struct {
+	ID          string       `json:"id"`
+	Type        string       `json:"type"` // mcp_list_tools
+	ServerLabel string       `json:"server_label"`
+	Tools       []ListedTool `json:"tools"`
+}
+
+// executionError is the error of an mcp_call whose tool failed.
+type executionError struct {
+	Type    string `json:"type"` // mcp_tool_execution_error
+	Content []any  `json:"content"`
+}
+
+// protocolError is the error of an mcp_call that did not reach the tool, or whose outcome is
+// unknown.
+type protocolError struct {
+	Type    string `json:"type"` // mcp_protocol_error
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func callError(kind, message string) any {
+	if kind == "execution" {
+		return executionError{"mcp_tool_execution_error", []any{map[string]string{"type": "text", "text": message}}}
+	}
+	code := -32603 // internal error, JSON-RPC section 5.1
+	switch kind {
+	case "invalid_arguments", "unknown_tool":
+		code = -32602
+	}
+	return protocolError{"mcp_protocol_error", code, message}
 }

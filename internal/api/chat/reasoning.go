@@ -9,11 +9,11 @@ import (
 	"answerd/internal/event"
 )
 
-// maxLine bounds what one event of a tool call adds to the thinking, in bytes.
+// maxLine bounds what one event of a tool call adds to the reasoning, in bytes.
 const maxLine = 300
 
-// reasoningText returns what an event adds to the thinking: the model's own, and a line for each
-// thing that a tool of the server does. "" is nothing.
+// reasoningText returns what an event adds to reasoning_content: the model's reasoning, and a line
+// for each call and result of a tool that the server executes; "" for other events.
 func reasoningText(b event.Body) string {
 	switch b := b.(type) {
 	case event.ReasoningDelta:
@@ -37,7 +37,7 @@ func reasoningText(b event.Body) string {
 	return ""
 }
 
-// argumentsOf returns what the model wrote.
+// argumentsOf returns the arguments of a call as the model wrote them.
 func argumentsOf(b event.ToolCall) string {
 	if b.Args == nil {
 		return b.ArgsText
@@ -45,9 +45,9 @@ func argumentsOf(b event.ToolCall) string {
 	return string(b.Args)
 }
 
-// clipLine returns s on one line of bounded length.
+// clipLine returns s on one line of at most maxLine bytes, and "…" if it was longer.
 func clipLine(s string) string {
-	if len(s) > 4*maxLine { // no need to look at megabytes
+	if len(s) > 4*maxLine { // so that a result of megabytes is not split into fields
 		s = s[:4*maxLine]
 	}
 	s = strings.Join(strings.Fields(s), " ")

@@ -1,6 +1,8 @@
 package aisdk
 
-import "answerd/internal/event"
+import (
+	"answerd/internal/event"
+)
 
 // encodeCall is the events of one tool call.
 func (enc *Encoder) encodeCall(body event.Body) {

@@ -8,7 +8,8 @@ import (
 	"answerd/internal/event"
 )
 
-// HistoryOf returns what was said in a run, as the history of the next one.
+// HistoryOf returns the model's messages and the tool results of a run, as the history of the next
+// run.
 func HistoryOf(events []event.Event) []agent.Message {
 	var (
 		out  []agent.Message
@@ -51,18 +52,18 @@ func callOf(b event.ToolCall, index int) agent.ClientCall {
 	return agent.ClientCall{Index: index, ID: b.CallID, Name: b.Tool, Arguments: args}
 }
 
-// reference is the role of a message that stands for an item of an earlier response: its
-// id is in CallID, and where it stood in the input in Content.
+// reference is the role of a placeholder message for an item of an earlier response. CallID has the
+// id of the item, and Content its path in the input.
 const reference = "item_reference"
 
-// maxReferred bounds the runs that the references of one request are looked up in. Older
-// ones than those of the last runs are left out, as the agent leaves out old history.
+// maxReferred bounds the runs that the references of one request may name. References to further,
+// older runs are dropped, as the agent drops old history.
 const maxReferred = 32
 
-// ResolveReferences puts the items themselves in the place of references to them. events gives all
-// events of a run, or says why not. The error is an *Invalid, or that of events.
+// ResolveReferences replaces references by the items themselves. events returns all events of a
+// run. The error is an *Invalid or that of events.
 func (q *Request) ResolveReferences(events func(run string) ([]event.Event, error)) error {
-	runs := make(map[string]*spoken)
+	runs := make(map[string]*runItems)
 	for _, m := range slices.Backward(q.History) {
 		_, run, _, ok := parseItemID(m.CallID)
 		if m.Role != reference || ok && runs[run] != nil {
@@ -95,15 +96,15 @@ func (q *Request) ResolveReferences(events func(run string) ([]event.Event, erro
 	return nil
 }
 
-// spoken are the items of a run that its model would know again, by their names.
-type spoken struct {
+// runItems are the items of a run that the model can get again, by the names in their ids.
+type runItems struct {
 	texts   map[string]string
 	calls   map[string]agent.ClientCall
 	results map[string]string
 }
 
-func collectItems(events []event.Event) *spoken {
-	s := &spoken{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
+func collectItems(events []event.Event) *runItems {
+	s := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
 	texts := make(map[string]*strings.Builder)
 	for _, e := range events {
 		switch b := e.Body.(type) {
@@ -124,9 +125,9 @@ func collectItems(events []event.Event) *spoken {
 	return s
 }
 
-// appendItem adds an item to the history. Reasoning, lists and approvals are nothing that a
-// model is told again.
-func (q *Request) appendItem(s *spoken, kind, name string) {
+// appendItem adds an item to the history. It ignores reasoning, tool lists and approvals, which the
+// model does not get again.
+func (q *Request) appendItem(s *runItems, kind, name string) {
 	switch kind {
 	case "msg":
 		if text, ok := s.texts[name]; ok {
@@ -145,8 +146,8 @@ func (q *Request) appendItem(s *spoken, kind, name string) {
 	}
 }
 
-// addCall adds a call of the caller's function. Calls of one turn are items of their own,
-// and belong to one message.
+// addCall adds a call of the caller's function. The calls of one turn are separate items, and
+// belong to one message.
 func (q *Request) addCall(c agent.ClientCall) {
 	if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
 		c.Index = len(q.History[n].Calls)

@@ -9,7 +9,7 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall is the events of one tool call.
+// encodeCall encodes the events of tool calls and approvals.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -42,8 +42,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// closeOpenCalls closes the items of calls that go on in the next response, where each is announced
-// again: a response that ends with an item open is one that clients refuse.
+// closeOpenCalls finishes, as incomplete, the items of calls that go on in the next response, which
+// has items for them again. Clients refuse a response that ends with an item in progress.
 func (enc *Encoder) closeOpenCalls() {
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
@@ -57,8 +57,8 @@ func (enc *Encoder) closeOpenCalls() {
 	}
 }
 
-// addApprovalRequests adds an item for every approval that the run waits for. Only when it does: one that
-// is denied at once, because nobody can be asked, is nothing that a client could answer.
+// addApprovalRequests adds an item for every approval that the run is suspended for. It is called
+// at the suspension, because a client cannot answer a request that was denied at once.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.asked {
 		item := approvalItem{ID: itemID("mcpr", enc.head.ID, b.InterruptID), Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args)}
@@ -67,9 +67,8 @@ func (enc *Encoder) addApprovalRequests() {
 	}
 }
 
-// addFunctionCalls adds the calls that are the caller's to make. They come when everything else
-// has happened: whoever gets one goes on with its output, and could not also answer an
-// approval that the response asks for.
+// addFunctionCalls adds the calls that the caller executes. They are the last items: a caller
+// continues with their outputs, and could not also answer an approval request of the response.
 func (enc *Encoder) addFunctionCalls() {
 	for _, b := range enc.functions {
 		args := b.ArgsText
@@ -95,7 +94,7 @@ func (enc *Encoder) addCallItem(c *openCall, call event.Call) {
 	enc.emitEvent("response.mcp_call.in_progress", itemFields(c.mcp.item.ID, c.mcp.index))
 }
 
-// setArguments is a call whose arguments are complete.
+// setArguments records the complete arguments of a call.
 func (enc *Encoder) setArguments(c *openCall, b event.ToolCall) {
 	c.written = true
 	if c.args = b.ArgsText; b.Args != nil {
@@ -107,11 +106,11 @@ func (enc *Encoder) setArguments(c *openCall, b event.ToolCall) {
 	}
 }
 
-// endCall is the end of a call that we executed, or refused to. args are those that it was
-// made with, which a person may have changed.
+// endCall finishes the item of a call that the server executed or refused to execute. args are the
+// arguments of the execution, which a person may have changed.
 func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string, output *string, failure any) {
 	c := enc.calls[call.CallID]
-	if c.mcp == nil { // it was held until now
+	if c.mcp == nil { // the call was held until now
 		if args != nil {
 			c.args = string(args)
 		}
@@ -125,10 +124,10 @@ func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string
 	enc.finishItem(o.index, o.item)
 }
 
-// serverLabel returns what stands for a server: its name, or ours for the tools that no server has.
+// serverLabel returns the name of a server, or "answerd" for tools that belong to no server.
 func serverLabel(server string) string { return cmp.Or(server, "answerd") }
 
-// plainText returns a payload as text: a string as it is, anything else as its JSON.
+// plainText returns a payload as text: the value of a JSON string, anything else as JSON.
 func plainText(payload json.RawMessage) *string {
 	text := string(payload)
 	var s string
