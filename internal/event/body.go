@@ -6,44 +6,44 @@ import "encoding/json"
 // a browser's EventSource uses itself.
 type Type string
 
-// Body is what an event says besides its envelope. The set is closed: the types of
-// this file are all there are.
+// Body is the content of an event without its envelope. The set is closed: only the types of
+// this file implement it.
 type Body interface {
 	Type() Type
 	body()
 }
 
-// Call tells the calls of a run apart; it is part of every event of a call.
+// Call identifies a tool call of a run. Every event of a call embeds it.
 type Call struct {
 	CallID string `json:"call_id"`
 	Tool   string `json:"tool"`
 	Server string `json:"server"` // empty for a tool that no server has
 }
 
-// call is the call that an event belongs to, for all bodies that have one.
+// call returns the call of an event, for all bodies that embed Call.
 func (c Call) call() Call { return c }
 
-// Executor is who executes a call.
+// Executor says who executes a call; "" is an MCP server.
 type Executor string
 
-// Client is whoever asked the question, and declared the tool in doing so. The run ends
-// with such calls; their results come with the next question. "" is an MCP server.
+// Client is the caller, who declared the tool with the question. The run ends with such
+// calls; their results come with the next question.
 const Client Executor = "client"
 
-// Usage counts tokens as the model's provider does.
+// Usage has the numbers of tokens that the model's provider counted.
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
 	TotalTokens  int64 `json:"total_tokens"`
 }
 
-// Plus is both together.
+// Plus returns the sum of u and v.
 func (u Usage) Plus(v Usage) Usage {
 	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.TotalTokens + v.TotalTokens}
 }
 
-// Metadata is what a run did on the way to its answer. The three arrays have one
-// element for every call, in call order, failed ones included (S2.8).
+// Metadata summarizes the calls and the cost of a run. The three arrays have one element for
+// every call, in call order, failed ones included.
 type Metadata struct {
 	ToolNames    []string          `json:"tool_names"`
 	ToolParams   []json.RawMessage `json:"tool_params"`
@@ -75,8 +75,8 @@ type (
 		FinishReason string `json:"finish_reason"`
 		Usage        *Usage `json:"usage,omitempty"`
 	}
-	// StepReset says that what the step said so far is void: it runs again. Its text and
-	// its calls were closed before.
+	// StepReset says that the output of the step so far is void, because the step runs again.
+	// Its text and its calls were closed before.
 	StepReset struct {
 		Step   int    `json:"step"`
 		Reason string `json:"reason"`
@@ -120,9 +120,9 @@ type (
 		Call
 		Delta string `json:"delta"`
 	}
-	// ToolCall is a complete call: Args where the arguments are a JSON object, else
-	// ArgsText with what the model wrote. It is the last event of a call that the
-	// client executes.
+	// ToolCall is a complete call. Args has the arguments if they are a JSON object, else
+	// ArgsText has what the model wrote. It is the last event of a call that the client
+	// executes.
 	ToolCall struct {
 		Call
 		Args     json.RawMessage `json:"args,omitempty"`
@@ -135,7 +135,7 @@ type (
 		InterruptID string          `json:"interrupt_id"`
 		Args        json.RawMessage `json:"args"`
 		Message     string          `json:"message"`
-		ToolVersion string          `json:"tool_version"` // SHA-256 of the definition that is agreed to
+		ToolVersion string          `json:"tool_version"` // SHA-256 of the tool's definition
 		ExpiresAt   int64           `json:"expires_at"`   // milliseconds since the Unix epoch
 	}
 	// ApprovalResolved says what the person decided.
@@ -146,7 +146,7 @@ type (
 		Reason      string `json:"reason,omitempty"`
 		By          string `json:"by,omitempty"`
 	}
-	// Elicitation is an MCP server's question to the user.
+	// Elicitation is a question of an MCP server to the user.
 	Elicitation struct {
 		Call
 		InterruptID string          `json:"interrupt_id"`
@@ -154,7 +154,7 @@ type (
 		Message     string          `json:"message"`
 		Schema      json.RawMessage `json:"schema,omitempty"`
 		URL         string          `json:"url,omitempty"`
-		HeldOpen    bool            `json:"held_open,omitempty"` // the question ends with this process
+		HeldOpen    bool            `json:"held_open,omitempty"` // the server waits within its call, so the question ends with this process
 		ExpiresAt   int64           `json:"expires_at"`
 	}
 	// ElicitationResolved says how it was answered.
@@ -177,13 +177,13 @@ type (
 		Logger string          `json:"logger,omitempty"`
 		Data   json.RawMessage `json:"data"`
 	}
-	// FieldError is what is wrong with one field; Pointer is RFC 6901's.
+	// FieldError says what is wrong with one field; Pointer is a JSON pointer (RFC 6901).
 	FieldError struct {
 		Pointer string `json:"pointer"`
 		Detail  string `json:"detail"`
 	}
-	// ToolResult ends a call that worked. SchemaViolations is how the structured content
-	// differs from the tool's own output schema, which doesn't keep it from anybody.
+	// ToolResult ends a successful call. SchemaViolations lists where the structured content
+	// violates the tool's own output schema; the content is delivered all the same.
 	ToolResult struct {
 		Call
 		Args       json.RawMessage   `json:"args"`
@@ -195,28 +195,27 @@ type (
 
 		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
 	}
-	// ToolError ends a call that failed, or never ran. Errors is, of invalid_arguments,
-	// what is wrong with which field of Args, where that is known.
+	// ToolError ends a call that failed, or was not executed. With the kind invalid_arguments,
+	// Errors lists the invalid fields of Args if they are known.
 	ToolError struct {
 		Call
 		Args       json.RawMessage `json:"args,omitempty"`
 		ArgsText   string          `json:"args_text,omitempty"`
-		Payload    string          `json:"payload"` // what the model is told
+		Payload    string          `json:"payload"` // the text for the model
 		Kind       string          `json:"kind"`
 		Errors     []FieldError    `json:"errors,omitempty"`
 		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64           `json:"duration_ms"`
 	}
 
-	// Budget says that a limit of the run is near or reached. Seconds and money come in
-	// fractions.
+	// Budget says that a limit of the run is near or reached. Used and Max are in the unit of
+	// the limit, with fractions for seconds and money.
 	Budget struct {
 		Limit string  `json:"limit"` // as requests name it
 		Used  float64 `json:"used"`
 		Max   float64 `json:"max"`
 	}
-	// BudgetRequired says that a person may raise a limit that the run has reached, so that
-	// it goes on.
+	// BudgetRequired asks a person to raise a limit that the run has reached.
 	BudgetRequired struct {
 		InterruptID string  `json:"interrupt_id"`
 		Limit       string  `json:"limit"` // as requests name it
@@ -234,7 +233,7 @@ type (
 		Reason      string  `json:"reason,omitempty"`
 		By          string  `json:"by,omitempty"`
 	}
-	// Suspended ends a stretch of the stream: all that goes on waits for a person.
+	// Suspended says that everything in the run waits for a person.
 	Suspended struct {
 		Interrupts []Interrupt `json:"interrupts"`
 	}

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// Encode makes the event that a log appends; ms is milliseconds since the Unix epoch. run is
-// an id that we made and a type is a constant of ours, so neither needs escaping.
+// Encode returns the event that a log appends, with its JSON; ms is milliseconds since the Unix
+// epoch. Neither run, which is a ValidID, nor the type needs escaping.
 func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
 	if a, ok := b.(appender); ok {
 		e.JSON = e.appendBody(make([]byte, 0, a.size()+envelopeSize), a)
 		return e, nil
 	}
-	fields, err := marshal(b)
+	fields, err := marshalJSON(b)
 	if err != nil {
 		return Event{}, fmt.Errorf("encode %s event: %w", b.Type(), err)
 	}
@@ -23,7 +23,7 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	return e, nil
 }
 
-// envelopeSize is about how long the members are that all events have.
+// envelopeSize estimates the length of the members that all events have.
 const envelopeSize = 128
 
 // appendEnvelope appends the members that all events have, up to the comma behind them.
@@ -40,7 +40,7 @@ func (e Event) appendBody(line []byte, a appender) []byte {
 	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
-// Decode reads an event back from its JSON, which becomes part of it.
+// Decode returns the event of a line that Encode made. The event keeps line.
 func Decode(line []byte) (Event, error) {
 	var envelope struct {
 		Type  Type   `json:"type"`
@@ -53,7 +53,7 @@ func Decode(line []byte) (Event, error) {
 	}
 	decode := decoders[envelope.Type]
 	if decode == nil {
-		return Event{}, fmt.Errorf("decode an event: no type is called %q", envelope.Type)
+		return Event{}, fmt.Errorf("decode an event: unknown type %q", envelope.Type)
 	}
 	body, err := decode(line)
 	if err != nil {
@@ -63,18 +63,19 @@ func Decode(line []byte) (Event, error) {
 }
 
 var decoders = map[Type]func([]byte) (Body, error){
-	"start": as[Start], "step_start": as[StepStart], "step_end": as[StepEnd], "step_reset": as[StepReset],
-	"reasoning_start": as[ReasoningStart], "reasoning_delta": as[ReasoningDelta], "reasoning_end": as[ReasoningEnd],
-	"text_start": as[TextStart], "text_delta": as[TextDelta], "text_end": as[TextEnd],
-	"tool_call_start": as[ToolCallStart], "tool_call_args": as[ToolCallArgs], "tool_call": as[ToolCall],
-	"approval_required": as[ApprovalRequired], "approval_resolved": as[ApprovalResolved],
-	"elicitation": as[Elicitation], "elicitation_resolved": as[ElicitationResolved],
-	"tool_progress": as[ToolProgress], "log": as[LogMessage], "tool_result": as[ToolResult], "tool_error": as[ToolError],
-	"budget": as[Budget], "budget_required": as[BudgetRequired], "budget_resolved": as[BudgetResolved], "suspended": as[Suspended],
-	"final_answer": as[FinalAnswer], "run_error": as[RunError], "cancelled": as[Cancelled],
+	"start": decodeAs[Start], "step_start": decodeAs[StepStart], "step_end": decodeAs[StepEnd], "step_reset": decodeAs[StepReset],
+	"reasoning_start": decodeAs[ReasoningStart], "reasoning_delta": decodeAs[ReasoningDelta], "reasoning_end": decodeAs[ReasoningEnd],
+	"text_start": decodeAs[TextStart], "text_delta": decodeAs[TextDelta], "text_end": decodeAs[TextEnd],
+	"tool_call_start": decodeAs[ToolCallStart], "tool_call_args": decodeAs[ToolCallArgs], "tool_call": decodeAs[ToolCall],
+	"approval_required": decodeAs[ApprovalRequired], "approval_resolved": decodeAs[ApprovalResolved],
+	"elicitation": decodeAs[Elicitation], "elicitation_resolved": decodeAs[ElicitationResolved],
+	"tool_progress": decodeAs[ToolProgress], "log": decodeAs[LogMessage], "tool_result": decodeAs[ToolResult], "tool_error": decodeAs[ToolError],
+	"budget": decodeAs[Budget], "budget_required": decodeAs[BudgetRequired], "budget_resolved": decodeAs[BudgetResolved], "suspended": decodeAs[Suspended],
+	"final_answer": decodeAs[FinalAnswer], "run_error": decodeAs[RunError], "cancelled": decodeAs[Cancelled],
 }
 
-func as[B Body](line []byte) (Body, error) {
+// decodeAs decodes a line as a body of type B.
+func decodeAs[B Body](line []byte) (Body, error) {
 	var b B
 	err := json.Unmarshal(line, &b)
 	return b, err

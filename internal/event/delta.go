@@ -1,7 +1,7 @@
 package event
 
-// JoinDeltas returns one delta that says what a and then b say, where both are deltas of the
-// same part or call. A nil a is b alone.
+// JoinDeltas returns one delta with the text of a followed by that of b. ok is false unless
+// both are deltas of the same part or call. If a is nil, the result is b.
 func JoinDeltas(a, b Body) (joined Body, ok bool) {
 	switch b := b.(type) {
 	case TextDelta:

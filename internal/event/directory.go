@@ -2,10 +2,10 @@ package event
 
 import "context"
 
-// Status is what the newest event of a run says about it.
+// Status is the state of a run.
 type Status string
 
-// All there are.
+// The statuses of a run.
 const (
 	StatusRunning   Status = "running"
 	StatusSuspended Status = "suspended"
@@ -14,7 +14,7 @@ const (
 	StatusCancelled Status = "cancelled"
 )
 
-// Status is the run's, by its newest event.
+// Status returns the status that the newest event of the run implies.
 func (r Run) Status() Status {
 	switch r.Last.Body.(type) {
 	case Suspended:
@@ -41,7 +41,7 @@ type Filter struct {
 // MaxPage bounds a page of runs.
 const MaxPage = 100
 
-// PageSize is how many runs f asks for.
+// PageSize returns the largest number of runs on a page of f.
 func (f Filter) PageSize() int {
 	if f.Limit <= 0 {
 		return 20
@@ -49,21 +49,21 @@ func (f Filter) PageSize() int {
 	return min(f.Limit, MaxPage)
 }
 
-// RunPage is some runs, the newest first.
+// RunPage has some runs, the newest first.
 type RunPage struct {
 	Runs []Run
 	Next string // the Before of the next page; "" after the last one
 }
 
-// Directory is the part of a log that knows runs by more than their id.
+// Directory is the part of a log that finds runs by owner, thread, status and key.
 type Directory interface {
-	// Runs lists an owner's runs that are kept. ErrInvalidPosition if Before is no page's
-	// end.
+	// Runs lists an owner's runs that are kept. ErrInvalidPosition if Before is not the Next
+	// of a page.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
-	// RunByKey returns the run that an owner's key stands for, with its Fingerprint, or
-	// ErrNotFound.
+	// RunByKey returns the run that an owner's idempotency key refers to, with its
+	// Fingerprint, or ErrNotFound.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
-	// Delete forgets a run: its events, results, inputs, job and key. From then on it
-	// is ErrGone, and so is appending to it.
+	// Delete removes a run: its events, results, inputs, job and key. Reading it and
+	// appending to it returns ErrGone from then on.
 	Delete(ctx context.Context, run string) error
 }

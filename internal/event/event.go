@@ -1,8 +1,9 @@
-// Package event keeps what happened in a run, in order, readable from any position.
+// Package event has the types of events, the rules of their order, and the Log interface. The
+// logs themselves are in event/memory and event/jetstream.
 //
-// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer
-// appends to it through a Writer, which keeps the promises below; any number of
-// readers hold nothing but a position and ask the Log what comes after it.
+// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer appends to it
+// through a Writer, which enforces the order below. The state of a reader is a position: it
+// asks the Log for the events after it.
 //
 //	w := event.NewWriter(log, run.ID)
 //	err := w.Append(ctx, event.Start{Question: q})
@@ -19,15 +20,18 @@
 //		<-page.More
 //	}
 //
-// An event is in the log before anybody is told of it, the log gives it its number
-// and its time, and reading never blocks: resume, a second reader, a late one and
-// a slow one are all the same loop, and nothing is dropped.
+// An event is in the log before any reader sees it, and the log gives it its number and its
+// time. Reading does not block the writer or other readers. So a resumed stream, a second
+// reader, a late one and a slow one are the same loop, and no event is dropped for any.
 //
-// The order that every run keeps: start is first; exactly one terminal event is
-// last; whatever was opened is closed before it; tool_call_start, tool_call_args,
-// tool_call, tool_progress and then one tool_result or tool_error for every call,
-// while parallel calls may interleave; the answer to a question before the end of its
-// call, and after suspended nothing but a question, an answer or the end.
+// The order of every run:
+//
+//   - start is first, and exactly one terminal event is last.
+//   - Every part, call and step is closed before the terminal event.
+//   - The events of a call come in the order tool_call_start, tool_call_args, tool_call,
+//     tool_progress, and one tool_result or tool_error. Parallel calls may interleave.
+//   - A question of a call is resolved before the call ends.
+//   - After suspended comes a question, the resolution of one, or the terminal event.
 package event
 
 import (
@@ -35,7 +39,7 @@ import (
 	"encoding/json"
 )
 
-// Event is one thing that happened in a run. It is never changed once the log has it.
+// Event is one event of a run. It does not change once the log has it.
 type Event struct {
 	RunID string
 	Seq   int64 // 1, 2, 3 … in the run
@@ -48,9 +52,9 @@ type Event struct {
 
 // AppendJSON appends the whole event as one line of JSON.
 //
-// A delta in the memory log is encoded here and not when it is appended: an answer has one for
-// each token, and often nobody reads them. To encode and keep them at once would take 16 % more
-// allocated bytes for an answer of 64 tokens, and twice the memory for each delta in the log.
+// A delta in the memory log is encoded here and not when it is appended: an answer has a delta
+// per token, and often no client reads them. Encoding them at once would allocate 16 % more
+// bytes for an answer of 64 tokens, and take twice the memory for each delta in the log.
 func (e Event) AppendJSON(b []byte) []byte {
 	if e.JSON != nil {
 		return append(b, e.JSON...)
@@ -59,9 +63,9 @@ func (e Event) AppendJSON(b []byte) []byte {
 }
 
 // Terminal reports whether e ends its run.
-func (e Event) Terminal() bool { return terminal(e.Body) }
+func (e Event) Terminal() bool { return isTerminal(e.Body) }
 
-func terminal(b Body) bool {
+func isTerminal(b Body) bool {
 	switch b.(type) {
 	case FinalAnswer, RunError, Cancelled:
 		return true
@@ -69,9 +73,8 @@ func terminal(b Body) bool {
 	return false
 }
 
-// marshal is json.Marshal for readers that are programs and event streams, not HTML pages:
-// "<" stays one byte.
-func marshal(v any) ([]byte, error) {
+// marshalJSON returns the JSON of v without escapes for HTML: "<" stays one byte.
+func marshalJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)

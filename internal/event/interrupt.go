@@ -12,26 +12,26 @@ const (
 	KindBudget      = "budget"
 )
 
-// Interrupt is one thing that a run waits for a person to decide. With the Run that it
-// belongs to, whose owner is the one who may answer, it is the whole record: who reads
-// the event can show it and answer it, and who takes the run over can go on from it.
+// Interrupt is one question to a person that a run waits for. The owner of the run may answer
+// it. It has everything that a client needs to show and answer the question, and everything
+// that a process needs to continue the run after a takeover.
 type Interrupt struct {
 	ID      string `json:"id"`
 	Kind    string `json:"kind"` // KindApproval, KindElicitation or KindBudget
 	Call           // zero of a budget, for which the run itself waits
 	Message string `json:"message"`
 
-	// Of an approval: what it is good for, once.
+	// Of an approval: the call that it permits, once.
 	Args        json.RawMessage `json:"args,omitempty"`
-	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // of Args as they stand, in hex
+	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // of the bytes of Args, in hex
 	ToolVersion string          `json:"tool_version,omitempty"` // SHA-256 of the tool's definition, in hex
 
 	// Of an elicitation.
 	Mode   string          `json:"mode,omitempty"` // form or url
 	Schema json.RawMessage `json:"schema,omitempty"`
 	URL    string          `json:"url,omitempty"`
-	// HeldOpen says that the server's call stays open for the answer, in the process that
-	// made it: the question does not survive that process.
+	// HeldOpen says that the MCP server waits for the answer within its open call. So the
+	// question does not survive the process that made the call.
 	HeldOpen bool `json:"held_open,omitempty"`
 
 	// Of a budget: the limit that is reached, as requests name it.
@@ -43,7 +43,7 @@ type Interrupt struct {
 	ExpiresAt int64 `json:"expires_at"`
 }
 
-// Body is the event that asks.
+// Body returns the event that asks the question.
 func (i Interrupt) Body() Body {
 	switch i.Kind {
 	case KindApproval:
@@ -58,42 +58,42 @@ func (i Interrupt) Body() Body {
 	}
 }
 
-// ErrSuspended: the run waits for a person, and nothing happens until he has answered.
+// ErrSuspended says that the run waits for a person, and only their answer or the end may follow.
 var ErrSuspended = errors.New("the run is suspended")
 
-// wakes reports whether b may come while the run is suspended.
-func wakes(b Body) bool {
+// mayFollowSuspended reports whether b may come while the run is suspended.
+func mayFollowSuspended(b Body) bool {
 	switch b.(type) {
 	case Elicitation, ElicitationResolved, ApprovalRequired, ApprovalResolved, BudgetRequired, BudgetResolved:
 		return true
 	}
-	return terminal(b)
+	return isTerminal(b)
 }
 
 // openInterrupt is a question of a run that has no answer yet.
 type openInterrupt struct {
-	id   string
-	none Body // that nobody answered it
+	id         string
+	unanswered Body // the event that resolves it when the run ends
 }
 
-// applyInterruptLocked is the order of questions and answers: each answer follows its
-// question, and a call does not end before its own are answered. Between suspended and
-// the next of them nothing else happens, so that what a reader saw last holds. ok is
-// false for bodies that are neither.
+// applyInterruptLocked enforces the order of questions and answers. Each answer follows its
+// question, and a call does not end before its questions are answered. After suspended only a
+// question, an answer or the end may follow, so that what readers saw last stays true. ok is
+// false for other bodies.
 func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 	switch b := b.(type) {
 	case Suspended:
 		switch {
-		case w.suspended || len(w.asked) == 0:
-			return "nothing new is waited for", true
+		case w.suspended || len(w.questions) == 0:
+			return "the run does not wait for anything new", true
 		case w.step != 0:
 			return "a step is open", true
 		}
 		w.suspended = true
 	case ApprovalRequired:
-		return w.askForLocked(b.Call, b.InterruptID, ApprovalResolved{Call: b.Call, InterruptID: b.InterruptID, Reason: "The run ended."}), true
+		return w.askForCallLocked(b.Call, b.InterruptID, ApprovalResolved{Call: b.Call, InterruptID: b.InterruptID, Reason: "The run ended."}), true
 	case Elicitation:
-		return w.askForLocked(b.Call, b.InterruptID, ElicitationResolved{Call: b.Call, InterruptID: b.InterruptID, Action: "cancel"}), true
+		return w.askForCallLocked(b.Call, b.InterruptID, ElicitationResolved{Call: b.Call, InterruptID: b.InterruptID, Action: "cancel"}), true
 	case BudgetRequired:
 		if w.step != 0 {
 			return "a step is open", true
@@ -111,40 +111,42 @@ func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 	return "", true
 }
 
-// askForLocked is askLocked for a call.
-func (w *Writer) askForLocked(c Call, id string, none Body) string {
-	if reason := w.runningLocked(c); reason != "" {
+// askForCallLocked opens a question of a running call.
+func (w *Writer) askForCallLocked(c Call, id string, unanswered Body) string {
+	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
 	}
-	return w.askLocked(id, none)
+	return w.askLocked(id, unanswered)
 }
 
-func (w *Writer) askLocked(id string, none Body) string {
-	for _, a := range w.asked {
+// askLocked opens a question.
+func (w *Writer) askLocked(id string, unanswered Body) string {
+	for _, a := range w.questions {
 		if a.id == id {
-			return "that is asked already"
+			return "that question is open already"
 		}
 	}
-	w.asked = append(w.asked, openInterrupt{id, none})
+	w.questions = append(w.questions, openInterrupt{id, unanswered})
 	w.suspended = false
 	return ""
 }
 
+// resolveLocked closes a question.
 func (w *Writer) resolveLocked(id string) string {
-	for i, a := range w.asked {
+	for i, a := range w.questions {
 		if a.id == id {
-			w.asked = append(w.asked[:i], w.asked[i+1:]...)
+			w.questions = append(w.questions[:i], w.questions[i+1:]...)
 			w.suspended = false
 			return ""
 		}
 	}
-	return "that is not asked"
+	return "that question is not open"
 }
 
-// askedLocked reports whether a question of the call is open.
-func (w *Writer) askedLocked(c Call) bool {
-	for _, a := range w.asked {
-		if of, ok := a.none.(interface{ call() Call }); ok && of.call().CallID == c.CallID {
+// hasQuestionLocked reports whether a question of the call is open.
+func (w *Writer) hasQuestionLocked(c Call) bool {
+	for _, a := range w.questions {
+		if of, ok := a.unanswered.(interface{ call() Call }); ok && of.call().CallID == c.CallID {
 			return true
 		}
 	}

@@ -14,8 +14,8 @@ import (
 // answer with such a result, which has both and repeats the metadata in its body, took 25 %
 // more CPU time with it.
 
-// appender is a body that writes its own JSON: large ones, and deltas. A test compares it
-// with encoding/json.
+// appender is a body that appends its own JSON: the large ones, and deltas. A test compares
+// the result with that of encoding/json.
 type appender interface {
 	Body
 	size() int                    // about how long the fields will be
@@ -44,15 +44,15 @@ func (r ToolResult) appendFields(b []byte) []byte {
 	return b
 }
 
-// appendCall is no method of Call: the bodies that embed it would have it too.
+// appendCall is not a method of Call, because the bodies that embed Call would have it too.
 func appendCall(b []byte, c Call) []byte {
 	b = append(appendMember(b, "call_id", c.CallID), ',')
 	b = append(appendMember(b, "tool", c.Tool), ',')
 	return appendMember(b, "server", c.Server)
 }
 
-// appendMember appends a member whose name needs no escaping. What is not UTF-8 in the value
-// becomes U+FFFD.
+// appendMember appends a member whose name needs no escaping. Invalid UTF-8 in the value becomes
+// U+FFFD.
 func appendMember(b []byte, name, value string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
@@ -60,9 +60,9 @@ func appendMember(b []byte, name, value string) []byte {
 	return b
 }
 
-// appendSmall appends a value without results, which encoding/json always can write.
+// appendSmall appends a small value with encoding/json, which cannot fail for its type.
 func appendSmall(b []byte, v any) []byte {
-	value, err := marshal(v)
+	value, err := marshalJSON(v)
 	if err != nil {
 		return append(b, "null"...)
 	}
@@ -80,8 +80,8 @@ func (f FinalAnswer) appendFields(b []byte) []byte {
 	return appendMember(append(b, ','), "finish_reason", f.FinishReason)
 }
 
-// AppendJSON appends m as encoding/json would, but for what is JSON already: that is as it
-// was.
+// AppendJSON appends m as encoding/json would, except that values that are JSON already stay as
+// they are.
 func (m Metadata) AppendJSON(b []byte) []byte {
 	b = appendSmall(append(b, `{"tool_names":`...), m.ToolNames)
 	b = appendList(append(b, `,"tool_params":`...), m.ToolParams)
@@ -117,8 +117,9 @@ func appendList(b []byte, list []json.RawMessage) []byte {
 	return append(b, ']')
 }
 
-// appendRaw appends a value that is JSON, in one line: line feeds within JSON are layout.
-// What is found to be none there must not break the stream of events.
+// appendRaw appends a JSON value in one line: it removes line feeds, which are white space in
+// JSON. A value with line feeds that is not JSON becomes null, so that it cannot break the
+// event stream.
 func appendRaw(b, value []byte) []byte {
 	if len(value) == 0 {
 		return append(b, "null"...)

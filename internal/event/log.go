@@ -6,26 +6,25 @@ import (
 	"time"
 )
 
-// What a Log says instead of an answer. They mean the same in every log.
+// Errors of a Log. They mean the same in every log.
 var (
-	// ErrNotFound: no such run was ever created here, as far as is remembered; or
-	// nothing was kept for such a call of it.
+	// ErrNotFound: the log does not know the run, or has no result of the call.
 	ErrNotFound = errors.New("no such run")
-	// ErrGone: the run or the position was here and is no longer kept.
+	// ErrGone: the run, or the events after the position, are no longer kept.
 	ErrGone = errors.New("no longer kept")
-	// ErrLost: the run was one of a process that has ended, and of a log that ended with it.
+	// ErrLost: the run was in the memory of a process that has ended.
 	ErrLost = errors.New("the run was lost with its process")
-	// ErrInvalidPosition: the run never reached that position.
+	// ErrInvalidPosition: the run has not reached that position.
 	ErrInvalidPosition = errors.New("not a position of this run")
-	// ErrEnded: the run has its terminal event; nothing may follow it.
+	// ErrEnded: the run has its terminal event, which nothing may follow.
 	ErrEnded = errors.New("the run has ended")
 	// ErrExists: a run with this id was created before.
 	ErrExists = errors.New("the run exists already")
 	// ErrFenced: another process is the run's writer.
 	ErrFenced = errors.New("the run is written elsewhere")
-	// ErrDuplicateInput: an input of this id was given before.
+	// ErrDuplicateInput: the run has an input of this id.
 	ErrDuplicateInput = errors.New("this input was given before")
-	// ErrUnavailable: the log cannot be reached, or did not acknowledge in time.
+	// ErrUnavailable: the log did not answer, or not in time.
 	ErrUnavailable = errors.New("the log is not available")
 	// ErrTooLarge: a result is longer than MaxResult.
 	ErrTooLarge = errors.New("the result is too large to be kept")
@@ -37,38 +36,37 @@ const (
 	DefaultMaxBytes  = 256 << 20
 )
 
-// MaxResult bounds one result that a log keeps, in bytes. It leaves room for an answer
-// of the most that an MCP server may send and what tells whose it is.
+// MaxResult bounds one result that a log keeps, in bytes: the largest answer of an MCP server
+// and its envelope.
 const MaxResult = 4<<20 + 64<<10
 
-// Owner is who a run belongs to: the issuer and subject of the token that started
-// it. The zero Owner is the anonymous caller.
+// Owner identifies the caller that a run belongs to, by the issuer and subject of their token.
+// The zero Owner is the anonymous caller.
 type Owner struct {
 	Issuer  string
 	Subject string
 }
 
-// Run is what the log keeps of a run besides its events.
+// Run has what the log keeps of a run besides its events.
 type Run struct {
 	ID         string
 	ThreadID   string
 	TraceID    string
 	Owner      Owner
 	Created    time.Time
-	Background bool // goes on when nobody reads it
-	// Request is what whoever started the run needs of its request again, at most some
-	// 300 KiB; nil for nothing. It is kept as long as the events, and not changed.
+	Background bool // is not cancelled when nobody reads it
+	// Request is for the process that created the run: it returns unchanged, as long as the
+	// events are kept. At most some 300 KiB; nil for nothing.
 	Request []byte
-	// Key is the owner's name for the request that made the run, "" for none, and
-	// Fingerprint is a digest of that request. Create reads them.
+	// Key is the idempotency key of the request that created the run, "" for none, and
+	// Fingerprint a digest of that request. Only Create and RunByKey use them.
 	Key         string
 	Fingerprint [32]byte
-	// Last is the newest event; its Seq is 0 while there is none. The status of a
-	// run is what its last event says.
+	// Last is the newest event; its Seq is 0 while there is none. It implies the Status.
 	Last Event
 }
 
-// Page is what comes after a position.
+// Page has the events after a position.
 type Page struct {
 	Events  []Event // in order, the first one right after the position; shared, not to be changed
 	Ended   bool    // the last event of Events, or the position itself, is the terminal one
@@ -78,50 +76,50 @@ type Page struct {
 	More <-chan struct{}
 }
 
-// KeyError says that the owner used the key for another run, which is still kept.
+// KeyError says that the owner's key refers to another run, which is still kept.
 type KeyError struct {
 	Run  string
 	Same bool // by a request of the same fingerprint
 }
 
-func (e *KeyError) Error() string { return "the key stands for another run" }
+func (e *KeyError) Error() string { return "the key refers to another run" }
 
 // Log keeps the events of runs. Every implementation passes eventtest.Run.
 //
-// One Writer appends to a run; reading goes on at the same time, from any number of
-// goroutines. No method waits for a reader. A log in this process answers at once; one
-// beyond a network takes its ctx, and some seconds at most, 30 for Append, before it
-// says ErrUnavailable. A run's id that is not a ValidID is ErrNotFound everywhere.
+// One Writer appends to a run while any number of goroutines read it. No method waits for a
+// reader. A log in memory answers at once. A log beyond a network returns ErrUnavailable when
+// ctx ends, or after some seconds (30 for Append). Every method returns ErrNotFound for a
+// run's id that is not a ValidID.
 type Log interface {
-	// NewID makes an id for a run: a ValidID that nobody can guess. By it, a log that does not
-	// outlive its process knows the runs of others for what they are: ErrLost.
+	// NewID returns an id for a run: a ValidID that nobody can guess. A log in memory
+	// recognizes the ids of earlier processes, and returns ErrLost for them.
 	NewID() string
-	// Create makes a run without events, which this process may append to. ErrExists
-	// if there is one of that id, a *KeyError if its key stands for another one.
+	// Create makes a run without events, which this process may append to. ErrExists if
+	// there is a run of that id, a *KeyError if its key refers to another run.
 	Create(ctx context.Context, r Run) error
-	// Append adds an event to a run and returns its number. The event is kept and
-	// readable before Append returns, except that a durable log may hold a delta of
-	// text, reasoning or arguments back for MaxDeltaDelay, to join it with the next ones into one
-	// event; whatever else follows, follows it. ErrEnded after the terminal event,
+	// Append adds an event to a run and returns its number. The event is stored and
+	// readable before Append returns. One exception: a durable log may delay a delta of
+	// text, reasoning or arguments for MaxDeltaDelay, to join it with the next deltas into
+	// one event; other events still come after it. ErrEnded after the terminal event,
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
-	// After returns events that follow seq, 0 being the position before the first; not
-	// always all of them, but the next ones. It does not wait for events that are yet to come. ErrGone if those
-	// that follow are no longer all kept, ErrInvalidPosition if seq is negative or the run
-	// has not come that far.
+	// After returns the next events after seq, not always all that the log has; 0 is the
+	// position before the first event. It does not wait for later events. ErrGone if some of
+	// the events after seq are no longer kept, ErrInvalidPosition if seq is negative or
+	// beyond the newest event.
 	After(ctx context.Context, run string, seq int64) (Page, error)
-	// Run returns what is known of a run. With ErrGone it still tells the owner,
-	// so that others are told nothing.
+	// Run returns what is known of a run. With ErrGone it still returns the owner, so that
+	// the API can answer other callers as if the run had never existed.
 	Run(ctx context.Context, id string) (Run, error)
-	// SaveResult keeps the whole result of a call, which may be too large for an event,
-	// as long as the events of the run. The bytes mean nothing to the log, are its own
-	// from now on, and may be readable before SaveResult returns. For a call that has
-	// one already the newer one counts: a run that was taken over may repeat a call.
-	// ErrTooLarge beyond MaxResult, ErrNotFound, ErrGone, ErrEnded after the terminal
-	// event. A log that is full may give up results before events.
+	// SaveResult stores the full result of a call, which may be too large for an event, as
+	// long as the events of the run. The log does not interpret the bytes and owns them from
+	// now on. They may be readable before SaveResult returns. A second result of a call
+	// replaces the first: a run that was taken over may repeat a call. ErrTooLarge beyond
+	// MaxResult, ErrNotFound, ErrGone, ErrEnded after the terminal event. A full log may drop
+	// results before events.
 	SaveResult(ctx context.Context, run, call string, result []byte) error
-	// Result returns what was kept for a call; it is shared, not to be changed.
-	// ErrNotFound if nothing was, ErrGone if it or the run is no longer kept.
+	// Result returns the result of a call; it is shared, not to be changed. ErrNotFound if
+	// there was none, ErrGone if it or the run is no longer kept.
 	Result(ctx context.Context, run, call string) ([]byte, error)
 
 	Inbox
@@ -130,13 +128,13 @@ type Log interface {
 	Directory
 
 	// HasRemoteReader reports whether another process has a reader of the run that waits
-	// for more, or had one some seconds ago. It takes some seconds at most; whom it
-	// cannot ask does not count.
+	// for more, or had one some seconds ago. It takes some seconds at most. A process that
+	// does not answer does not count.
 	HasRemoteReader(ctx context.Context, run string) bool
 
-	// Ready says why the log cannot be used at the moment, nil if it can.
+	// Ready returns an error while the log cannot be used.
 	Ready(ctx context.Context) error
 }
 
-// MaxDeltaDelay bounds how long a log may keep a delta to itself.
+// MaxDeltaDelay bounds how long a log may delay a delta.
 const MaxDeltaDelay = 50 * time.Millisecond

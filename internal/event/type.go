@@ -1,6 +1,6 @@
 package event
 
-// Type is the name of the event on the wire, as api/openapi.yaml spells it.
+// Type returns the name of the event on the wire, as in api/openapi.yaml.
 func (Start) Type() Type               { return "start" }
 func (StepStart) Type() Type           { return "step_start" }
 func (StepEnd) Type() Type             { return "step_end" }
@@ -29,6 +29,8 @@ func (Suspended) Type() Type           { return "suspended" }
 func (FinalAnswer) Type() Type         { return "final_answer" }
 func (RunError) Type() Type            { return "run_error" }
 func (Cancelled) Type() Type           { return "cancelled" }
+
+// The method body closes the set of types that implement Body.
 
 func (Start) body()               {}
 func (StepStart) body()           {}
@@ -59,7 +61,7 @@ func (FinalAnswer) body()         {}
 func (RunError) body()            {}
 func (Cancelled) body()           {}
 
-// Types is every type of event there is, in the order of a run.
+// Types returns all types of events, in the order in which a run may have them.
 func Types() []Type {
 	bodies := []Body{
 		Start{},

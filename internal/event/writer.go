@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// OrderError is an event that may not come now. It is a mistake of the caller, not
-// of the outside: nothing was appended.
+// OrderError says that an event may not come now. Nothing was appended. It is a mistake of
+// the code that appends.
 type OrderError struct {
 	Type   Type
 	Reason string
@@ -17,39 +17,38 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("event %s out of order: %s", e.Type, e.Reason)
 }
 
-// Writer appends the events of one run and keeps the promises of the package
-// comment, in one place for all logs: an event that would break the order is
-// refused, and a terminal event first closes whatever is open. The calls of a turn
-// may append from several goroutines at once.
+// Writer appends the events of one run and enforces the order of the package comment, in one
+// place for all logs. It refuses an event that would break the order, and closes whatever is
+// open before a terminal event. Its methods may be called concurrently, as the calls of a turn
+// do.
 type Writer struct {
 	log Log
 	run string
 
-	mu        sync.Mutex // held across Append, so that the order checked is the order kept
+	mu        sync.Mutex // held across Append, so that events are appended in the order that was checked
 	started   bool
 	ended     bool
 	step      int // the open step, 0 when none
 	text      string
 	reasoning string
-	calls     []openCall // in the order of their start, ended ones too: an id is used once
-	asked     []openInterrupt
+	calls     []openCall // in the order of their start; ended ones too, because an id is used once
+	questions []openInterrupt
 	suspended bool
 	sealed    bool
 }
 
 type openCall struct {
 	Call
-	complete bool // tool_call was said
-	done     bool // tool_result or tool_error was
-	text     []byte
+	complete bool   // tool_call has come
+	done     bool   // tool_result or tool_error has come
+	text     []byte // the arguments that have come
 }
 
 // NewWriter returns the writer of a run that has no events yet.
 func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run} }
 
-// ResumeWriter returns the writer of a run that goes on where its events end, for a
-// process that took the run over. ErrEnded if there is nothing to go on with, or what
-// After says.
+// ResumeWriter reads the events of a run and returns a writer that continues after them, for a
+// process that took the run over. ErrEnded if the run has ended, or the error of After.
 func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 	var events []Event
 	for {
@@ -63,11 +62,11 @@ func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 	}
 }
 
-// WriterAfter is ResumeWriter for whoever has read all events of the run already.
+// WriterAfter returns a writer that continues after events, which are all events of the run.
 func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	w := NewWriter(log, run)
 	for _, e := range events {
-		if reason := w.applyLocked(e.Body); reason != "" { // nobody has w yet
+		if reason := w.applyLocked(e.Body); reason != "" { // no other goroutine has w
 			return nil, fmt.Errorf("resume a run: %w", &OrderError{e.Body.Type(), reason})
 		}
 	}
@@ -77,8 +76,8 @@ func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	return w, nil
 }
 
-// Seal ends what this writer may append, when it returns: from then on the run is
-// somebody else's, and ErrFenced is the answer here.
+// Seal makes every later Append return ErrFenced: another process is about to write the run.
+// No Append is in flight when Seal returns.
 func (w *Writer) Seal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,10 +91,10 @@ func (w *Writer) Suspended() bool {
 	return w.suspended
 }
 
-// Append adds b to the run. A terminal event is preceded by the closers of
-// everything that is open, and step_reset by those of what the step has open. It returns an *OrderError if b may not come now,
-// ErrSuspended while the run waits for a person, ErrEnded after the terminal event,
-// ErrFenced once it is sealed, or the log's error.
+// Append adds b to the run. Before a terminal event it closes everything that is open, and
+// before step_reset what the step has opened. It returns an *OrderError if b may not come now,
+// ErrSuspended while the run waits for a person, ErrEnded after the terminal event, ErrFenced
+// once it is sealed, or the log's error.
 func (w *Writer) Append(ctx context.Context, b Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +103,7 @@ func (w *Writer) Append(ctx context.Context, b Body) error {
 		return ErrEnded
 	case w.sealed:
 		return ErrFenced
-	case terminal(b) && !w.started:
+	case isTerminal(b) && !w.started:
 		return &OrderError{b.Type(), "start comes first"}
 	}
 	for _, closer := range w.closersLocked(b) {
@@ -112,7 +111,7 @@ func (w *Writer) Append(ctx context.Context, b Body) error {
 			return err
 		}
 	}
-	if w.suspended && !wakes(b) {
+	if w.suspended && !mayFollowSuspended(b) {
 		return ErrSuspended
 	}
 	return w.appendLocked(ctx, b)
@@ -128,16 +127,17 @@ func (w *Writer) appendLocked(ctx context.Context, b Body) error {
 	return nil
 }
 
-// closersLocked are what is missing before b, for a reader that counts opened and closed
-// things. The calls of a step that is open have not begun yet; they go with it.
+// closersLocked returns the events that close what is open before b, a terminal event or
+// step_reset; none for other bodies. The calls of an open step have not been executed yet, so
+// step_reset closes them too.
 func (w *Writer) closersLocked(b Body) (closers []Body) {
 	reset, resets := b.(StepReset)
-	if !terminal(b) && !(resets && reset.Step == w.step) {
+	if !isTerminal(b) && !(resets && reset.Step == w.step) {
 		return nil
 	}
-	over := "The run ended before this call did."
+	payload := "The run ended before this call did."
 	if resets {
-		over = "The step that made this call runs again."
+		payload = "The step that made this call runs again."
 	}
 	if w.text != "" {
 		closers = append(closers, TextEnd{w.text})
@@ -145,8 +145,8 @@ func (w *Writer) closersLocked(b Body) (closers []Body) {
 	if w.reasoning != "" {
 		closers = append(closers, ReasoningEnd{w.reasoning})
 	}
-	for _, a := range w.asked {
-		closers = append(closers, a.none)
+	for _, a := range w.questions {
+		closers = append(closers, a.unanswered)
 	}
 	for _, c := range w.calls {
 		if c.done {
@@ -155,7 +155,7 @@ func (w *Writer) closersLocked(b Body) (closers []Body) {
 		if !c.complete {
 			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.text)})
 		}
-		closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: over})
+		closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: payload})
 	}
 	if w.step != 0 && !resets {
 		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(b)})
@@ -170,8 +170,7 @@ func closingReason(cause Body) string {
 	return "error"
 }
 
-// applyLocked is the order itself: it takes b into the state, or says why it may
-// not come now.
+// applyLocked updates the state for b, or returns the reason why b may not come now.
 func (w *Writer) applyLocked(b Body) (reason string) {
 	if _, ok := b.(Start); ok == w.started {
 		return "start comes first, and once"
@@ -197,15 +196,15 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 			return "that step is not open"
 		}
 	case TextStart:
-		return w.open(&w.text, b.PartID)
+		return w.openPartLocked(&w.text, b.PartID)
 	case TextDelta:
-		return isOpen(w.text, b.PartID)
+		return checkPartOpen(w.text, b.PartID)
 	case TextEnd:
 		return closePart(&w.text, b.PartID)
 	case ReasoningStart:
-		return w.open(&w.reasoning, b.PartID)
+		return w.openPartLocked(&w.reasoning, b.PartID)
 	case ReasoningDelta:
-		return isOpen(w.reasoning, b.PartID)
+		return checkPartOpen(w.reasoning, b.PartID)
 	case ReasoningEnd:
 		return closePart(&w.reasoning, b.PartID)
 	case FinalAnswer, RunError, Cancelled:
@@ -216,7 +215,7 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 	return ""
 }
 
-// applyCallLocked is the order of one call's events.
+// applyCallLocked is applyLocked for the events of a call.
 func (w *Writer) applyCallLocked(b Body) (reason string) {
 	switch b := b.(type) {
 	case ToolCallStart:
@@ -240,12 +239,13 @@ func (w *Writer) applyCallLocked(b Body) (reason string) {
 		return w.endCallLocked(b.Call)
 	case ToolError:
 		return w.endCallLocked(b.Call)
-	case interface{ call() Call }: // whatever else a running call may bring
-		return w.runningLocked(b.call())
+	case interface{ call() Call }: // the other events of a running call
+		return w.checkRunningLocked(b.call())
 	}
 	return ""
 }
 
+// callLocked returns the call of an id, nil if it was not started.
 func (w *Writer) callLocked(id string) *openCall {
 	for i := range w.calls {
 		if w.calls[i].CallID == id {
@@ -255,7 +255,8 @@ func (w *Writer) callLocked(id string) *openCall {
 	return nil
 }
 
-func (w *Writer) runningLocked(c Call) string {
+// checkRunningLocked returns a reason unless the call is being executed.
+func (w *Writer) checkRunningLocked(c Call) string {
 	if o := w.callLocked(c.CallID); o == nil || !o.complete || o.done {
 		return "the call is not running"
 	}
@@ -263,17 +264,17 @@ func (w *Writer) runningLocked(c Call) string {
 }
 
 func (w *Writer) endCallLocked(c Call) string {
-	if reason := w.runningLocked(c); reason != "" {
+	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
 	}
-	if w.askedLocked(c) {
+	if w.hasQuestionLocked(c) {
 		return "a question of the call is open"
 	}
 	w.callLocked(c.CallID).done = true
 	return ""
 }
 
-func (w *Writer) open(part *string, id string) string {
+func (w *Writer) openPartLocked(part *string, id string) string {
 	if *part != "" || id == "" || w.step == 0 {
 		return "a part of this kind is open, or no step is"
 	}
@@ -281,7 +282,7 @@ func (w *Writer) open(part *string, id string) string {
 	return ""
 }
 
-func isOpen(part, id string) string {
+func checkPartOpen(part, id string) string {
 	if part == "" || part != id {
 		return "that part is not open"
 	}
@@ -289,7 +290,7 @@ func isOpen(part, id string) string {
 }
 
 func closePart(part *string, id string) string {
-	reason := isOpen(*part, id)
+	reason := checkPartOpen(*part, id)
 	if reason == "" {
 		*part = ""
 	}

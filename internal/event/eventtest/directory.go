@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// list reads all pages of a filter.
-func list(t *testing.T, log event.Log, f event.Filter) (ids []string) {
+// listRuns reads all pages of a filter.
+func listRuns(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := log.Runs(t.Context(), f)
@@ -19,7 +19,7 @@ func list(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 			t.Fatal(err)
 		}
 		if len(page.Runs) > f.PageSize() || pages > 100 {
-			t.Fatalf("page %d has %d runs", pages, len(page.Runs))
+			t.Fatalf("page %d has %d runs, want at most %d, and at most 100 pages", pages, len(page.Runs), f.PageSize())
 		}
 		for _, r := range page.Runs {
 			ids = append(ids, r.ID)
@@ -31,7 +31,7 @@ func list(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	}
 }
 
-func runsAreListedByOwner(t *testing.T, log event.Log) {
+func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 	ada, bob := event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i", Subject: "bob"}
 	var want []string
 	for i := range 30 {
@@ -39,12 +39,12 @@ func runsAreListedByOwner(t *testing.T, log event.Log) {
 		if err := log.Create(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		add(t, log, r.ID, event.Start{})
+		appendEvent(t, log, r.ID, event.Start{})
 		switch i % 5 {
 		case 0:
-			add(t, log, r.ID, event.FinalAnswer{})
+			appendEvent(t, log, r.ID, event.FinalAnswer{})
 		case 1:
-			add(t, log, r.ID, event.Suspended{})
+			appendEvent(t, log, r.ID, event.Suspended{})
 		}
 		want = append([]string{r.ID}, want...)
 		if i%4 == 0 {
@@ -74,77 +74,77 @@ func runsAreListedByOwner(t *testing.T, log event.Log) {
 		{"failed", event.Filter{Owner: ada, Status: event.StatusFailed}, nil},
 		{"nobody", event.Filter{Owner: event.Owner{Subject: "ada"}}, nil},
 	} {
-		if got := list(t, log, c.filter); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		if got := listRuns(t, log, c.filter); !slices.Equal(got, c.want) {
+			t.Errorf("runs of filter %s are %v, want %v", c.name, got, c.want)
 		}
 	}
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
 	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() {
-		t.Errorf("page %+v, %v", page, err)
+		t.Errorf("Runs of bob = %+v, %v, want one running run", page, err)
 	}
 	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("from nowhere: %v", err)
+		t.Errorf("Runs with a malformed Before = %v, want %v", err, event.ErrInvalidPosition)
 	}
 }
 
-func aDeletedRunIsGone(t *testing.T, log event.Log) {
+func testDeletedRunIsGone(t *testing.T, log event.Log) {
 	ada := event.Owner{Subject: "ada"}
-	create(t, log, "run_kept")
-	add(t, log, "run_kept", event.Start{})
-	for i, end := range []event.Body{step(1), event.FinalAnswer{}} {
+	createRun(t, log, "run_kept")
+	appendEvent(t, log, "run_kept", event.Start{})
+	for i, end := range []event.Body{stepStart(1), event.FinalAnswer{}} {
 		id := fmt.Sprintf("run_%d", i)
 		if err := log.Create(t.Context(), event.Run{ID: id, Owner: ada, Key: id, Created: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		give(t, log, id, "int_1", "x")
-		keep(t, log, id, "call_1", []byte("x"))
-		add(t, log, id, end)
+		addInput(t, log, id, "int_1", "x")
+		saveResult(t, log, id, "call_1", []byte("x"))
+		appendEvent(t, log, id, end)
 		for range 2 { // the second time changes nothing
 			if err := log.Delete(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if r, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrGone) || r.Owner != ada {
-			t.Errorf("run %+v, %v", r, err)
+			t.Errorf("Run of a deleted run = %+v, %v, want its owner and %v", r, err, event.ErrGone)
 		}
 		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
-			t.Errorf("after: %v", err)
+			t.Errorf("After of a deleted run = %v, want %v", err, event.ErrGone)
 		}
 		if _, err := log.Append(t.Context(), id, event.FinalAnswer{}); !errors.Is(err, event.ErrGone) {
-			t.Errorf("append: %v", err)
+			t.Errorf("Append to a deleted run = %v, want %v", err, event.ErrGone)
 		}
 		if _, err := log.Result(t.Context(), id, "call_1"); !errors.Is(err, event.ErrGone) {
-			t.Errorf("result: %v", err)
+			t.Errorf("Result of a deleted run = %v, want %v", err, event.ErrGone)
 		}
 		if _, err := log.Inputs(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
-			t.Errorf("inputs: %v", err)
+			t.Errorf("Inputs of a deleted run = %v, want %v", err, event.ErrGone)
 		}
 		if err := log.AddInput(t.Context(), id, "int_2", nil); !errors.Is(err, event.ErrGone) {
-			t.Errorf("give: %v", err)
+			t.Errorf("AddInput to a deleted run = %v, want %v", err, event.ErrGone)
 		}
 		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrExists) {
-			t.Errorf("the id again: %v", err)
+			t.Errorf("Create with the id of a deleted run = %v, want %v", err, event.ErrExists)
 		}
 		if _, err := log.RunByKey(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("its key: %v", err)
+			t.Errorf("RunByKey of a deleted run = %v, want %v", err, event.ErrNotFound)
 		}
 		if err := log.Create(t.Context(), event.Run{ID: id + "_again", Owner: ada, Key: id, Created: time.Now()}); err != nil {
-			t.Errorf("the key again: %v", err)
+			t.Errorf("Create with the key of a deleted run: %v", err)
 		}
 		if err := log.Delete(t.Context(), id+"_again"); err != nil {
 			t.Error(err)
 		}
 	}
-	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
-		t.Errorf("runs %v", got)
+	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
+		t.Errorf("Runs = %v, want run_kept", got)
 	}
 	if err := log.Delete(t.Context(), "run_unknown"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("delete an unknown run: %v", err)
+		t.Errorf("Delete of an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
 }
 
-// F38
-func aKeyStandsForOneRun(t *testing.T, log event.Log) {
+// testKeyRefersToOneRun creates runs with one key concurrently (fault F38).
+func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 	ada := event.Owner{Subject: "ada"}
 	with := func(id string, owner event.Owner, key string, print byte) error {
 		return log.Create(t.Context(), event.Run{ID: id, Owner: owner, Key: key, Fingerprint: [32]byte{print}, Created: time.Now()})
@@ -161,31 +161,31 @@ func aKeyStandsForOneRun(t *testing.T, log event.Log) {
 		case err == nil:
 			wins++
 		case !errors.As(err, &used) || !used.Same || winner != "" && used.Run != winner:
-			t.Errorf("one that did not win: %v, %+v", err, used)
+			t.Errorf("Create = %v, %+v, want a KeyError with the run of the first", err, used)
 		default:
 			winner = used.Run
 		}
 	}
 	if wins != 1 {
-		t.Errorf("%d won", wins)
+		t.Errorf("%d calls of Create succeeded, want 1", wins)
 	}
-	if got := list(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
-		t.Errorf("runs %v", got)
+	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
+		t.Errorf("Runs = %v, want %s", got, winner)
 	}
 	if r, err := log.RunByKey(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
-		t.Errorf("keyed %+v, %v", r, err)
+		t.Errorf("RunByKey = %+v, %v, want %s of ada", r, err, winner)
 	}
 	if _, err := log.RunByKey(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("an unknown key: %v", err)
+		t.Errorf("RunByKey of an unknown key = %v, want %v", err, event.ErrNotFound)
 	}
 	var used *event.KeyError
 	if err := with("run_x", ada, "a key.*", 2); !errors.As(err, &used) || used.Same || used.Run != winner {
-		t.Errorf("another request: %v, %+v", err, used)
+		t.Errorf("Create for another request = %v, %+v, want a KeyError that is not Same", err, used)
 	}
 	if err := with("run_y", event.Owner{Subject: "bob"}, "a key.*", 2); err != nil {
-		t.Errorf("another owner: %v", err)
+		t.Errorf("Create by another owner: %v", err)
 	}
 	if err := with("run_z", ada, "another key", 2); err != nil {
-		t.Errorf("another key: %v", err)
+		t.Errorf("Create with another key: %v", err)
 	}
 }

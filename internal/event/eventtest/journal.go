@@ -10,14 +10,14 @@ import (
 	"answerd/internal/event"
 )
 
-func note(t *testing.T, log event.Log, run, text string) {
+func addNote(t *testing.T, log event.Log, run, text string) {
 	t.Helper()
 	if err := log.AddNote(t.Context(), run, []byte(text)); err != nil {
-		t.Fatalf("note %q: %v", text, err)
+		t.Fatalf("AddNote(%q): %v", text, err)
 	}
 }
 
-func notes(t *testing.T, log event.Log, run string) (all []string) {
+func readNotes(t *testing.T, log event.Log, run string) (all []string) {
 	t.Helper()
 	found, err := log.Notes(t.Context(), run)
 	if err != nil {
@@ -29,80 +29,82 @@ func notes(t *testing.T, log event.Log, run string) (all []string) {
 	return all
 }
 
-// aNoteIsNoEvent: it has its place among the events, and no reader sees it.
-func aNoteIsNoEvent(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+// testNoteIsNotAnEvent checks that a note has its place among the events, and readers do not
+// see it.
+func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	long := strings.Repeat("\x00\xff", event.MaxNote/2)
-	note(t, log, "run_a", "first")
-	add(t, log, "run_a", event.Start{Question: "?"})
-	note(t, log, "run_a", "second")
-	note(t, log, "run_a", long)
-	add(t, log, "run_a", event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)})
-	note(t, log, "run_a", "")
+	addNote(t, log, "run_a", "first")
+	appendEvent(t, log, "run_a", event.Start{Question: "?"})
+	addNote(t, log, "run_a", "second")
+	addNote(t, log, "run_a", long)
+	appendEvent(t, log, "run_a", event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)})
+	addNote(t, log, "run_a", "")
 	for i := range 300 {
-		add(t, log, "run_a", step(i))
-		note(t, log, "run_a", fmt.Sprint(i))
+		appendEvent(t, log, "run_a", stepStart(i))
+		addNote(t, log, "run_a", fmt.Sprint(i))
 	}
 	want := []string{"0 first", "1 second", "1 " + long, "2 "}
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("%d %d", i+3, i))
 	}
-	if got := notes(t, log, "run_a"); !slices.Equal(got, want) {
-		t.Errorf("%d notes, %d wanted", len(got), len(want))
+	if got := readNotes(t, log, "run_a"); !slices.Equal(got, want) {
+		t.Errorf("%d notes, want %d", len(got), len(want))
 	}
-	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 302 || r.Last.Body != step(299) {
-		t.Errorf("the newest event is %s, %v", r.Last.JSON, err)
+	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 302 || r.Last.Body != stepStart(299) {
+		t.Errorf("the newest event is %s, %v, want number 302", r.Last.JSON, err)
 	}
 	if err := log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Errorf("too much: %v", err)
+		t.Errorf("AddNote beyond MaxNote = %v, want %v", err, event.ErrTooLarge)
 	}
 	if _, err := log.Notes(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("of an unknown run: %v", err)
+		t.Errorf("Notes of an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
-	add(t, log, "run_a", event.FinalAnswer{})
+	appendEvent(t, log, "run_a", event.FinalAnswer{})
 	if n, err := readAll(t.Context(), log, "run_a"); n != 303 || err != nil {
-		t.Errorf("%d events, %v", n, err)
+		t.Errorf("read %d events, %v, want 303", n, err)
 	}
 	if err := log.AddNote(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("AddNote after the end = %v, want %v", err, event.ErrEnded)
 	}
 }
 
-// aNoteComesBehindAHeldBackDelta, so that it is known which part of a step it follows.
-func aNoteComesBehindAHeldBackDelta(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+// testNoteFollowsADelayedDelta checks that a note comes after the deltas that were appended
+// before it.
+func testNoteFollowsADelayedDelta(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	for range 3 {
-		add(t, log, "run_a", event.TextDelta{PartID: "p", Delta: "x"})
+		appendEvent(t, log, "run_a", event.TextDelta{PartID: "p", Delta: "x"})
 	}
-	note(t, log, "run_a", "sent")
+	addNote(t, log, "run_a", "sent")
 	r, err := log.Run(t.Context(), "run_a")
-	if got := notes(t, log, "run_a"); err != nil || len(got) != 1 || got[0] != fmt.Sprintf("%d sent", r.Last.Seq) {
-		t.Errorf("%q after %d events, %v", got, r.Last.Seq, err)
+	if got := readNotes(t, log, "run_a"); err != nil || len(got) != 1 || got[0] != fmt.Sprintf("%d sent", r.Last.Seq) {
+		t.Errorf("notes are %q after %d events, %v, want one after the newest", got, r.Last.Seq, err)
 	}
 }
 
-// onlyTheWriterNotes: a process that was replaced must not begin anything.
-func onlyTheWriterNotes(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
-	job := hold(t, log, "run_a")
-	add(t, log, "run_a", event.Start{})
-	note(t, log, "run_a", "by the first")
+// testNoteIsRefusedAfterRelease checks that a process that was replaced cannot add a note.
+func testNoteIsRefusedAfterRelease(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	job := createJob(t, log, "run_a")
+	appendEvent(t, log, "run_a", event.Start{})
+	addNote(t, log, "run_a", "by the first")
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := log.AddNote(t.Context(), "run_a", []byte("too late")); !errors.Is(err, event.ErrFenced) {
-		t.Errorf("note of a released run: %v", err)
+		t.Errorf("AddNote to a released run = %v, want %v", err, event.ErrFenced)
 	}
-	claim(t, log)
-	note(t, log, "run_a", "by the second")
-	if got := notes(t, log, "run_a"); !slices.Equal(got, []string{"1 by the first", "1 by the second"}) {
-		t.Errorf("%q", got)
+	claimJob(t, log)
+	addNote(t, log, "run_a", "by the second")
+	if got := readNotes(t, log, "run_a"); !slices.Equal(got, []string{"1 by the first", "1 by the second"}) {
+		t.Errorf("notes are %q, want those of both writers", got)
 	}
-	add(t, log, "run_a", step(1))
+	appendEvent(t, log, "run_a", stepStart(1))
 	if err := log.Delete(t.Context(), "run_a"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := log.Notes(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) {
-		t.Errorf("of a deleted run: %v", err)
+		t.Errorf("Notes of a deleted run = %v, want %v", err, event.ErrGone)
 	}
 }

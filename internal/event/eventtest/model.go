@@ -11,14 +11,14 @@ import (
 	"answerd/internal/event"
 )
 
-// Crash ends the process that has the log, as far as that goes in a test. It returns the
-// log of the next one, and what brings the first one back, nil where nothing does.
-type Crash func(t *testing.T) (next event.Log, revive func())
+// Crash simulates the death of the process that has the log. It returns the log of the next
+// process, and a function that resumes the first one, nil if that cannot come back.
+type Crash func(t *testing.T) (next event.Log, resume func())
 
-// Model begins runs, appends to them and reads them at random, from random positions, and
-// compares what it reads with a model of the log, which is a list. crash, where it is not
-// nil, comes now and then: all runs go on in the next log, and a log that comes back writes
-// nothing more.
+// Model begins runs, appends to them and reads them from random positions, in a random order,
+// and compares what it reads with a model of the log, which is a list per run. Unless crash is
+// nil, it is called from time to time: all runs continue in the next log, and a log that comes
+// back cannot append any more.
 func Model(t *testing.T, log event.Log, crash Crash) {
 	t.Helper()
 	m := &model{log: log, bodies: make(map[string][]event.Body), jobs: make(map[string]event.Job)}
@@ -26,23 +26,23 @@ func Model(t *testing.T, log event.Log, crash Crash) {
 	for n := range 1000 {
 		switch what := rnd.IntN(1000); {
 		case what < 40 || len(m.ids) == 0:
-			m.begin(t)
+			m.beginRun(t)
 		case what < 600:
 			var b event.Body = event.StepStart{Step: n}
 			if what >= 590 {
 				b = event.FinalAnswer{Answer: strings.Repeat("y", rnd.IntN(700<<10))}
 			}
-			m.add(t, m.ids[rnd.IntN(len(m.ids))], b)
+			m.appendEvent(t, m.ids[rnd.IntN(len(m.ids))], b)
 		default:
 			id := m.ids[rnd.IntN(len(m.ids))]
-			m.read(t, id, rnd.Int64N(int64(len(m.bodies[id]))+2))
+			m.readPage(t, id, rnd.Int64N(int64(len(m.bodies[id]))+2))
 		}
 		if crash != nil && n%400 == 399 {
-			m.crash(t, crash)
+			m.crashLog(t, crash)
 		}
 	}
 	for _, id := range m.ids {
-		m.read(t, id, 0)
+		m.readPage(t, id, 0)
 	}
 }
 
@@ -53,24 +53,24 @@ type model struct {
 	jobs   map[string]event.Job    // of those that have not ended
 }
 
-func (m *model) begin(t *testing.T) {
+func (m *model) beginRun(t *testing.T) {
 	t.Helper()
 	id := fmt.Sprintf("run_%d", len(m.ids))
-	create(t, m.log, id)
-	m.ids, m.jobs[id] = append(m.ids, id), hold(t, m.log, id)
-	m.add(t, id, event.Start{Question: "?"})
+	createRun(t, m.log, id)
+	m.ids, m.jobs[id] = append(m.ids, id), createJob(t, m.log, id)
+	m.appendEvent(t, id, event.Start{Question: "?"})
 }
 
-func (m *model) add(t *testing.T, id string, b event.Body) {
+func (m *model) appendEvent(t *testing.T, id string, b event.Body) {
 	t.Helper()
 	if m.jobs[id] == nil {
 		if _, err := m.log.Append(t.Context(), id, b); !errors.Is(err, event.ErrEnded) {
-			t.Fatalf("%s has ended, and takes more: %v", id, err)
+			t.Fatalf("Append to %s, which has ended, = %v, want %v", id, err, event.ErrEnded)
 		}
 		return
 	}
-	if seq := add(t, m.log, id, b); seq != int64(len(m.bodies[id]))+1 {
-		t.Fatalf("event %d of %s has the number %d", len(m.bodies[id])+1, id, seq)
+	if seq := appendEvent(t, m.log, id, b); seq != int64(len(m.bodies[id]))+1 {
+		t.Fatalf("event %d of %s got number %d, want the same", len(m.bodies[id])+1, id, seq)
 	}
 	m.bodies[id] = append(m.bodies[id], b)
 	if _, ended := b.(event.FinalAnswer); ended {
@@ -81,46 +81,46 @@ func (m *model) add(t *testing.T, id string, b event.Body) {
 	}
 }
 
-// read reads one page.
-func (m *model) read(t *testing.T, id string, pos int64) {
+// readPage reads one page and compares it with the model.
+func (m *model) readPage(t *testing.T, id string, pos int64) {
 	t.Helper()
 	want := m.bodies[id]
 	page, err := m.log.After(t.Context(), id, pos)
 	if pos > int64(len(want)) {
 		if !errors.Is(err, event.ErrInvalidPosition) {
-			t.Fatalf("%s after %d of %d: %v", id, pos, len(want), err)
+			t.Fatalf("After(%s, %d) of %d events = %v, want %v", id, pos, len(want), err, event.ErrInvalidPosition)
 		}
 		return
 	}
 	if err != nil || len(page.Events) == 0 && pos < int64(len(want)) {
-		t.Fatalf("%s after %d of %d: %d events, %v", id, pos, len(want), len(page.Events), err)
+		t.Fatalf("After(%s, %d) of %d events = %d events, %v, want some", id, pos, len(want), len(page.Events), err)
 	}
 	for i, e := range page.Events {
 		if e.Seq != pos+int64(i)+1 || !reflect.DeepEqual(e.Body, want[pos+int64(i)]) {
-			t.Fatalf("%s after %d: event %d is %.200s", id, pos, i, e.AppendJSON(nil))
+			t.Fatalf("After(%s, %d): event %d is %.200s, want %.200v", id, pos, i, e.AppendJSON(nil), want[pos+int64(i)])
 		}
 	}
 }
 
-func (m *model) crash(t *testing.T, crash Crash) {
+func (m *model) crashLog(t *testing.T, crash Crash) {
 	t.Helper()
 	dead := m.log
-	next, revive := crash(t)
+	next, resume := crash(t)
 	m.log = next
 	for range len(m.jobs) {
-		j := claim(t, next)
+		j := claimJob(t, next)
 		if m.jobs[j.Run()] == nil || m.jobs[j.Run()].Attempt() >= j.Attempt() {
-			t.Fatalf("%s is claimed, attempt %d", j.Run(), j.Attempt())
+			t.Fatalf("Claim = %s, attempt %d, want a run that has not ended and a higher attempt", j.Run(), j.Attempt())
 		}
 		m.jobs[j.Run()] = j
 	}
-	if revive == nil {
+	if resume == nil {
 		return
 	}
-	revive()
+	resume()
 	for id := range m.jobs {
 		if _, err := dead.Append(t.Context(), id, event.StepStart{Step: -1}); !errors.Is(err, event.ErrFenced) {
-			t.Fatalf("%s has two writers: %v", id, err)
+			t.Fatalf("Append of the replaced log to %s = %v, want %v", id, err, event.ErrFenced)
 		}
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-// Proxy stands between a log and its server. It can stop passing anything on, as a
-// partition does, and cut what is connected.
+// Proxy is a TCP proxy between a log and its server. It can stop forwarding, as a partition
+// does, drop the server's answers, and cut connections.
 type Proxy struct {
 	listener net.Listener
 	server   string
 	wg       sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	conns   map[net.Conn]bool
-	stopped chan struct{} // closed when traffic goes on; nil while it does
-	deaf    bool          // what the server says is thrown away
+	mu          sync.Mutex // guards the fields below
+	conns       map[net.Conn]bool
+	stopped     chan struct{} // closed by Resume; nil unless stopped
+	dropAnswers bool          // what the server sends is dropped
 }
 
-// StartProxy starts one, until the end of the test, before the server of a nats:// URL.
+// StartProxy starts a proxy to the server of a nats:// URL. It ends with the test.
 func StartProxy(t testing.TB, server string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(server)
@@ -33,7 +33,7 @@ func StartProxy(t testing.TB, server string) *Proxy {
 		t.Fatal(err)
 	}
 	p := &Proxy{listener: l, server: u.Host, conns: make(map[net.Conn]bool)}
-	p.wg.Go(p.accept)
+	p.wg.Go(p.acceptLoop)
 	t.Cleanup(func() {
 		_ = l.Close()
 		p.Resume()
@@ -43,10 +43,10 @@ func StartProxy(t testing.TB, server string) *Proxy {
 	return p
 }
 
-// URL is where it listens.
+// URL returns the nats:// URL of the proxy.
 func (p *Proxy) URL() string { return "nats://" + p.listener.Addr().String() }
 
-func (p *Proxy) accept() {
+func (p *Proxy) acceptLoop() {
 	for {
 		in, err := p.listener.Accept()
 		if err != nil {
@@ -60,23 +60,23 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.conns[in], p.conns[out] = true, true
 		p.mu.Unlock()
-		p.wg.Go(func() { p.pass(out, in, false) })
-		p.wg.Go(func() { p.pass(in, out, true) })
+		p.wg.Go(func() { p.forward(out, in, false) })
+		p.wg.Go(func() { p.forward(in, out, true) })
 	}
 }
 
-func (p *Proxy) pass(to, from net.Conn, answers bool) {
-	defer p.close(to, from)
+func (p *Proxy) forward(to, from net.Conn, answers bool) {
+	defer p.closeConns(to, from)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
-		stopped, deaf := p.stopped, p.deaf && answers
+		stopped, dropAnswers := p.stopped, p.dropAnswers && answers
 		p.mu.Unlock()
 		if stopped != nil {
 			<-stopped
 		}
-		if n > 0 && !deaf {
+		if n > 0 && !dropAnswers {
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
 			}
@@ -87,7 +87,7 @@ func (p *Proxy) pass(to, from net.Conn, answers bool) {
 	}
 }
 
-func (p *Proxy) close(conns ...io.Closer) {
+func (p *Proxy) closeConns(conns ...io.Closer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range conns {
@@ -96,14 +96,14 @@ func (p *Proxy) close(conns ...io.Closer) {
 	}
 }
 
-// Stop holds everything back until Resume.
+// Stop delays all traffic until Resume.
 func (p *Proxy) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = make(chan struct{})
 }
 
-// Resume passes on what was held back, and what comes.
+// Resume forwards what was delayed, and all later traffic.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,17 +111,17 @@ func (p *Proxy) Resume() {
 		close(p.stopped)
 		p.stopped = nil
 	}
-	p.deaf = false
+	p.dropAnswers = false
 }
 
-// Deafen throws away what the server says, acknowledgements above all.
-func (p *Proxy) Deafen() {
+// DropAnswers drops what the server sends, such as acknowledgements, until Resume.
+func (p *Proxy) DropAnswers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.deaf = true
+	p.dropAnswers = true
 }
 
-// Cut closes all connections; new ones are taken.
+// Cut closes all connections; the proxy accepts new ones.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

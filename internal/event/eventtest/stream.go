@@ -9,32 +9,32 @@ import (
 	"answerd/internal/event"
 )
 
-// deltasAddUp is for logs that join deltas as well as for those that don't: the text is
-// whole, and stands where it was said.
-func deltasAddUp(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+// testDeltasAddUp checks that no text is lost, doubled or moved, whether a log joins deltas or
+// not.
+func testDeltasAddUp(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	call := event.Call{CallID: "c"}
 	var want strings.Builder
 	for i := range 200 {
-		add(t, log, "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprintf("t%d ", i)})
+		appendEvent(t, log, "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprintf("t%d ", i)})
 		fmt.Fprintf(&want, "t%d ", i)
 		switch i % 50 {
 		case 10:
-			add(t, log, "run_a", event.ReasoningDelta{PartID: "r", Delta: "[r]"})
+			appendEvent(t, log, "run_a", event.ReasoningDelta{PartID: "r", Delta: "[r]"})
 			want.WriteString("[r]")
 		case 20:
-			add(t, log, "run_a", event.ToolCallArgs{Call: call, Delta: "[a"})
-			add(t, log, "run_a", event.ToolCallArgs{Call: call, Delta: "]"})
+			appendEvent(t, log, "run_a", event.ToolCallArgs{Call: call, Delta: "[a"})
+			appendEvent(t, log, "run_a", event.ToolCallArgs{Call: call, Delta: "]"})
 			want.WriteString("[a]")
 		case 30:
-			add(t, log, "run_a", step(i))
+			appendEvent(t, log, "run_a", stepStart(i))
 			fmt.Fprintf(&want, "|%d|", i)
 		case 40:
-			add(t, log, "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 3000)})
+			appendEvent(t, log, "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 3000)})
 			want.WriteString(strings.Repeat("x", 3000))
 		}
 	}
-	add(t, log, "run_a", event.FinalAnswer{})
+	appendEvent(t, log, "run_a", event.FinalAnswer{})
 	var got strings.Builder
 	for pos := int64(0); ; {
 		page, err := log.After(t.Context(), "run_a", pos)
@@ -43,7 +43,7 @@ func deltasAddUp(t *testing.T, log event.Log) {
 		}
 		for _, e := range page.Events {
 			if pos++; e.Seq != pos {
-				t.Fatalf("number %d at %d", e.Seq, pos)
+				t.Fatalf("event %d, want %d", e.Seq, pos)
 			}
 			switch b := e.Body.(type) {
 			case event.TextDelta:
@@ -65,11 +65,11 @@ func deltasAddUp(t *testing.T, log event.Log) {
 	}
 }
 
-// aHeldBackDeltaComesByItself: nothing else need be appended.
-func aHeldBackDeltaComesByItself(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+// testDelayedDeltaIsAppendedByItself checks that no other append is needed.
+func testDelayedDeltaIsAppendedByItself(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	for range 3 {
-		add(t, log, "run_a", event.TextDelta{PartID: "p", Delta: "x"})
+		appendEvent(t, log, "run_a", event.TextDelta{PartID: "p", Delta: "x"})
 	}
 	got := ""
 	for pos := int64(0); got != "xxx"; {
@@ -86,15 +86,15 @@ func aHeldBackDeltaComesByItself(t *testing.T, log event.Log) {
 	}
 }
 
-// aLongRunIsReadFromAnywhere has more events than a log keeps at hand, among those of
-// other runs.
-func aLongRunIsReadFromAnywhere(t *testing.T, log event.Log) {
+// testLongRunIsReadFromAnyPosition reads a run with more events than a log caches, among those
+// of another run.
+func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 	const events = 1500
-	create(t, log, "run_a")
-	create(t, log, "run_b")
+	createRun(t, log, "run_a")
+	createRun(t, log, "run_b")
 	for i := range events {
-		if add(t, log, "run_a", step(i+1)); i%3 == 0 && i < events/2 { // spread unevenly
-			add(t, log, "run_b", step(i+1))
+		if appendEvent(t, log, "run_a", stepStart(i+1)); i%3 == 0 && i < events/2 { // spread unevenly
+			appendEvent(t, log, "run_b", stepStart(i+1))
 		}
 	}
 	for _, from := range []int64{0, 1, 255, 256, 257, 500, 900, events - 513, events - 1, events} {
@@ -102,31 +102,31 @@ func aLongRunIsReadFromAnywhere(t *testing.T, log event.Log) {
 		for pos < events {
 			page, err := log.After(t.Context(), "run_a", pos)
 			if err != nil {
-				t.Fatalf("from %d, after %d: %v", from, pos, err)
+				t.Fatalf("reading from %d: After(%d): %v", from, pos, err)
 			}
 			for _, e := range page.Events {
-				if pos++; e.Seq != pos || e.Body != step(int(pos)) {
-					t.Fatalf("from %d: %s at %d", from, e.AppendJSON(nil), pos)
+				if pos++; e.Seq != pos || e.Body != stepStart(int(pos)) {
+					t.Fatalf("reading from %d: got %s, want event %d", from, e.AppendJSON(nil), pos)
 				}
 			}
 			if len(page.Events) == 0 {
-				t.Fatalf("from %d: nothing after %d", from, pos)
+				t.Fatalf("reading from %d: After(%d) is empty, want events", from, pos)
 			}
 		}
 	}
 	if _, err := log.After(t.Context(), "run_a", events+1); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("beyond the end: %v", err)
+		t.Errorf("After beyond the end = %v, want %v", err, event.ErrInvalidPosition)
 	}
 }
 
-// aLargeEventIsKeptWhole: a question of the most that a request may have, and more.
-func aLargeEventIsKeptWhole(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+// testLargeEventIsKeptUnchanged appends a question beyond the largest that a request may have.
+func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	large := event.Start{Question: strings.Repeat("0123456789abcdef", 3<<16)}
-	add(t, log, "run_a", large)
-	add(t, log, "run_a", step(1))
+	appendEvent(t, log, "run_a", large)
+	appendEvent(t, log, "run_a", stepStart(1))
 	end := event.FinalAnswer{Answer: large.Question, Metadata: event.Metadata{Model: "m"}}
-	add(t, log, "run_a", end)
+	appendEvent(t, log, "run_a", end)
 	var got []event.Event
 	for pos := int64(0); len(got) < 3; pos = int64(len(got)) {
 		page, err := log.After(t.Context(), "run_a", pos)
@@ -136,32 +136,32 @@ func aLargeEventIsKeptWhole(t *testing.T, log event.Log) {
 		got = append(got, page.Events...)
 	}
 	if got[0].Body.(event.Start).Question != large.Question || got[2].Body.(event.FinalAnswer).Answer != large.Question {
-		t.Error("it is another one")
+		t.Errorf("events have %d and %d bytes of text, want the appended %d", len(got[0].Body.(event.Start).Question), len(got[2].Body.(event.FinalAnswer).Answer), len(large.Question))
 	}
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Status() != event.StatusCompleted {
-		t.Errorf("status %s, %v", r.Status(), err)
+		t.Errorf("Status = %s, %v, want %s", r.Status(), err, event.StatusCompleted)
 	}
 }
 
-// hostileNames are run ids as they may come from outside.
-func hostileNames(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
-	add(t, log, "run_a", step(1))
+// testInvalidIDsAreNotFound uses run ids that a caller may send.
+func testInvalidIDsAreNotFound(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	appendEvent(t, log, "run_a", stepStart(1))
 	for _, id := range []string{"", "*", ">", "run_*", "run_a.ev", ".", "run a", "run_a\n", "run_é", strings.Repeat("a", 65), "$JS"} {
 		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("after %q: %v", id, err)
+			t.Errorf("After(%q) = %v, want %v", id, err, event.ErrNotFound)
 		}
 		if _, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("run %q: %v", id, err)
+			t.Errorf("Run(%q) = %v, want %v", id, err, event.ErrNotFound)
 		}
 		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("create %q: %v", id, err)
+			t.Errorf("Create(%q) = %v, want %v", id, err, event.ErrNotFound)
 		}
 		if _, err := log.Result(t.Context(), id, "c"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("result %q: %v", id, err)
+			t.Errorf("Result(%q) = %v, want %v", id, err, event.ErrNotFound)
 		}
 		if err := log.Delete(t.Context(), id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("delete %q: %v", id, err)
+			t.Errorf("Delete(%q) = %v, want %v", id, err, event.ErrNotFound)
 		}
 	}
 }

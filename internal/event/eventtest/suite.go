@@ -1,7 +1,13 @@
-// Package eventtest is what every event.Log must pass.
+// Package eventtest is the test suite that every event.Log must pass: Run checks each promise
+// of the interface, and Model compares random operations with a simple model of a log. Proxy
+// is a TCP proxy that breaks the connection between a log and its server.
 //
-//	func TestMemory(t *testing.T) {
+//	func TestLog(t *testing.T) {
 //		eventtest.Run(t, func(t *testing.T) event.Log { return memory.New(memory.Options{}) })
+//	}
+//
+//	func TestLogAnswersAsItsModel(t *testing.T) {
+//		eventtest.Model(t, memory.New(memory.Options{}), nil)
 //	}
 package eventtest
 
@@ -23,46 +29,46 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		name string
 		test func(*testing.T, event.Log)
 	}{
-		{"NumbersWithoutGap", numbersWithoutGap},
-		{"EveryPositionGivesTheRest", everyPositionGivesTheRest},
-		{"ReadableBeforeAppendReturns", readableBeforeAppendReturns},
-		{"MoreIsClosedByAnAppend", moreIsClosedByAnAppend},
-		{"NothingFollowsTheTerminalEvent", nothingFollowsTheTerminalEvent},
-		{"ARunIsCreatedOnce", aRunIsCreatedOnce},
-		{"StrangePositionsAreRefused", strangePositionsAreRefused},
-		{"RunsDoNotMix", runsDoNotMix},
-		{"ManyReadersSeeTheSame", manyReadersSeeTheSame},
-		{"TheEnvelopeIsOnEveryEvent", theEnvelopeIsOnEveryEvent},
-		{"TheRequestStaysWithTheRun", theRequestStaysWithTheRun},
-		{"AResultIsReadableUntilTheRunIsGone", aResultIsReadable},
-		{"ResultsDoNotMix", resultsDoNotMix},
-		{"TheNewerResultCounts", theNewerResultCounts},
-		{"AResultTooLargeIsRefused", aResultTooLargeIsRefused},
-		{"NoResultFollowsTheTerminalEvent", noResultFollowsTheTerminalEvent},
-		{"DeltasAddUp", deltasAddUp},
-		{"AHeldBackDeltaComesByItself", aHeldBackDeltaComesByItself},
-		{"ALongRunIsReadFromAnywhere", aLongRunIsReadFromAnywhere},
-		{"ALargeEventIsKeptWhole", aLargeEventIsKeptWhole},
-		{"HostileNames", hostileNames},
-		{"AHeldRunIsNobodyElses", aHeldRunIsNobodyElses},
-		{"AReleasedRunGoesOn", aReleasedRunGoesOn},
-		{"ClaimsTakeNoRunFromEachOther", claimsTakeNoRunFromEachOther},
-		{"AParkedRunWaitsForAnInput", aParkedRunWaitsForAnInput},
-		{"TheFirstAnswerWins", theFirstAnswerWins},
-		{"InputsComeInOrderAndWakeWhoWaits", inputsComeInOrderAndWakeWhoWaits},
-		{"AParkedRunWakesWhenItsTimeComes", aParkedRunWakesWhenItsTimeComes},
-		{"ANoteIsNoEvent", aNoteIsNoEvent},
-		{"ANoteComesBehindAHeldBackDelta", aNoteComesBehindAHeldBackDelta},
-		{"OnlyTheWriterNotes", onlyTheWriterNotes},
-		{"RunsAreListedByOwner", runsAreListedByOwner},
-		{"ADeletedRunIsGone", aDeletedRunIsGone},
-		{"AKeyStandsForOneRun", aKeyStandsForOneRun},
+		{"NumbersHaveNoGap", testNumbersHaveNoGap},
+		{"AfterReturnsAllThatFollows", testAfterReturnsAllThatFollows},
+		{"EventIsReadableWhenAppendReturns", testEventIsReadableWhenAppendReturns},
+		{"MoreIsClosedByAnAppend", testMoreIsClosedByAnAppend},
+		{"TerminalEventIsLast", testTerminalEventIsLast},
+		{"RunIsCreatedOnce", testRunIsCreatedOnce},
+		{"InvalidPositionsAreRefused", testInvalidPositionsAreRefused},
+		{"RunsAreSeparate", testRunsAreSeparate},
+		{"ReadersSeeTheSameEvents", testReadersSeeTheSameEvents},
+		{"EnvelopeIsOnEveryEvent", testEnvelopeIsOnEveryEvent},
+		{"RequestIsReturnedUnchanged", testRequestIsReturnedUnchanged},
+		{"ResultIsReadableAfterTheEnd", testResultIsReadableAfterTheEnd},
+		{"ResultsAreSeparate", testResultsAreSeparate},
+		{"ResultIsReplacedByANewerOne", testResultIsReplacedByANewerOne},
+		{"ResultBeyondMaxResultIsRefused", testResultBeyondMaxResultIsRefused},
+		{"ResultIsRefusedAfterTheEnd", testResultIsRefusedAfterTheEnd},
+		{"DeltasAddUp", testDeltasAddUp},
+		{"DelayedDeltaIsAppendedByItself", testDelayedDeltaIsAppendedByItself},
+		{"LongRunIsReadFromAnyPosition", testLongRunIsReadFromAnyPosition},
+		{"LargeEventIsKeptUnchanged", testLargeEventIsKeptUnchanged},
+		{"InvalidIDsAreNotFound", testInvalidIDsAreNotFound},
+		{"JobIsExclusive", testJobIsExclusive},
+		{"ReleasedRunIsClaimed", testReleasedRunIsClaimed},
+		{"ConcurrentClaimsGetDifferentRuns", testConcurrentClaimsGetDifferentRuns},
+		{"ParkedRunWakesForAnInput", testParkedRunWakesForAnInput},
+		{"FirstInputOfAnIDWins", testFirstInputOfAnIDWins},
+		{"InputsComeInOrder", testInputsComeInOrder},
+		{"ParkedRunWakesAtItsTime", testParkedRunWakesAtItsTime},
+		{"NoteIsNotAnEvent", testNoteIsNotAnEvent},
+		{"NoteFollowsADelayedDelta", testNoteFollowsADelayedDelta},
+		{"NoteIsRefusedAfterRelease", testNoteIsRefusedAfterRelease},
+		{"RunsAreListedByOwner", testRunsAreListedByOwner},
+		{"DeletedRunIsGone", testDeletedRunIsGone},
+		{"KeyRefersToOneRun", testKeyRefersToOneRun},
 	} {
 		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.test(t, open(t)) })
 	}
 }
 
-func create(t *testing.T, log event.Log, id string) {
+func createRun(t *testing.T, log event.Log, id string) {
 	t.Helper()
 	err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}, Created: time.Now()})
 	if err != nil {
@@ -70,7 +76,7 @@ func create(t *testing.T, log event.Log, id string) {
 	}
 }
 
-func add(t *testing.T, log event.Log, id string, b event.Body) int64 {
+func appendEvent(t *testing.T, log event.Log, id string, b event.Body) int64 {
 	t.Helper()
 	seq, err := log.Append(t.Context(), id, b)
 	if err != nil {
@@ -79,26 +85,26 @@ func add(t *testing.T, log event.Log, id string, b event.Body) int64 {
 	return seq
 }
 
-// step is an event that every log keeps by itself, and at once.
-func step(i int) event.Body { return event.StepStart{Step: i} }
+// stepStart returns an event that no log joins with others or delays.
+func stepStart(i int) event.Body { return event.StepStart{Step: i} }
 
-func numbersWithoutGap(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+func testNumbersHaveNoGap(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	for i := int64(1); i <= 20; i++ {
-		if seq := add(t, log, "run_a", step(int(i))); seq != i {
-			t.Fatalf("append %d got number %d", i, seq)
+		if seq := appendEvent(t, log, "run_a", stepStart(int(i))); seq != i {
+			t.Fatalf("append %d got number %d, want its own", i, seq)
 		}
 	}
 	r, err := log.Run(t.Context(), "run_a")
 	if err != nil || r.Last.Seq != 20 || r.Owner.Subject != "ada" {
-		t.Fatalf("run is %+v, %v", r, err)
+		t.Fatalf("Run = %+v, %v, want number 20 of ada", r, err)
 	}
 }
 
-func everyPositionGivesTheRest(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+func testAfterReturnsAllThatFollows(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	for i := range 10 {
-		add(t, log, "run_a", step(i))
+		appendEvent(t, log, "run_a", stepStart(i))
 	}
 	for pos := int64(0); pos <= 10; pos++ {
 		page, err := log.After(t.Context(), "run_a", pos)
@@ -106,114 +112,114 @@ func everyPositionGivesTheRest(t *testing.T, log event.Log) {
 			t.Fatal(err)
 		}
 		if int64(len(page.Events)) != 10-pos || page.Ended {
-			t.Fatalf("after %d: %d events, ended %v", pos, len(page.Events), page.Ended)
+			t.Fatalf("After(%d) = %d events, ended %v, want %d", pos, len(page.Events), page.Ended, 10-pos)
 		}
 		for i, e := range page.Events {
 			if e.Seq != pos+int64(i)+1 {
-				t.Fatalf("after %d: event %d has number %d", pos, i, e.Seq)
+				t.Fatalf("After(%d): event %d has number %d, want %d", pos, i, e.Seq, pos+int64(i)+1)
 			}
 		}
 	}
 }
 
-func readableBeforeAppendReturns(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+func testEventIsReadableWhenAppendReturns(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	for i := range 50 {
-		seq := add(t, log, "run_a", step(i))
+		seq := appendEvent(t, log, "run_a", stepStart(i))
 		page, err := log.After(t.Context(), "run_a", seq-1)
 		if err != nil || len(page.Events) != 1 {
-			t.Fatalf("after append %d: %d events, %v", seq, len(page.Events), err)
+			t.Fatalf("after append %d: After = %d events, %v, want 1", seq, len(page.Events), err)
 		}
 	}
 }
 
-func moreIsClosedByAnAppend(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+func testMoreIsClosedByAnAppend(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil || page.More == nil {
-		t.Fatalf("page %+v, %v", page, err)
+		t.Fatalf("After(0) = %+v, %v, want a page that waits", page, err)
 	}
 	select {
 	case <-page.More:
-		t.Fatal("More is closed and there is nothing")
+		t.Fatal("More is closed before an append, want open")
 	default:
 	}
-	add(t, log, "run_a", step(1))
+	appendEvent(t, log, "run_a", stepStart(1))
 	select {
 	case <-page.More:
 	case <-t.Context().Done():
-		t.Fatal("More stayed open")
+		t.Fatal("More is open after an append, want closed")
 	}
 }
 
-func nothingFollowsTheTerminalEvent(t *testing.T, log event.Log) {
+func testTerminalEventIsLast(t *testing.T, log event.Log) {
 	for i, end := range []event.Body{event.FinalAnswer{}, event.RunError{}, event.Cancelled{}} {
 		id := fmt.Sprintf("run_%d", i)
-		create(t, log, id)
-		seq := add(t, log, id, end)
-		if _, err := log.Append(t.Context(), id, step(1)); !errors.Is(err, event.ErrEnded) {
-			t.Fatalf("append after %s: %v", end.Type(), err)
+		createRun(t, log, id)
+		seq := appendEvent(t, log, id, end)
+		if _, err := log.Append(t.Context(), id, stepStart(1)); !errors.Is(err, event.ErrEnded) {
+			t.Fatalf("Append after %s = %v, want %v", end.Type(), err, event.ErrEnded)
 		}
 		page, err := log.After(t.Context(), id, seq)
 		if err != nil || !page.Ended || len(page.Events) != 0 || page.More != nil {
-			t.Fatalf("caught-up page %+v, %v", page, err)
+			t.Fatalf("After the last event = %+v, %v, want an empty page that has ended", page, err)
 		}
 	}
 }
 
-func aRunIsCreatedOnce(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
+func testRunIsCreatedOnce(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
 	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); !errors.Is(err, event.ErrExists) {
-		t.Fatalf("second create: %v", err)
+		t.Fatalf("a second Create = %v, want %v", err, event.ErrExists)
 	}
 }
 
-func strangePositionsAreRefused(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
-	add(t, log, "run_a", step(1))
+func testInvalidPositionsAreRefused(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	appendEvent(t, log, "run_a", stepStart(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
 		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrInvalidPosition) {
-			t.Errorf("after %d: %v", pos, err)
+			t.Errorf("After(%d) = %v, want %v", pos, err, event.ErrInvalidPosition)
 		}
 	}
 	if _, err := log.After(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("unknown run: %v", err)
+		t.Errorf("After of an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
 	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("unknown run: %v", err)
+		t.Errorf("Run of an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
-	if _, err := log.Append(t.Context(), "run_b", step(1)); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("append to an unknown run: %v", err)
+	if _, err := log.Append(t.Context(), "run_b", stepStart(1)); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("Append to an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
 }
 
-func runsDoNotMix(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
-	create(t, log, "run_b")
-	add(t, log, "run_a", step(1))
-	add(t, log, "run_b", step(2))
+func testRunsAreSeparate(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	createRun(t, log, "run_b")
+	appendEvent(t, log, "run_a", stepStart(1))
+	appendEvent(t, log, "run_b", stepStart(2))
 	page, err := log.After(t.Context(), "run_b", 0)
-	if err != nil || len(page.Events) != 1 || page.Events[0].Body != step(2) {
-		t.Fatalf("page %+v, %v", page, err)
+	if err != nil || len(page.Events) != 1 || page.Events[0].Body != stepStart(2) {
+		t.Fatalf("After = %+v, %v, want the one event of run_b", page, err)
 	}
 }
 
-// manyReadersSeeTheSame has readers join at any time while one writer appends.
-func manyReadersSeeTheSame(t *testing.T, log event.Log) {
+// testReadersSeeTheSameEvents starts readers at any time while one writer appends.
+func testReadersSeeTheSameEvents(t *testing.T, log event.Log) {
 	const events, readers = 300, 16
-	create(t, log, "run_a")
+	createRun(t, log, "run_a")
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
 			if n, err := readAll(t.Context(), log, "run_a"); err != nil || n != events+1 {
-				t.Errorf("reader saw %d events, %v", n, err)
+				t.Errorf("a reader got %d events, %v, want %d", n, err, events+1)
 			}
 		})
 	}
 	for i := range events {
-		add(t, log, "run_a", step(i))
+		appendEvent(t, log, "run_a", stepStart(i))
 	}
-	add(t, log, "run_a", event.FinalAnswer{})
+	appendEvent(t, log, "run_a", event.FinalAnswer{})
 	wg.Wait()
 }
 
@@ -225,7 +231,7 @@ func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 		}
 		for _, e := range page.Events {
 			if e.Seq != pos+1 {
-				return n, fmt.Errorf("number %d follows %d", e.Seq, pos)
+				return n, fmt.Errorf("event %d follows event %d", e.Seq, pos)
 			}
 			pos = e.Seq
 			n++
@@ -244,9 +250,9 @@ func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 	}
 }
 
-func theEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
-	create(t, log, "run_a")
-	add(t, log, "run_a", event.ToolError{Call: event.Call{CallID: "c1", Tool: "t", Server: "s"}, Payload: "<no>\n\"way\"\u2028", Kind: "timeout"})
+func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	appendEvent(t, log, "run_a", event.ToolError{Call: event.Call{CallID: "c1", Tool: "t", Server: "s"}, Payload: "<no>\n\"way\"\u2028", Kind: "timeout"})
 	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -262,11 +268,11 @@ func theEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		t.Fatalf("%s: %v", line, err)
 	}
 	if got.Type != "tool_error" || got.RunID != "run_a" || got.Seq != 1 || got.TS == 0 || got.CallID != "c1" || got.Payload != "<no>\n\"way\"\u2028" {
-		t.Fatalf("event is %s", line)
+		t.Fatalf("the event is %s, want all members of the envelope", line)
 	}
 	for _, c := range line {
 		if c < ' ' {
-			t.Fatalf("not one line: %q", line)
+			t.Fatalf("the event is %q, want one line", line)
 		}
 	}
 }

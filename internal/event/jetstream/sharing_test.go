@@ -208,7 +208,7 @@ func TestAppendIsExactlyOnceWhenAcknowledgementsAreLost(t *testing.T) {
 		case i%20 == 7:
 			proxy.Cut()
 		case i%25 == 13:
-			proxy.Deafen()
+			proxy.DropAnswers()
 			time.AfterFunc(time.Duration(rnd.IntN(100))*time.Millisecond, func() { proxy.Resume(); proxy.Cut() })
 		}
 		appendEvent(t, a, "run_a", event.StepStart{Step: i})
