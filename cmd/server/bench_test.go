@@ -36,9 +36,9 @@ func benchmarkQuestions(b *testing.B, path string) {
 }
 
 func benchmarkQuestion(b *testing.B, path, eventsURL string) {
-	w := newWorld(b, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("It ", "is ", "100.")))
-	p := spawn(b, append(w.environ(), "EVENTS_URL="+eventsURL, "EVENTS_MAX_BYTES=4GiB"))
-	url, c := p.url(b), web(b)
+	w := newTestWorld(b, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("It ", "is ", "100.")))
+	p := spawnAnswerd(b, append(w.environ(), "EVENTS_URL="+eventsURL, "EVENTS_MAX_BYTES=4GiB"))
+	url, c := p.url(b), newClient(b)
 	one := func() {
 		resp := post(b, c, url+path, `{"question":"What is 12.5 * 8?"}`)
 		body, err := io.ReadAll(resp.Body)
@@ -72,9 +72,9 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 func BenchmarkOpenStreams(b *testing.B) {
 	const streams = 1000
 	release := make(chan struct{})
-	w := newWorld(b, waits(release))
-	p := spawn(b, append(w.environ(), "MAX_CONCURRENT_RUNS=100000", "DISCONNECT_GRACE=0s"))
-	url, c := p.url(b), web(b)
+	w := newTestWorld(b, newWaitingScript(release))
+	p := spawnAnswerd(b, append(w.environ(), "MAX_CONCURRENT_RUNS=100000", "DISCONNECT_GRACE=0s"))
+	url, c := p.url(b), newClient(b)
 	// Only the first round finds a process that has not held so many before.
 	for first := true; b.Loop(); first = false {
 		before := readMetrics(b, c, url)

@@ -10,5 +10,5 @@ func (c *config) budget() agent.Budget {
 	}
 }
 
-// within reports whether a number is 0 to limit; NaN is not.
-func within(n, limit float64) bool { return n >= 0 && n <= limit }
+// inRange reports whether a number is 0 to limit; NaN is not.
+func inRange(n, limit float64) bool { return n >= 0 && n <= limit }

@@ -19,16 +19,16 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// outside is an upstream that fails and says a secret while it does, and remembers all
+// recordingServer is an upstream that fails and says a secret while it does, and remembers all
 // that it was sent. $id in what it says is the id of a JSON-RPC request.
-type outside struct {
+type recordingServer struct {
 	*httptest.Server
 	mu  sync.Mutex // protects got
 	got bytes.Buffer
 }
 
-func newOutside(t *testing.T, status int, body string) *outside {
-	o := &outside{}
+func newRecordingServer(t *testing.T, status int, body string) *recordingServer {
+	o := &recordingServer{}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, _ := io.ReadAll(r.Body) // as far as it comes
 		o.mu.Lock()
@@ -45,14 +45,14 @@ func newOutside(t *testing.T, status int, body string) *outside {
 	return o
 }
 
-func (o *outside) heard() string {
+func (o *recordingServer) receivedText() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.got.String()
 }
 
-// issued is a token that the IAM of w gives to a caller.
-func (w *world) issued(t *testing.T) string {
+// issuedToken is a token that the IAM of w gives to a caller.
+func (w *testWorld) issuedToken(t *testing.T) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", w.iam.url+demo.TokenPath, strings.NewReader(url.Values{"grant_type": {"client_credentials"}}.Encode()))
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *world) issued(t *testing.T) string {
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.SetBasicAuth(demoClient, clientSecret)
-	resp, err := web(t).Do(req)
+	resp, err := newClient(t).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,17 +81,17 @@ func (w *world) issued(t *testing.T) string {
 // read, and in no log, trace or metric; what upstreams say while they fail is in none
 // either, since it may repeat what they were sent.
 func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
-	failing := newOutside(t, http.StatusInternalServerError, "canary-mcp-body")
-	erring := newOutside(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
-	gone := newOutside(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
-	iam := newOutside(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
+	failing := newRecordingServer(t, http.StatusInternalServerError, "canary-mcp-body")
+	erring := newRecordingServer(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
+	gone := newRecordingServer(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
+	iam := newRecordingServer(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.Hook == "tool_result" {
 			return `{"canary-hook-body":1}` // not a reply: it is logged and treated as {}
 		}
 		return `{}`
 	})
-	w, otlp := newWorld(t, func(r llmtest.Request) llmtest.Answer {
+	w, otlp := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		for _, m := range r.Messages {
 			if m.Content == "Fail." {
 				return llmtest.Fails(http.StatusBadRequest, "canary-model-body")
@@ -101,17 +101,17 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 			}
 		}
 		return llmtest.Calls(llmtest.Call{Name: "search_docs", Args: `{"query":"canary-args"}`}, llmtest.Call{Name: "calculate", Args: `{"canary-args":"canary-args"}`})
-	}), newOutside(t, http.StatusBadRequest, "canary-collector-body")
-	token := w.issued(t)
+	}), newRecordingServer(t, http.StatusBadRequest, "canary-collector-body")
+	token := w.issuedToken(t)
 	path := filepath.Join(t.TempDir(), "mcp.json")
-	write(t, path, `{"mcpServers":{
+	writeFile(t, path, `{"mcpServers":{
 		"demo":{"type":"http","url":"`+w.tools.url+demo.MCPPath+`","auth":{"type":"jwt"},"query":{"key":"canary-demo-query"},"headers":{"X-Api-Key":"canary-demo-header"}},
 		"failing":{"type":"http","url":"`+failing.URL+`","bearerToken":"canary-mcp-bearer","query":{"key":"canary-mcp-query"},"headers":{"X-Api-Key":"${CANARY}"}},
 		"erring":{"type":"http","url":"`+erring.URL+`"},
 		"gone":{"type":"http","url":"`+gone.URL+`"},
 		"iam":{"type":"http","url":"`+failing.URL+`/iam","auth":{"type":"client_credentials","tokenUrl":"`+iam.URL+`","clientId":"answerd","clientSecret":"canary-iam-secret"}},
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
-	s := start(t, w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
+	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
 		"ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
@@ -127,7 +127,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 		for i := 0; i < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		resp, err := web(t).Do(req)
+		resp, err := newClient(t).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token"}
 	page := read.String()
 	metrics := page[strings.Index(page, "GET /metrics"):strings.Index(page, "GET /openapi.yaml")]
-	traces := strings.ReplaceAll(otlp.heard(), "dataKey canary-data-key", "") // the key is for the collector
+	traces := strings.ReplaceAll(otlp.receivedText(), "dataKey canary-data-key", "") // the key is for the collector
 	for sink, text := range map[string]string{"log": s.log.String(), "metrics": metrics, "traces": traces} {
 		if len(text) < 1000 {
 			t.Errorf("only %d bytes of %s: nothing was proved", len(text), sink)
@@ -185,9 +185,9 @@ func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
 	if !strings.Contains(page, "canary-args") || !strings.Contains(page, "tool_error") || !strings.Contains(page, `"code":"model_error"`) {
 		t.Errorf("the calls did not do what they should:\n%s", page)
 	}
-	checkForeign(t, "the failing MCP server", failing.heard(), "canary-mcp-", slices.Concat(secrets, callers))
-	checkForeign(t, "the MCP server that errs", erring.heard(), "", secrets)
-	checkForeign(t, "the IAM", strings.ReplaceAll(iam.heard(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
+	checkForeign(t, "the failing MCP server", failing.receivedText(), "canary-mcp-", slices.Concat(secrets, callers))
+	checkForeign(t, "the MCP server that errs", erring.receivedText(), "", secrets)
+	checkForeign(t, "the IAM", strings.ReplaceAll(iam.receivedText(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
 	for _, r := range w.model.Requests() {
 		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
 			t.Errorf("the model got %s", got)

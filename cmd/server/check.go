@@ -32,13 +32,13 @@ func checkCommand(ctx context.Context, args []string, getenv func(string) string
 	if err != nil {
 		return err
 	}
-	return check(ctx, c, *accept, stdout, stderr)
+	return runCheck(ctx, c, *accept, stdout, stderr)
 }
 
-// check connects to every MCP server as serve would, and calls no model. It fails
+// runCheck connects to every MCP server as serve would, and calls no model. It fails
 // unless the event log and all enabled servers answered, and all definitions of pinned tools are
 // accepted, which accept does.
-func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
+func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	if c.LogLevel == "info" {
@@ -65,11 +65,11 @@ func check(ctx context.Context, c config, accept bool, stdout, stderr io.Writer)
 	}
 	defer tools.close()
 	printModels(stdout, c)
-	failed := !checkLog(ctx, c, stdout)
+	failed := !printEventLog(ctx, c, stdout)
 	if tools.tokens != nil {
 		_, err := tools.tokens.Token(ctx)
 		failed = failed || err != nil
-		fmt.Fprintf(stdout, "token from %s: %s\n\n", c.tokenURL(), verdict(err))
+		fmt.Fprintf(stdout, "token from %s: %s\n\n", c.tokenURL(), tokenResult(err))
 	}
 	tools.client.Tools(ctx) // waits until every server was tried
 	pinned, err := checkPins(stdout, tools.client, accept)
@@ -109,7 +109,7 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	return true, nil
 }
 
-func verdict(err error) string {
+func tokenResult(err error) string {
 	if err != nil {
 		return "failed: " + err.Error()
 	}
@@ -144,9 +144,9 @@ func printServers(stdout io.Writer, tools *mcp.Client) bool {
 	return ok
 }
 
-// health asks the answerd at ADDR whether it is alive; a container has no other
+// checkHealth asks the answerd at ADDR whether it is alive; a container has no other
 // program that could.
-func health(ctx context.Context, getenv func(string) string) error {
+func checkHealth(ctx context.Context, getenv func(string) string) error {
 	addr := getenv("ADDR")
 	if addr == "" {
 		addr = "127.0.0.1:8080"

@@ -27,13 +27,13 @@ func TestAnAgentThatAsksItselfEndsCleanly(t *testing.T) {
 		return llmtest.Says("Well.")
 	})
 	addr := "127.0.0.1:" + freePort(t)
-	p := spawn(t, []string{"ADDR=" + addr, "MCP_URL=http://" + addr + "/mcp", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted"})
-	p.until(t, "listening")
+	p := spawnAnswerd(t, []string{"ADDR=" + addr, "MCP_URL=http://" + addr + "/mcp", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted"})
+	p.waitForLine(t, "listening")
 	resp := post(t, http.DefaultClient, "http://"+addr+"/servers/default/refresh", "")
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("it does not find itself: %s", resp.Status)
 	}
-	a := ask(t, http.DefaultClient, "http://"+addr, `{"question":"?"}`)
+	a := postQuestion(t, http.DefaultClient, "http://"+addr, `{"question":"?"}`)
 	mu.Lock()
 	defer mu.Unlock()
 	if a.Answer != "Well." || asked != 4 || !refused {

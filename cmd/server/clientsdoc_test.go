@@ -32,8 +32,8 @@ func TestTheExamplesOfClientsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	title, ran := "", 0
 	for _, part := range regexp.MustCompile("(?ms)^## ([^\n]+)$|^```([a-z]+)\n(.*?)^```$").FindAllStringSubmatch(string(doc), -1) {
 		if part[1] != "" {
@@ -50,7 +50,7 @@ func TestTheExamplesOfClientsRun(t *testing.T) {
 			if code == part[3] {
 				t.Error("the example does not ask the demo")
 			}
-			out := combined(t, run(t, code))
+			out := combinedOutput(t, run(t, code))
 			if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
 				t.Errorf("no answer in:\n%s", out)
 			}
@@ -71,8 +71,8 @@ func TestTheSettingsOfMCPHostsConnect(t *testing.T) {
 	if settings == nil {
 		t.Fatal("there are none")
 	}
-	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	config := file(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
 	env := map[string]string{"MCP_CONFIG_PATH": config, "DEFAULT_MODEL_ID": "m"}
 	var out strings.Builder
@@ -81,8 +81,8 @@ func TestTheSettingsOfMCPHostsConnect(t *testing.T) {
 	}
 }
 
-// combined is what cmd prints.
-func combined(t *testing.T, cmd *exec.Cmd) string {
+// combinedOutput is what cmd prints.
+func combinedOutput(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
@@ -95,8 +95,8 @@ func combined(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// command is the program of that name, if it is there.
-func command(t *testing.T, name string, args ...string) *exec.Cmd {
+// newCommand is the program of that name, if it is there.
+func newCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -116,34 +116,34 @@ func file(t *testing.T, dir, name, code string) string {
 }
 
 func runShell(t *testing.T, code string) *exec.Cmd {
-	command(t, "curl")
-	return command(t, "sh", "-ec", code)
+	newCommand(t, "curl")
+	return newCommand(t, "sh", "-ec", code)
 }
 
 func runGo(t *testing.T, code string) *exec.Cmd {
-	return command(t, "go", "run", file(t, t.TempDir(), "main.go", code))
+	return newCommand(t, "go", "run", file(t, t.TempDir(), "main.go", code))
 }
 
 // runNode runs code as a program.
 func runNode(t *testing.T, code string) *exec.Cmd {
-	return command(t, "node", installed(t, clients, "example.mjs", code))
+	return newCommand(t, "node", writeTypeScript(t, clients, "example.mjs", code))
 }
 
 // runRuntime runs a runtime of CopilotKit's, and asks by CopilotKit's client.
 func runRuntime(t *testing.T, code string) *exec.Cmd {
-	return command(t, "node", clients+"/copilotkit/drive.js", installed(t, clients+"/copilotkit", "example.mjs", code), "What is 12.5 * 8?")
+	return newCommand(t, "node", clients+"/copilotkit/drive.js", writeTypeScript(t, clients+"/copilotkit", "example.mjs", code), "What is 12.5 * 8?")
 }
 
 // runPage runs a component in a page, and asks by its form.
 func runPage(t *testing.T, code string) *exec.Cmd {
-	return command(t, "node", clients+"/page.js", installed(t, clients, "example.jsx", code), "What is 12.5 * 8?", "= 100")
+	return newCommand(t, "node", clients+"/page.js", writeTypeScript(t, clients, "example.jsx", code), "What is 12.5 * 8?", "= 100")
 }
 
 // clients is where the packages are that run.sh there has installed.
 const clients = "../../internal/api/clients"
 
-// installed is code in a file among the packages of dir.
-func installed(t *testing.T, dir, name, code string) string {
+// writeTypeScript is code in a file among the packages of dir.
+func writeTypeScript(t *testing.T, dir, name, code string) string {
 	t.Helper()
 	modules, err := filepath.Abs(dir + "/node_modules")
 	if err != nil {
@@ -168,7 +168,7 @@ func installed(t *testing.T, dir, name, code string) string {
 // runTypeScript strips the types that this document uses: Node 20 does not.
 func runTypeScript(t *testing.T, code string) *exec.Cmd {
 	plain := regexp.MustCompile(`([\w)\]])!([.;])`).ReplaceAllString(code, "$1$2")
-	return command(t, "node", file(t, t.TempDir(), "example.mjs", plain))
+	return newCommand(t, "node", file(t, t.TempDir(), "example.mjs", plain))
 }
 
 func runPython(t *testing.T, code string) *exec.Cmd {
@@ -176,8 +176,8 @@ func runPython(t *testing.T, code string) *exec.Cmd {
 	if python == "" {
 		python = "python3"
 	}
-	if err := command(t, python, "-c", "import openai").Run(); err != nil {
+	if err := newCommand(t, python, "-c", "import openai").Run(); err != nil {
 		t.Skip("Python's openai is missing: make clients installs it where it can")
 	}
-	return command(t, python, "-c", code)
+	return newCommand(t, python, "-c", code)
 }

@@ -210,13 +210,13 @@ func (e *configError) Error() string { return e.name + ": " + e.reason }
 
 // loadConfig reads the settings and checks what can be checked without the network.
 func loadConfig(getenv func(string) string) (config, error) {
-	environ, err := environment(getenv)
+	environ, err := readEnvironment(getenv)
 	if err != nil {
 		return config{}, err
 	}
 	modelSet := environ["DEFAULT_MODEL_ID"] != ""
 	c := config{lookup: getenv}
-	if err := env.ParseWithOptions(&c, env.Options{Environment: environ, FuncMap: parsers}); err != nil {
+	if err := env.ParseWithOptions(&c, env.Options{Environment: environ, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
 	if c.LLMBaseURL == "" {
@@ -231,12 +231,12 @@ func loadConfig(getenv func(string) string) (config, error) {
 	if err := c.readModels(modelSet); err != nil {
 		return config{}, err
 	}
-	return c, c.check(modelSet || len(c.models) > 0)
+	return c, c.validate(modelSet || len(c.models) > 0)
 }
 
-// parsers read what the seed systems accept besides Go's own spelling: yes and on for
+// settingParsers read what the seed systems accept besides Go's own spelling: yes and on for
 // true, and a bare number of seconds for a duration.
-var parsers = map[reflect.Type]env.ParserFunc{
+var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) {
 		switch strings.ToLower(s) {
 		case "yes", "y", "on":
@@ -254,9 +254,9 @@ var parsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// environment is the settings that are set, under the names of the struct's tags. An
+// readEnvironment is the settings that are set, under the names of the struct's tags. An
 // empty variable counts as unset. Secrets come from their files here.
-func environment(getenv func(string) string) (map[string]string, error) {
+func readEnvironment(getenv func(string) string) (map[string]string, error) {
 	out := make(map[string]string)
 	secret := reflect.TypeFor[auth.Secret]()
 	for f := range reflect.TypeFor[config]().Fields() {
@@ -269,7 +269,7 @@ func environment(getenv func(string) string) (map[string]string, error) {
 			if path := getenv(name + "_FILE"); path != "" {
 				b, err := os.ReadFile(path)
 				if err != nil {
-					return nil, &configError{name + "_FILE", "cannot be read: " + reasonOf(err)}
+					return nil, &configError{name + "_FILE", "cannot be read: " + fileReason(err)}
 				}
 				value = strings.TrimRight(string(b), "\r\n")
 			}
@@ -281,8 +281,8 @@ func environment(getenv func(string) string) (map[string]string, error) {
 	return out, nil
 }
 
-// reasonOf is why a file cannot be read, without its path, which the setting names.
-func reasonOf(err error) string {
+// fileReason is why a file cannot be read, without its path, which the setting names.
+func fileReason(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err.Error()
@@ -295,12 +295,12 @@ func parseError(err error) error {
 	var parse env.ParseError
 	if errors.As(err, &parse) {
 		f, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
-		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), unwrapped(parse.Err))}
+		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), parseReason(parse.Err))}
 	}
 	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
 }
 
-func unwrapped(err error) error {
+func parseReason(err error) error {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
 		return number.Err

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// from is an environment of these settings.
-func from(settings ...string) func(string) string {
+// envOf is an environment of these settings.
+func envOf(settings ...string) func(string) string {
 	env := make(map[string]string)
 	for i := 0; i < len(settings); i += 2 {
 		env[settings[i]] = settings[i+1]
@@ -20,7 +20,7 @@ func from(settings ...string) func(string) string {
 }
 
 func TestTheDefaultsWorkWithAModelEndpoint(t *testing.T) {
-	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
+	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestTheDefaultsWorkWithAModelEndpoint(t *testing.T) {
 }
 
 func TestTheSeedsSpellingsAreRead(t *testing.T) {
-	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
+	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
 	if err != nil || c.Timeout != 90*time.Second || !c.Debug {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if c, err := loadConfig(from("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
+	if c, err := loadConfig(envOf("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -81,7 +81,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 		{"EVENTS_URL", append(here, "EVENTS_URL", "redis://u:canary@host")},
 	} {
 		t.Run(fmt.Sprint(c.name, c.settings[2%len(c.settings):]), func(t *testing.T) {
-			_, err := loadConfig(from(c.settings...))
+			_, err := loadConfig(envOf(c.settings...))
 			var bad *configError
 			if !errors.As(err, &bad) || bad.name != c.name || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
 				t.Fatalf("error %v", err)
@@ -99,7 +99,7 @@ func TestASecretIsReadFromItsFileAndNeverPrinted(t *testing.T) {
 	if err := os.WriteFile(path, []byte("sk-canary\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
+	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
 	if err != nil || c.LLMAPIKey.Reveal() != "sk-canary" {
 		t.Fatalf("%v", err)
 	}
@@ -117,7 +117,7 @@ func TestTheHostsThatAreAnsweredForFollowTheAddress(t *testing.T) {
 		"10.1.2.3:8080":   "[10.1.2.3]",
 		"Agent.corp:8080": "[agent.corp]",
 	} {
-		c, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
+		c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
 		if err != nil || fmt.Sprint(c.AllowedHosts) != want {
 			t.Errorf("%s: %v, %v", addr, c.AllowedHosts, err)
 		}

@@ -12,15 +12,15 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// check refuses settings that contradict each other or the outside.
-func (c *config) check(modelSet bool) error {
+// validate refuses settings that contradict each other or the outside.
+func (c *config) validate(modelSet bool) error {
 	checks := []struct {
 		name string
 		bad  bool
 		why  string
 	}{
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
-		{"DEFAULT_MODEL_ID", !modelSet && c.atOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
+		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", c.LLMToolCalling != "native" && c.LLMToolCalling != "text", "must be native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
@@ -36,8 +36,8 @@ func (c *config) check(modelSet bool) error {
 		{"BUDGET_INPUT_TOKENS", c.BudgetInputTokens < 0, "must not be negative"},
 		{"BUDGET_OUTPUT_TOKENS", c.BudgetOutputTokens < 0, "must not be negative"},
 		{"BUDGET_TOTAL_TOKENS", c.BudgetTotalTokens < 0, "must not be negative"},
-		{"BUDGET_SECONDS", !within(c.BudgetSeconds, 86400), "must be 0 to 86400"},
-		{"BUDGET_COST", !within(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
+		{"BUDGET_SECONDS", !inRange(c.BudgetSeconds, 86400), "must be 0 to 86400"},
+		{"BUDGET_COST", !inRange(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
 		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
 		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
@@ -48,7 +48,7 @@ func (c *config) check(modelSet bool) error {
 		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL when AUTH_ISSUER is set"},
-		{"AUTH_CLIENTS", slices.Contains(trimmed(c.AuthClients), ""), "has a comma too many"},
+		{"AUTH_CLIENTS", slices.Contains(trimElements(c.AuthClients), ""), "has a comma too many"},
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
@@ -81,7 +81,7 @@ func (c *config) check(modelSet bool) error {
 			return &configError{"HOOKS_URL", err.Error()}
 		}
 	}
-	if err := c.cleanHosts(); err != nil {
+	if err := c.normalizeHosts(); err != nil {
 		return err
 	}
 	return c.checkAddr()
@@ -92,14 +92,14 @@ func (c *config) checkAddr() error {
 	if err != nil {
 		return &configError{"ADDR", "must be host:port"}
 	}
-	if !loopback(host) && c.anonymous() {
-		return errOpen
+	if !isLoopback(host) && c.lacksAuthentication() {
+		return errUnauthenticated
 	}
 	if err := c.checkPublicURL(); err != nil {
 		return err
 	}
-	c.allowHosts(host)
-	if c.localURL = c.PublicURL; c.localURL == "" && loopback(host) && port != "0" {
+	c.addAllowedHosts(host)
+	if c.localURL = c.PublicURL; c.localURL == "" && isLoopback(host) && port != "0" {
 		c.localURL = "http://" + c.Addr
 	}
 	return nil
@@ -125,7 +125,7 @@ func (c *config) redirectURL() string {
 	return c.localURL + "/oauth/callback"
 }
 
-func (c *config) atOpenAI() bool {
+func (c *config) usesOpenAI() bool {
 	u, err := url.Parse(c.LLMBaseURL)
 	return err == nil && u.Hostname() == openAIHost
 }
@@ -146,7 +146,7 @@ func (c *config) pinsPath() string {
 	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -36,30 +36,30 @@ func demoCommand(ctx context.Context, args []string, getenv func(string) string,
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
 	if *only != "" {
-		return demoPart(ctx, *only, *addr, *iam, getenv, stdout, logger)
+		return runDemoService(ctx, *only, *addr, *iam, getenv, stdout, logger)
 	}
-	return demoAll(ctx, getenv, stdout, stderr, logger)
+	return runDemo(ctx, getenv, stdout, stderr, logger)
 }
 
-// part is one service of the demo on a listener of its own.
-type part struct {
+// demoService is one service of the demo on a listener of its own.
+type demoService struct {
 	url    string
 	server *http.Server
 	failed chan error
 	close  func()
 }
 
-// builder makes a part's handler for the base URL that it will have, and what
+// serviceBuilder makes a part's handler for the base URL that it will have, and what
 // releases it.
-type builder func(url string) (http.Handler, func(), error)
+type serviceBuilder func(url string) (http.Handler, func(), error)
 
-// startPart serves what build returns for the base URL of the listener.
-func startPart(addr string, build builder) (*part, error) {
+// startDemoService serves what build returns for the base URL of the listener.
+func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	p := &part{url: "http://" + listener.Addr().String(), failed: make(chan error, 1)}
+	p := &demoService{url: "http://" + listener.Addr().String(), failed: make(chan error, 1)}
 	handler, release, err := build(p.url)
 	if err != nil {
 		listener.Close()
@@ -70,8 +70,8 @@ func startPart(addr string, build builder) (*part, error) {
 	return p, nil
 }
 
-// stop ends the part and waits for its listener's goroutine.
-func (p *part) stop() {
+// stopService ends the part and waits for its listener's goroutine.
+func (p *demoService) stopService() {
 	p.close()
 	p.server.Close()
 	<-p.failed
@@ -79,16 +79,16 @@ func (p *part) stop() {
 
 func noRelease() {}
 
-func iamPart(issuer, secret string, logger *slog.Logger) builder {
+func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
 		return h, noRelease, err
 	}
 }
 
-// mcpPart sends people to a page of its own only where the listener is sure to be on
+// buildMCPServer sends people to a page of its own only where the listener is sure to be on
 // their machine.
-func mcpPart(issuer string, logger *slog.Logger) builder {
+func buildMCPServer(issuer string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
 		if strings.HasPrefix(url, "http://127.0.0.1:") {
@@ -102,26 +102,26 @@ func mcpPart(issuer string, logger *slog.Logger) builder {
 	}
 }
 
-func modelPart(string) (http.Handler, func(), error) {
+func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// demoPart runs one part until ctx ends, as compose does.
-func demoPart(ctx context.Context, only, addr, iam string, getenv func(string) string, stdout io.Writer, logger *slog.Logger) error {
-	var build builder
+// runDemoService runs one part until ctx ends, as compose does.
+func runDemoService(ctx context.Context, only, addr, iam string, getenv func(string) string, stdout io.Writer, logger *slog.Logger) error {
+	var build serviceBuilder
 	switch {
 	case only == "iam":
-		build = iamPart(iam, cmp.Or(getenv("IAM_CLIENT_SECRET"), "demo-secret"), logger)
+		build = buildIAM(iam, cmp.Or(getenv("IAM_CLIENT_SECRET"), "demo-secret"), logger)
 	case only == "mcp" && iam != "":
-		build = mcpPart(iam, logger)
+		build = buildMCPServer(iam, logger)
 	case only == "mcp":
 		return &usageError{"answerd demo -only mcp needs -iam, the base URL of the IAM whose tokens it accepts"}
 	case only == "model":
-		build = modelPart
+		build = buildModel
 	default:
 		return &usageError{"answerd demo -only takes iam, mcp or model"}
 	}
-	p, err := startPart(addr, build)
+	p, err := startDemoService(addr, build)
 	if err != nil {
 		return err
 	}
@@ -130,33 +130,33 @@ func demoPart(ctx context.Context, only, addr, iam string, getenv func(string) s
 	case err := <-p.failed:
 		return err
 	case <-ctx.Done():
-		p.stop()
+		p.stopService()
 		return nil
 	}
 }
 
-// demoAll starts the parts on loopback, points the settings at them, and serves.
-func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer, logger *slog.Logger) error {
+// runDemo starts the parts on loopback, points the settings at them, and serves.
+func runDemo(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
-	var parts []*part
+	var parts []*demoService
 	defer func() {
 		for _, p := range parts {
-			p.stop()
+			p.stopService()
 		}
 	}()
-	start := func(build builder) (url string, err error) {
-		p, err := startPart("127.0.0.1:0", build)
+	start := func(build serviceBuilder) (url string, err error) {
+		p, err := startDemoService("127.0.0.1:0", build)
 		if err == nil {
 			parts = append(parts, p)
 			url = p.url
 		}
 		return url, err
 	}
-	iam, err := start(iamPart("", secret, logger))
+	iam, err := start(buildIAM("", secret, logger))
 	if err != nil {
 		return err
 	}
-	tools, err := start(mcpPart(iam, logger))
+	tools, err := start(buildMCPServer(iam, logger))
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.
 	}
 	modelURL, isReal := getenv("LLM_BASE_URL"), true
 	if modelURL == "" && getenv("OPENAI_API_KEY") == "" {
-		if modelURL, err = start(modelPart); err != nil {
+		if modelURL, err = start(buildModel); err != nil {
 			return err
 		}
 		modelURL, isReal = modelURL+"/v1", false
@@ -184,12 +184,12 @@ func demoAll(ctx context.Context, getenv func(string) string, stdout, stderr io.
 		return err
 	}
 	return serve(ctx, c, stderr, func(addr string) {
-		introduce(stdout, addr, iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
+		printIntroduction(stdout, addr, iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
 	})
 }
 
-// introduce says what is running, what it is not, and what to type.
-func introduce(w io.Writer, addr, iam, tools, model string, isReal bool) {
+// printIntroduction says what is running, what it is not, and what to type.
+func printIntroduction(w io.Writer, addr, iam, tools, model string, isReal bool) {
 	about := "a rule-based stand-in, not a language model"
 	if isReal {
 		about = "yours"

@@ -64,8 +64,8 @@ func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) 
 // A metric that is renamed would leave an alert that never fires, and an empty panel.
 func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 	hooks := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
-	collector := newOutside(t, http.StatusOK, "")
-	w := newWorld(t, func(r llmtest.Request) llmtest.Answer {
+	collector := newRecordingServer(t, http.StatusOK, "")
+	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		switch last := r.Messages[len(r.Messages)-1]; {
 		case last.Content == "Fail.":
 			return llmtest.Fails(http.StatusBadRequest, "no")
@@ -74,14 +74,14 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
 	})
-	p := spawn(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+webhooktest.Secret.Reveal(),
+	p := spawnAnswerd(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+webhooktest.Secret.Reveal(),
 		"ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
 	url := p.url(t)
 	for _, question := range []string{"?", "Fail."} {
-		resp := post(t, web(t), url+"/answer", `{"question":"`+question+`"}`)
+		resp := post(t, newClient(t), url+"/answer", `{"question":"`+question+`"}`)
 		resp.Body.Close()
 	}
-	_, page := look(t, web(t), url+"/metrics")
+	_, page := getBody(t, newClient(t), url+"/metrics")
 	there := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllStringSubmatch(page, -1) {
 		there[m[1]] = true

@@ -25,8 +25,8 @@ type setting struct {
 	secret             bool
 }
 
-// settings reads the struct's source: a comment is nowhere else.
-func settings(t *testing.T) []setting {
+// readSettings reads the struct's source: a comment is nowhere else.
+func readSettings(t *testing.T) []setting {
 	t.Helper()
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "config.go", nil, parser.ParseComments)
@@ -61,7 +61,7 @@ func settings(t *testing.T) []setting {
 }
 
 func TestEverySettingHasItsManual(t *testing.T) {
-	for _, s := range settings(t) {
+	for _, s := range readSettings(t) {
 		if s.comment == "" {
 			t.Errorf("%s has no comment", s.name)
 		}
@@ -71,7 +71,7 @@ func TestEverySettingHasItsManual(t *testing.T) {
 func TestTheReadmeHasEverySetting(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| name | default | meaning |\n|---|---|---|\n")
-	for _, s := range settings(t) {
+	for _, s := range readSettings(t) {
 		def := "–"
 		if s.def != "" {
 			def = "`" + s.def + "`"
@@ -82,13 +82,13 @@ func TestTheReadmeHasEverySetting(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, def, strings.ReplaceAll(s.comment, "|", `\|`))
 	}
-	section(t, "../../README.md", "settings", b.String())
+	requireSection(t, "../../README.md", "settings", b.String())
 }
 
 func TestTheExampleHasEverySetting(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Every setting of answerd with its default. Copy what you change to .env, or export it.\n")
-	for _, s := range settings(t) {
+	for _, s := range readSettings(t) {
 		if s.group {
 			b.WriteString("\n")
 		}
@@ -98,7 +98,7 @@ func TestTheExampleHasEverySetting(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "#%s=%s\n", s.name, s.def)
 	}
-	golden(t, "../../.env.example", b.String())
+	requireGolden(t, "../../.env.example", b.String())
 }
 
 func TestTheReadmeHasEveryEvent(t *testing.T) {
@@ -113,8 +113,8 @@ func TestTheReadmeHasEveryEvent(t *testing.T) {
 	}
 }
 
-// section compares the part of a document between two comments with what it should be.
-func section(t *testing.T, path, name, want string) {
+// requireSection compares the part of a document between two comments with what it should be.
+func requireSection(t *testing.T, path, name, want string) {
 	t.Helper()
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -126,11 +126,11 @@ func section(t *testing.T, path, name, want string) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no section %s", path, name)
 	}
-	golden(t, path, head+begin+want+end+tail)
+	requireGolden(t, path, head+begin+want+end+tail)
 }
 
-// golden compares a file with what it should be, or renews it with -update.
-func golden(t *testing.T, path, want string) {
+// requireGolden compares a file with what it should be, or renews it with -update.
+func requireGolden(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -143,12 +143,12 @@ func golden(t *testing.T, path, want string) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the code says; renew it with: go test ./cmd/server -update\n%s", path, difference(string(got), want))
+		t.Errorf("%s is not what the code says; renew it with: go test ./cmd/server -update\n%s", path, firstDifference(string(got), want))
 	}
 }
 
-// difference is the first line that differs.
-func difference(got, want string) string {
+// firstDifference is the first line that differs.
+func firstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(g), len(w)) {
 		if g[i] != w[i] {

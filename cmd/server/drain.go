@@ -17,17 +17,17 @@ import (
 // closeTimeout bounds what is left to do once every run has ended.
 const closeTimeout = 5 * time.Second
 
-// haste is how much of its end the process is still to wait for. The first signal
+// shutdownStages is how much of its end the process is still to wait for. The first signal
 // begins the end; each one after it asks for less waiting. A process that gets them
 // all exits by itself all the same, and every run has said how it ended.
-type haste struct {
-	runs context.Context // ends with the second signal: no run is waited for
-	rest context.Context // ends with the third: nor is a last response, or an exporter
+type shutdownStages struct {
+	drainContext context.Context // ends with the second signal: no run is waited for
+	closeContext context.Context // ends with the third: nor is a last response, or an exporter
 }
 
-// newHaste counts signals until stop. ctx is what the first of them ends; where it has
+// newShutdownStages counts signals until stop. ctx is what the first of them ends; where it has
 // come already, as the process was starting, the next is the second.
-func newHaste(ctx context.Context) (h haste, stop func()) {
+func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	rest, endRest := context.WithCancel(context.Background())
@@ -49,7 +49,7 @@ func newHaste(ctx context.Context) (h haste, stop func()) {
 		}
 		<-over
 	}()
-	return haste{runs, rest}, func() {
+	return shutdownStages{runs, rest}, func() {
 		signal.Stop(signals)
 		close(over)
 		<-done
@@ -57,26 +57,26 @@ func newHaste(ctx context.Context) (h haste, stop func()) {
 	}
 }
 
-// drain ends a service in the order that loses nobody: whoever balances load is told,
+// drainService ends a service in the order that loses nobody: whoever balances load is told,
 // and given delay to hear it while everything still works; new runs are refused, where
 // others can take them; those that go on may end within timeout; the rest are
 // cancelled, each with its own last event; and when their readers have it, nobody
 // listens any more.
-func drain(h haste, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
+func drainService(h shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()
-	wait(h.runs, delay)
+	sleepContext(h.drainContext, delay)
 	runs.StopAccepting()
 	logger.Info("new runs are refused")
-	ctx, cancel := context.WithTimeout(h.runs, timeout)
+	ctx, cancel := context.WithTimeout(h.drainContext, timeout)
 	defer cancel()
 	runs.Drain(ctx)
 	logger.Info("runs have ended")
-	return shutdown(h.rest, handler, server)
+	return shutdownServer(h.closeContext, handler, server)
 }
 
-// wait waits for d, or for the end of ctx.
-func wait(ctx context.Context, d time.Duration) {
+// sleepContext waits for d, or for the end of ctx.
+func sleepContext(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -88,9 +88,9 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// shutdown closes the listener and waits for the last responses. Followers have seen
+// shutdownServer closes the listener and waits for the last responses. Followers have seen
 // their runs end; whoever still holds a connection is cut.
-func shutdown(ctx context.Context, handler *api.Handler, server *http.Server) error {
+func shutdownServer(ctx context.Context, handler *api.Handler, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	var hosts sync.WaitGroup
@@ -102,9 +102,9 @@ func shutdown(ctx context.Context, handler *api.Handler, server *http.Server) er
 	return nil
 }
 
-// closing runs one last step, bounded, and logs what it could not do.
-func (h haste) closing(logger *slog.Logger, what string, f func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(h.rest, closeTimeout)
+// closeLogged runs one last step, bounded, and logs what it could not do.
+func (h shutdownStages) closeLogged(logger *slog.Logger, what string, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(h.closeContext, closeTimeout)
 	defer cancel()
 	if err := f(ctx); err != nil {
 		logger.Warn("closing failed", "what", what, "error", err)

@@ -19,8 +19,8 @@ import (
 
 const e2eQuestion = `{"question":"What is 12.5 * 8, and how far are 10 miles?","history":[{"role":"user","content":"Hi."},{"role":"assistant","content":"Hello."}],"thread_id":"thr_e2e"}`
 
-// twoTools is a model that calls two tools at once and then answers in three words.
-func twoTools() llmtest.Script {
+// newTwoCallScript is a model that calls two tools at once and then answers in three words.
+func newTwoCallScript() llmtest.Script {
 	return llmtest.Turns(
 		llmtest.Calls(
 			llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`},
@@ -37,7 +37,7 @@ type wholeAnswer struct {
 	TraceID  string          `json:"trace_id"`
 }
 
-func ask(t *testing.T, c *http.Client, url, body string, header ...string) wholeAnswer {
+func postQuestion(t *testing.T, c *http.Client, url, body string, header ...string) wholeAnswer {
 	t.Helper()
 	resp := post(t, c, url+"/answer", body, header...)
 	b, err := io.ReadAll(resp.Body)
@@ -77,9 +77,9 @@ var volatile = []struct{ pattern, with string }{
 
 // The whole job, as it stands on the wire: S2.1, S2.2, S2.5, S2.8, S0.7, S1.9.
 func TestTheWholeJob(t *testing.T) {
-	w := newWorld(t, twoTools())
-	s := start(t, w.settings())
-	c := web(t)
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment())
+	c := newClient(t)
 	frames := readStream(t, post(t, c, s.url+"/answer/stream", e2eQuestion))
 
 	var wire strings.Builder
@@ -100,9 +100,9 @@ func TestTheWholeJob(t *testing.T) {
 		}
 		wire.WriteString(line)
 	}
-	golden(t, "testdata/answer_stream.golden", wire.String())
+	requireGolden(t, "testdata/answer_stream.golden", wire.String())
 
-	whole := ask(t, c, s.url, e2eQuestion)
+	whole := postQuestion(t, c, s.url, e2eQuestion)
 	var end wholeAnswer
 	if err := json.Unmarshal(frames[len(frames)-1].Data, &end); err != nil {
 		t.Fatal(err)
@@ -147,13 +147,13 @@ func checkMessages(t *testing.T, requests []llmtest.Request) {
 
 // S3.1, S2.2: however many ask at once.
 func TestAHundredQuestionsAreOneTokenAndOneSession(t *testing.T) {
-	w := newWorld(t, twoTools())
-	s := start(t, w.settings())
-	c := web(t)
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment())
+	c := newClient(t)
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			if a := ask(t, c, s.url, e2eQuestion); a.Answer != "100 and 16 km." {
+			if a := postQuestion(t, c, s.url, e2eQuestion); a.Answer != "100 and 16 km." {
 				t.Errorf("answer %q", a.Answer)
 			}
 		})
@@ -172,13 +172,13 @@ func TestAHundredQuestionsAreOneTokenAndOneSession(t *testing.T) {
 
 // S4.2, F12: a server that is down is reported, and keeps nothing from working.
 func TestAServerThatIsDownKeepsNothingFromWorking(t *testing.T) {
-	w := newWorld(t, llmtest.Turns(llmtest.Says("Without tools.")))
-	s := start(t, w.settings("MCP_URL", closedAddress(t)))
-	c := web(t)
-	if a := ask(t, c, s.url, `{"question":"?"}`); a.Answer != "Without tools." {
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Without tools.")))
+	s := startAnswerd(t, w.environment("MCP_URL", closedAddress(t)))
+	c := newClient(t)
+	if a := postQuestion(t, c, s.url, `{"question":"?"}`); a.Answer != "Without tools." {
 		t.Errorf("answer %q", a.Answer)
 	}
-	status, body := look(t, c, s.url+"/readyz")
+	status, body := getBody(t, c, s.url+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"state":"failed"`) || !strings.Contains(body, `"reason":"`) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -200,42 +200,42 @@ func TestAPortThatIsTakenIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	w := newWorld(t, twoTools())
-	err = run(t.Context(), nil, w.settings("ADDR", l.Addr().String()), io.Discard, io.Discard)
+	w := newTestWorld(t, newTwoCallScript())
+	err = run(t.Context(), nil, w.environment("ADDR", l.Addr().String()), io.Discard, io.Discard)
 	if !errors.Is(err, syscall.EADDRINUSE) || exitCode(err, io.Discard) != 1 {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
-	w := newWorld(t, twoTools())
-	out := &buffer{}
-	if err := run(t.Context(), []string{"check"}, w.settings(), out, io.Discard); err != nil {
+	w := newTestWorld(t, newTwoCallScript())
+	out := &syncBuffer{}
+	if err := run(t.Context(), []string{"check"}, w.environment(), out, io.Discard); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !regexp.MustCompile(`(?m)^default +http +connected +20\d\d-\d\d-\d\d +\d+`).MatchString(out.String()) || len(w.model.Requests()) != 0 {
 		t.Errorf("the table:\n%s", out)
 	}
-	err := run(t.Context(), []string{"check"}, w.settings("MCP_URL", closedAddress(t)), out, io.Discard)
+	err := run(t.Context(), []string{"check"}, w.environment("MCP_URL", closedAddress(t)), out, io.Discard)
 	if err == nil || exitCode(err, io.Discard) != 1 {
 		t.Errorf("error %v", err)
 	}
-	err = run(t.Context(), []string{"check"}, w.settings("IAM_CLIENT_SECRET", "canary-wrong"), out, io.Discard)
+	err = run(t.Context(), []string{"check"}, w.environment("IAM_CLIENT_SECRET", "canary-wrong"), out, io.Discard)
 	if err == nil || strings.Contains(out.String(), "canary") {
 		t.Errorf("error %v\n%s", err, out)
 	}
 }
 
 func TestVersionNamesTheProtocols(t *testing.T) {
-	out := &buffer{}
-	if err := run(t.Context(), []string{"version"}, from(), out, io.Discard); err != nil || !strings.Contains(out.String(), "2026-07-28") {
+	out := &syncBuffer{}
+	if err := run(t.Context(), []string{"version"}, envOf(), out, io.Discard); err != nil || !strings.Contains(out.String(), "2026-07-28") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
 func TestUnknownCommandsAndArgumentsAreUsageErrors(t *testing.T) {
 	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
-		err := run(t.Context(), args, from(), io.Discard, io.Discard)
+		err := run(t.Context(), args, envOf(), io.Discard, io.Discard)
 		if exitCode(err, io.Discard) != 2 {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -244,9 +244,9 @@ func TestUnknownCommandsAndArgumentsAreUsageErrors(t *testing.T) {
 
 // The demo as a newcomer meets it, from its printed line to the answer.
 func TestTheDemoAnswersItsOwnQuestion(t *testing.T) {
-	p := spawn(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.until(t, "curl -N"))[1]
-	frames := readStream(t, post(t, web(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
 	var end struct {
 		Answer   string
 		Metadata struct {
@@ -268,11 +268,11 @@ func TestTheDemoAnswersItsOwnQuestion(t *testing.T) {
 // SIGTERM lets an open stream end in its own time.
 func TestATermSignalDrains(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, waits(release))
-	p := spawn(t, w.environ())
-	resp := post(t, web(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
+	w := newTestWorld(t, newWaitingScript(release))
+	p := spawnAnswerd(t, w.environ())
+	resp := post(t, newClient(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
 	p.signal(t, syscall.SIGTERM)
-	p.until(t, `"draining"`)
+	p.waitForLine(t, `"draining"`)
 	close(release)
 	frames := readStream(t, resp)
 	if got := frames[len(frames)-1].Event; got != "final_answer" {
@@ -285,11 +285,11 @@ func TestATermSignalDrains(t *testing.T) {
 
 // The second signal stops at once, and still every run says how it ended.
 func TestASecondTermSignalStopsAtOnce(t *testing.T) {
-	w := newWorld(t, waits(nil))
-	p := spawn(t, w.environ())
-	resp := post(t, web(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
+	w := newTestWorld(t, newWaitingScript(nil))
+	p := spawnAnswerd(t, w.environ())
+	resp := post(t, newClient(t), p.url(t)+"/answer/stream", `{"question":"?"}`)
 	p.signal(t, syscall.SIGTERM)
-	p.until(t, `"draining"`)
+	p.waitForLine(t, `"draining"`)
 	p.signal(t, syscall.SIGTERM)
 	frames := readStream(t, resp)
 	if last := frames[len(frames)-1]; last.Event != "run_error" || !strings.Contains(string(last.Data), "server_shutdown") {
@@ -300,8 +300,8 @@ func TestASecondTermSignalStopsAtOnce(t *testing.T) {
 	}
 }
 
-// waits is a model that says one word and the next when release is closed.
-func waits(release <-chan struct{}) llmtest.Script {
+// newWaitingScript is a model that says one word and the next when release is closed.
+func newWaitingScript(release <-chan struct{}) llmtest.Script {
 	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Well"})
 		select {
@@ -313,9 +313,9 @@ func waits(release <-chan struct{}) llmtest.Script {
 }
 
 // environ is the world's settings for a process of its own.
-func (w *world) environ() []string {
+func (w *testWorld) environ() []string {
 	var out []string
-	getenv := w.settings()
+	getenv := w.environment()
 	for _, name := range []string{"ADDR", "LLM_BASE_URL", "DEFAULT_MODEL_ID", "MCP_URL", "ENABLE_JWT_TOKEN", "IAM_BASE_URL", "IAM_CLIENT_ID", "IAM_CLIENT_SECRET"} {
 		out = append(out, name+"="+getenv(name))
 	}

@@ -21,9 +21,9 @@ const openTimeout = 30 * time.Second
 // checkLogTimeout is how long answerd check waits for it.
 const checkLogTimeout = 5 * time.Second
 
-// youth is how long this process leaves others' runs to others: a lease, where there may be
+// claimDelay is how long this process leaves others' runs to others: a lease, where there may be
 // others.
-func (c *config) youth() time.Duration {
+func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
 	}
@@ -35,9 +35,9 @@ func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// checkLog prints where events are kept, and reports whether they can be. A directory is
+// printEventLog prints where events are kept, and reports whether they can be. A directory is
 // left alone: a process that serves may use it.
-func checkLog(ctx context.Context, c config, stdout io.Writer) bool {
+func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
 		where := "in memory, until the process ends"
 		if !c.EventsURL.IsZero() {
@@ -76,9 +76,9 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 	}, nil
 }
 
-// memoryShort reports whether the process is near its GOMEMLIMIT, which a log in memory
+// newMemoryCheck reports whether the process is near its GOMEMLIMIT, which a log in memory
 // does something about.
-func memoryShort(log event.Log) func() bool {
+func newMemoryCheck(log event.Log) func() bool {
 	gauge := new(admission.Memory)
 	memoryLog, ok := log.(*memory.Log)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"answerd/internal/sse"
 )
 
-// sameFrames compares two readings of one run.
-func sameFrames(t *testing.T, got, want []sse.Frame) {
+// requireSameFrames compares two readings of one run.
+func requireSameFrames(t *testing.T, got, want []sse.Frame) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%d events, want %d", len(got), len(want))
@@ -29,10 +29,10 @@ func sameFrames(t *testing.T, got, want []sse.Frame) {
 }
 
 func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
-	w := newWorld(t, twoTools())
-	settings := w.settings("EVENTS_URL", "file:"+t.TempDir())
-	c := web(t)
-	first := start(t, settings)
+	w := newTestWorld(t, newTwoCallScript())
+	settings := w.environment("EVENTS_URL", "file:"+t.TempDir())
+	c := newClient(t)
+	first := startAnswerd(t, settings)
 	frames := readStream(t, post(t, c, first.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
 	id, _, _ := strings.Cut(frames[0].ID, ":")
 	first.stop()
@@ -40,11 +40,11 @@ func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	second := start(t, settings)
-	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events")), frames)
+	second := startAnswerd(t, settings)
+	requireSameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events")), frames)
 	half := len(frames) / 2
-	sameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
-	sameFrames(t, readStream(t, post(t, c, second.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
+	requireSameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
+	requireSameFrames(t, readStream(t, post(t, c, second.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
 	if resp := post(t, c, second.url+"/answer/stream", `{"question":"another"}`, "Idempotency-Key", "once"); resp.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("another body: %s", resp.Status)
 	}
@@ -67,14 +67,14 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 	}
 	nats := startNATS(t, o)
 	o.Port = nats.Addr().(*net.TCPAddr).Port
-	w := newWorld(t, twoTools())
-	settings := w.settings("EVENTS_URL", strings.Replace(nats.ClientURL(), "nats://", "nats://answerd:canary-events@", 1))
-	a, b := start(t, settings), start(t, settings)
-	c := web(t)
+	w := newTestWorld(t, newTwoCallScript())
+	settings := w.environment("EVENTS_URL", strings.Replace(nats.ClientURL(), "nats://", "nats://answerd:canary-events@", 1))
+	a, b := startAnswerd(t, settings), startAnswerd(t, settings)
+	c := newClient(t)
 	frames := readStream(t, post(t, c, a.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once"))
 	id, _, _ := strings.Cut(frames[0].ID, ":")
-	sameFrames(t, readStream(t, get(t, c, b.url+"/runs/"+id+"/events")), frames)
-	sameFrames(t, readStream(t, post(t, c, b.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
+	requireSameFrames(t, readStream(t, get(t, c, b.url+"/runs/"+id+"/events")), frames)
+	requireSameFrames(t, readStream(t, post(t, c, b.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
 
 	nats.Shutdown()
 	nats.WaitForShutdown()
@@ -86,7 +86,7 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 		t.Errorf("a read without the log: %s %s", resp.Status, body)
 	}
 	startNATS(t, o)
-	if whole := ask(t, c, a.url, e2eQuestion); whole.Answer == "" { // which waits for the log
+	if whole := postQuestion(t, c, a.url, e2eQuestion); whole.Answer == "" { // which waits for the log
 		t.Error("no answer")
 	}
 	readiness(t, c, a.url, http.StatusOK)
@@ -99,13 +99,13 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 
 // answerd check looks at the log, where others share it.
 func TestCheckLooksAtTheLog(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	for url, want := range map[string]string{
 		"": "event log: in memory", "file:" + t.TempDir(): "event log: on this disk", newNATS(t): "event log on NATS: reachable",
 		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log",
 	} {
-		out := &buffer{}
-		err := run(t.Context(), []string{"check"}, w.settings("EVENTS_URL", url), out, io.Discard)
+		out := &syncBuffer{}
+		err := run(t.Context(), []string{"check"}, w.environment("EVENTS_URL", url), out, io.Discard)
 		if !strings.Contains(out.String(), want) || (err != nil) != strings.Contains(want, "failed") || strings.Contains(out.String(), "canary") {
 			t.Errorf("%v, %s", err, out)
 		}

@@ -2,5 +2,5 @@
 
 package main
 
-// maxFiles is how many files the process may have open; 0 since nobody knows.
-func maxFiles() int { return 0 }
+// maxOpenFiles is how many files the process may have open; 0 since nobody knows.
+func maxOpenFiles() int { return 0 }

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// maxFiles is how many files the process may have open; 0 if nobody knows. Package os has
+// maxOpenFiles is how many files the process may have open; 0 if nobody knows. Package os has
 // raised that to what is allowed.
-func maxFiles() int {
+func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0

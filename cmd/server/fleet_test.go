@@ -25,13 +25,13 @@ import (
 	"answerd/internal/sse"
 )
 
-// fleet is replicas of answerd, each a process of its own, that share a log; and the model
+// replicas is replicas of answerd, each a process of its own, that share a log; and the model
 // and the tools that they use, which outlive them.
-type fleet struct {
+type replicas struct {
 	env    []string
 	own    map[int][]string // what one replica's environment has besides
 	client *http.Client
-	ledger *ledger
+	ledger *callLedger
 	gate   chan struct{} // the model says no more to questions named held before it is closed
 
 	mu       sync.Mutex // protects what follows
@@ -41,8 +41,8 @@ type fleet struct {
 	kills    []time.Time // and when replicas were told to stop
 }
 
-// ledger is an MCP server that counts what was done.
-type ledger struct {
+// callLedger is an MCP server that counts what was done.
+type callLedger struct {
 	mu   sync.Mutex // protects made
 	made map[string]int
 }
@@ -51,7 +51,7 @@ type entry struct {
 	Key string `json:"key"`
 }
 
-func (l *ledger) do(ctx context.Context, _ *sdk.CallToolRequest, in entry) (*sdk.CallToolResult, any, error) {
+func (l *callLedger) recordCall(ctx context.Context, _ *sdk.CallToolRequest, in entry) (*sdk.CallToolResult, any, error) {
 	l.mu.Lock()
 	l.made[in.Key]++
 	l.mu.Unlock()
@@ -62,22 +62,22 @@ func (l *ledger) do(ctx context.Context, _ *sdk.CallToolRequest, in entry) (*sdk
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Key + " is done."}}}, nil, nil
 }
 
-// times is how often something was done.
-func (l *ledger) times(key string) int {
+// callsOf is how often something was done.
+func (l *callLedger) callsOf(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.made[key]
 }
 
-// calls is how many different things were done.
-func (l *ledger) calls() int {
+// totalCalls is how many different things were done.
+func (l *callLedger) totalCalls() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.made)
 }
 
-// check fails where something was done twice.
-func (l *ledger) check(t *testing.T) {
+// checkCalls fails where something was done twice.
+func (l *callLedger) checkCalls(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,21 +88,21 @@ func (l *ledger) check(t *testing.T) {
 	}
 }
 
-func newLedger(t testing.TB) (l *ledger, url string) {
-	l = &ledger{made: make(map[string]int)}
+func newLedger(t testing.TB) (l *callLedger, url string) {
+	l = &callLedger{made: make(map[string]int)}
 	s := sdk.NewServer(&sdk.Implementation{Name: "ledger", Version: "1"}, nil)
 	for _, name := range []string{"work", "careful"} {
-		sdk.AddTool(s, &sdk.Tool{Name: name}, l.do)
+		sdk.AddTool(s, &sdk.Tool{Name: name}, l.recordCall)
 	}
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
 	return l, web.URL
 }
 
-// works is a model that does what the question says: as many turns with a call as that
+// answerRequest is a model that does what the question says: as many turns with a call as that
 // has words, of these tools, each on something of its own; and then it answers. It takes
 // its time.
-func (f *fleet) works(r llmtest.Request) llmtest.Answer {
+func (f *replicas) answerRequest(r llmtest.Request) llmtest.Answer {
 	name, tools, _ := strings.Cut(r.Messages[1].Content, ": ")
 	turn := 0
 	for _, m := range r.Messages {
@@ -142,16 +142,16 @@ func newNATS(t testing.TB) string {
 	}).ClientURL()
 }
 
-// newFleet starts n replicas on a log; "" is a NATS server of their own.
-func newFleet(t testing.TB, n int, eventsURL string, more ...string) *fleet {
+// startReplicas starts n replicas on a log; "" is a NATS server of their own.
+func startReplicas(t testing.TB, n int, eventsURL string, more ...string) *replicas {
 	t.Helper()
-	f := planFleet(t, eventsURL, more...)
-	f.start(t, n)
+	f := newReplicas(t, eventsURL, more...)
+	f.startAll(t, n)
 	return f
 }
 
-// planFleet is a fleet without replicas.
-func planFleet(t testing.TB, eventsURL string, more ...string) *fleet {
+// newReplicas is a fleet without replicas.
+func newReplicas(t testing.TB, eventsURL string, more ...string) *replicas {
 	t.Helper()
 	if eventsURL == "" {
 		eventsURL = newNATS(t)
@@ -161,39 +161,39 @@ func planFleet(t testing.TB, eventsURL string, more ...string) *fleet {
 	if err := os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"ledger":{"type":"http","url":%q,"tools":{"approve":["careful"]}}}}`, url), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{client: web(t), ledger: ledger, own: make(map[int][]string), gate: make(chan struct{})}
+	f := &replicas{client: newClient(t), ledger: ledger, own: make(map[int][]string), gate: make(chan struct{})}
 	f.env = append([]string{
-		"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + llmtest.New(t, f.works).URL, "LLM_API_KEY=k", "DEFAULT_MODEL_ID=scripted",
+		"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + llmtest.New(t, f.answerRequest).URL, "LLM_API_KEY=k", "DEFAULT_MODEL_ID=scripted",
 		"MCP_CONFIG_PATH=" + config, "EVENTS_URL=" + eventsURL,
 	}, more...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			f.complaints(t)
+			f.errorLines(t)
 		}
 	})
 	return f
 }
 
-func (f *fleet) start(t testing.TB, n int) {
+func (f *replicas) startAll(t testing.TB, n int) {
 	t.Helper()
 	f.replicas, f.urls = make([]*process, n), make([]string, n)
 	for i := range n {
-		f.launch(t, i)
+		f.startReplica(t, i)
 	}
 }
 
-// launch starts a replica, or starts it again.
-func (f *fleet) launch(t testing.TB, i int) {
+// startReplica starts a replica, or starts it again.
+func (f *replicas) startReplica(t testing.TB, i int) {
 	t.Helper()
-	p := spawn(t, slices.Concat(f.env, f.own[i]))
+	p := spawnAnswerd(t, slices.Concat(f.env, f.own[i]))
 	url := p.url(t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replicas[i], f.urls[i], f.all = p, url, append(f.all, p)
 }
 
-// complaints shows what all replicas, dead ones too, were worried about.
-func (f *fleet) complaints(t testing.TB) {
+// errorLines shows what all replicas, dead ones too, were worried about.
+func (f *replicas) errorLines(t testing.TB) {
 	for _, p := range f.all {
 		for line := range strings.Lines(p.log.String()) {
 			if strings.Contains(line, `"WARN"`) || strings.Contains(line, `"ERROR"`) {
@@ -203,8 +203,8 @@ func (f *fleet) complaints(t testing.TB) {
 	}
 }
 
-// kill kills a replica, as kill -9 does.
-func (f *fleet) kill(i int) {
+// killReplica kills a replica, as kill -9 does.
+func (f *replicas) killReplica(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_ = f.replicas[i].cmd.Process.Kill()
@@ -212,8 +212,8 @@ func (f *fleet) kill(i int) {
 	_ = f.replicas[i].cmd.Wait() // killed
 }
 
-// stop tells a replica to stop, and waits until it has.
-func (f *fleet) stop(t testing.TB, i int) {
+// stopReplica tells a replica to stop, and waits until it has.
+func (f *replicas) stopReplica(t testing.TB, i int) {
 	f.mu.Lock()
 	p := f.replicas[i]
 	f.kills = append(f.kills, time.Now())
@@ -225,7 +225,7 @@ func (f *fleet) stop(t testing.TB, i int) {
 }
 
 // url is where a replica listens; -1 is any.
-func (f *fleet) url(i int) string {
+func (f *replicas) url(i int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if i < 0 {
@@ -234,10 +234,10 @@ func (f *fleet) url(i int) string {
 	return f.urls[i]
 }
 
-// journey is one question, and what its reader saw: he holds on to nothing but his
+// runReader is one question, and what its reader saw: he holds on to nothing but his
 // position, and changes replicas.
-type journey struct {
-	fleet  *fleet
+type runReader struct {
+	fleet  *replicas
 	name   string
 	body   string
 	run    string
@@ -246,15 +246,15 @@ type journey struct {
 	stays  bool // with the replica that he asks first
 }
 
-func (f *fleet) journey(name, tools string, cuts int) *journey {
+func (f *replicas) newRunReader(name, tools string, cuts int) *runReader {
 	body, _ := json.Marshal(map[string]string{"question": name + ": " + tools})
-	return &journey{fleet: f, name: name, body: string(body), cuts: cuts}
+	return &runReader{fleet: f, name: name, body: string(body), cuts: cuts}
 }
 
-// travel reads the run until an event of that type, "" for its end. first is the replica
+// readUntil reads the run until an event of that type, "" for its end. first is the replica
 // that is asked, -1 for any.
-func (j *journey) travel(ctx context.Context, first int, until string) error {
-	for ; ; first = j.next(first) {
+func (j *runReader) readUntil(ctx context.Context, first int, until string) error {
+	for ; ; first = j.nextReplica(first) {
 		req, err := j.request(ctx, j.fleet.url(first))
 		if err != nil {
 			return err
@@ -266,7 +266,7 @@ func (j *journey) travel(ctx context.Context, first int, until string) error {
 				leave = 1 + rand.IntN(12)
 				j.cuts--
 			}
-			over, err := j.read(resp, leave, until)
+			over, err := j.readFrames(resp, leave, until)
 			if over || err != nil {
 				return err
 			}
@@ -279,7 +279,7 @@ func (j *journey) travel(ctx context.Context, first int, until string) error {
 	}
 }
 
-func (j *journey) next(replica int) int {
+func (j *runReader) nextReplica(replica int) int {
 	if j.stays {
 		return replica
 	}
@@ -288,7 +288,7 @@ func (j *journey) next(replica int) int {
 
 // request goes on where the reader is. Before he knows the run, the same question under
 // the same key is the same run.
-func (j *journey) request(ctx context.Context, url string) (*http.Request, error) {
+func (j *runReader) request(ctx context.Context, url string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/answer/stream", strings.NewReader(j.body))
 	if err != nil {
 		return nil, err
@@ -301,9 +301,9 @@ func (j *journey) request(ctx context.Context, url string) (*http.Request, error
 	return req, nil
 }
 
-// read takes frames until the stream ends, or the reader leaves after so many. over says
+// readFrames takes frames until the stream ends, or the reader leaves after so many. over says
 // that he has what he came for.
-func (j *journey) read(resp *http.Response, leave int, until string) (over bool, _ error) {
+func (j *runReader) readFrames(resp *http.Response, leave int, until string) (over bool, _ error) {
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -333,14 +333,14 @@ func (j *journey) read(resp *http.Response, leave int, until string) (over bool,
 	return false, nil
 }
 
-// last is the newest event that was read.
-func (j *journey) last() sse.Frame { return j.frames[len(j.frames)-1] }
+// lastFrame is the newest event that was read.
+func (j *runReader) lastFrame() sse.Frame { return j.frames[len(j.frames)-1] }
 
-// check holds what was read against what is kept, and against what was done: of every
+// checkFrames holds what was read against what is kept, and against what was done: of every
 // call that was made there is one ending, and none was made twice.
-func (j *journey) check(ctx context.Context) error {
-	whole := &journey{fleet: j.fleet, name: j.name, body: j.body, run: j.run, frames: j.frames[:1:1]}
-	if err := whole.travel(ctx, -1, ""); err != nil {
+func (j *runReader) checkFrames(ctx context.Context) error {
+	whole := &runReader{fleet: j.fleet, name: j.name, body: j.body, run: j.run, frames: j.frames[:1:1]}
+	if err := whole.readUntil(ctx, -1, ""); err != nil {
 		return err
 	}
 	if len(whole.frames) != len(j.frames) {
@@ -361,7 +361,7 @@ func (j *journey) check(ctx context.Context) error {
 		if err := json.Unmarshal(f.Data, &e); err != nil {
 			return err
 		}
-		switch made := j.fleet.ledger.times(e.Args.Key); {
+		switch made := j.fleet.ledger.callsOf(e.Args.Key); {
 		case e.Kind == "cancelled": // by the reset of its step
 			continue
 		case made > 1, made == 0 && e.Kind == "", ended[e.Args.Key] != "":
@@ -372,8 +372,8 @@ func (j *journey) check(ctx context.Context) error {
 	return nil
 }
 
-// count is how many events are of that type, or errors of that kind.
-func (j *journey) count(what string) (n int) {
+// countFrames is how many events are of that type, or errors of that kind.
+func (j *runReader) countFrames(what string) (n int) {
 	for _, f := range j.frames {
 		if f.Event == what || f.Event == "tool_error" && strings.Contains(string(f.Data), `"kind":"`+what+`"`) {
 			n++
@@ -382,9 +382,9 @@ func (j *journey) count(what string) (n int) {
 	return n
 }
 
-// standstills are how long the run said nothing after each kill, where that was long
+// pausesAfter are how long the run said nothing after each kill, where that was long
 // enough to be the kill's doing.
-func (j *journey) standstills(kills []time.Time) (out []time.Duration) {
+func (j *runReader) pausesAfter(kills []time.Time) (out []time.Duration) {
 	var before int64
 	for _, f := range j.frames {
 		var e struct{ TS int64 }

@@ -25,24 +25,24 @@ func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 			return `{}`
 		}
 	})
-	w, otlp := newWorld(t, twoTools()), newReceiver(t)
-	s := start(t, w.settings("ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url,
+	w, otlp := newTestWorld(t, newTwoCallScript()), newTraceReceiver(t)
+	s := startAnswerd(t, w.environment("ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url,
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))
-	a := ask(t, web(t), s.url, e2eQuestion, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
+	a := postQuestion(t, newClient(t), s.url, e2eQuestion, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
 	if q := hooks.Questions(); len(q) != 4 || q[0].Hook != "pre_tool_call" || q[3].Hook != "tool_result" || q[3].RunID != a.RunID {
 		t.Errorf("asked %+v", q)
 	}
 	abort <- `{"abort":true,"reason":"not on a Sunday"}`
-	resp := post(t, web(t), s.url+"/answer", e2eQuestion)
+	resp := post(t, newClient(t), s.url+"/answer", e2eQuestion)
 	var p struct{ Code, Detail string }
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusUnprocessableEntity ||
 		p.Code != "tool_aborted" || p.Detail != "A hook ended the run: not on a Sunday" {
 		t.Errorf("%s: %+v, %v", resp.Status, p, err)
 	}
-	if status, body := direct(t, web(t), s.url, "calculate", `{"expression":"1"}`); status != http.StatusForbidden || !strings.Contains(body, `"kind":"denied"`) {
+	if status, body := callTool(t, newClient(t), s.url, "calculate", `{"expression":"1"}`); status != http.StatusForbidden || !strings.Contains(body, `"kind":"denied"`) {
 		t.Errorf("%d %s", status, body)
 	}
-	_, metrics := look(t, web(t), s.url+"/metrics")
+	_, metrics := getBody(t, newClient(t), s.url+"/metrics")
 	if !strings.Contains(metrics, `answerd_hook_duration_seconds_count{hook="pre_tool_call"`) || !strings.Contains(metrics, `reply="abort"`) {
 		t.Error("the hooks are not in the metrics")
 	}
@@ -50,7 +50,7 @@ func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
 	if err := <-s.done; err != nil { // the last spans are sent at the end
 		t.Fatal(err)
 	}
-	tree := otlp.tree(traceID)
+	tree := otlp.spanTree(traceID)
 	if tree["tool_call > hook"] != 4 || tree["hook > POST"] != 4 {
 		t.Errorf("spans %v", tree)
 	}

@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// errOpen: beyond this machine nobody is served without a token by mistake.
-var errOpen error = &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+// errUnauthenticated: beyond this machine nobody is served without a token by mistake.
+var errUnauthenticated error = &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 
-// anonymous reports whether callers bring no token, and nobody has said that this is meant.
-func (c *config) anonymous() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
+// lacksAuthentication reports whether callers bring no token, and nobody has said that this is meant.
+func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
-// checkBound looks at the address that ADDR has turned out to be: what is called localhost
+// checkBoundAddr looks at the address that ADDR has turned out to be: what is called localhost
 // is whatever this machine's resolver makes of it.
-func (c *config) checkBound(addr net.Addr) error {
+func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
-	if c.anonymous() && (!ok || !tcp.IP.IsLoopback()) {
-		return errOpen
+	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
+		return errUnauthenticated
 	}
 	return nil
 }
 
-// allowHosts completes ALLOWED_HOSTS: by host, that of ADDR, where it is unset, and by that
+// addAllowedHosts completes ALLOWED_HOSTS: by host, that of ADDR, where it is unset, and by that
 // of PUBLIC_URL in any case but where all are allowed.
-func (c *config) allowHosts(host string) {
+func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		switch ip := net.ParseIP(host); {
-		case loopback(host):
+		case isLoopback(host):
 			c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1", host}
 		case host != "" && (ip == nil || !ip.IsUnspecified()):
 			c.AllowedHosts = []string{strings.ToLower(host)}
@@ -41,9 +41,9 @@ func (c *config) allowHosts(host string) {
 	}
 }
 
-// cleanHosts writes ALLOWED_HOSTS and CORS_ORIGINS as requests are compared with them.
+// normalizeHosts writes ALLOWED_HOSTS and CORS_ORIGINS as requests are compared with them.
 // A name that no request can match would refuse everybody, and say nothing at the start.
-func (c *config) cleanHosts() error {
+func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
 		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
 		if host == "" || strings.ContainsAny(host, "/@* ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {

@@ -18,13 +18,13 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// inbound are the settings by which callers bring tokens of the world's IAM.
-func (w *world) inbound(more ...string) []string {
+// withInboundAuth are the settings by which callers bring tokens of the world's IAM.
+func (w *testWorld) withInboundAuth(more ...string) []string {
 	return append([]string{"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath}, more...)
 }
 
-// bearer is a token of the world's IAM for its one client.
-func (w *world) bearer(t *testing.T) string {
+// callerToken is a token of the world's IAM for its one client.
+func (w *testWorld) callerToken(t *testing.T) string {
 	t.Helper()
 	src, err := token.NewClientCredentials(token.ClientCredentialsConfig{
 		TokenURL: w.iam.url + demo.TokenPath, ClientID: demoClient, Secret: token.FixedSecret(auth.NewSecret(clientSecret)), Scope: demo.Scope,
@@ -49,21 +49,21 @@ func TestNoDoorIsOpenToTheNetworkByMistake(t *testing.T) {
 		"localhost.evil.example:0": true, "127.0.0.1.nip.io:0": true, "localhost.:0": true, "127.1:0": true,
 		"127.0.0.1:0": false, "127.8.8.8:0": false, "[::1]:0": false, "[::ffff:127.0.0.1]:0": false, "localhost:0": false,
 	} {
-		_, err := loadConfig(from(append(here, "ADDR", addr)...))
+		_, err := loadConfig(envOf(append(here, "ADDR", addr)...))
 		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || exitCode(err, io.Discard) != 2) {
 			t.Errorf("%s: %v", addr, err)
 		}
-		if _, err := loadConfig(from(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
+		if _, err := loadConfig(envOf(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
 			t.Errorf("%s, and everybody may: %v", addr, err)
 		}
 	}
 	// The name localhost may be anything; what counts is what was bound.
-	c, err := loadConfig(from(append(here, "ADDR", "localhost:0")...))
+	c, err := loadConfig(envOf(append(here, "ADDR", "localhost:0")...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for ip, open := range map[string]bool{"127.0.0.1": false, "::1": false, "10.0.0.1": true, "::": true, "0.0.0.0": true} {
-		if err := c.checkBound(&net.TCPAddr{IP: net.ParseIP(ip)}); (err != nil) != open {
+		if err := c.checkBoundAddr(&net.TCPAddr{IP: net.ParseIP(ip)}); (err != nil) != open {
 			t.Errorf("bound to %s: %v", ip, err)
 		}
 	}
@@ -74,7 +74,7 @@ func TestTheHostOfThePublicURLIsAllowed(t *testing.T) {
 	for settings, want := range map[[4]string]string{
 		{"ADDR", "10.0.0.1:1", "ALLOWED_HOSTS", "inner.example"}: "[inner.example ask.example.com]", {"ADDR", "10.0.0.1:1"}: "[10.0.0.1 ask.example.com]", {"ADDR", ":1"}: "[]",
 	} {
-		c, err := loadConfig(from(append(here, settings[:]...)...))
+		c, err := loadConfig(envOf(append(here, settings[:]...)...))
 		if got := fmt.Sprint(c.AllowedHosts); err != nil || got != want {
 			t.Errorf("%s: %s, %v", settings, got, err)
 		}
@@ -83,7 +83,7 @@ func TestTheHostOfThePublicURLIsAllowed(t *testing.T) {
 
 func TestBadInboundSettingsAreNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.json")
-	write(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
+	writeFile(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
 	on := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example/jwks"}
 	for settings, want := range map[[2]string]string{
 		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a signature algorithm that can be used`,
@@ -96,13 +96,13 @@ func TestBadInboundSettingsAreNamed(t *testing.T) {
 		{"METRICS_ADDR", "9090"}:                     "METRICS_ADDR: must be host:port",
 	} {
 		for _, command := range [][]string{nil, {"check"}} {
-			err := run(t.Context(), command, from(append(on, settings[:]...)...), io.Discard, io.Discard)
+			err := run(t.Context(), command, envOf(append(on, settings[:]...)...), io.Discard, io.Discard)
 			if exitCode(err, io.Discard) != 2 || err.Error() != want {
 				t.Errorf("%v: %v, want %s", command, err, want)
 			}
 		}
 	}
-	_, err := loadConfig(from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
+	_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_ISSUER" {
 		t.Errorf("rules without callers: %v", err)
 	}
@@ -110,31 +110,31 @@ func TestBadInboundSettingsAreNamed(t *testing.T) {
 
 // RFC 9728, RFC 6750, and the matrix's line on metrics, over the whole service.
 func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
-	w := newWorld(t, twoTools())
-	s := start(t, w.settings(w.inbound("AUTH_SCOPE", demo.Scope, "METRICS_ADDR", "127.0.0.1:0")...))
-	c := web(t)
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment(w.withInboundAuth("AUTH_SCOPE", demo.Scope, "METRICS_ADDR", "127.0.0.1:0")...))
+	c := newClient(t)
 	for path, resource := range map[string]string{"": "", "/mcp": "/mcp"} {
-		status, body := look(t, c, s.url+"/.well-known/oauth-protected-resource"+path)
+		status, body := getBody(t, c, s.url+"/.well-known/oauth-protected-resource"+path)
 		want := fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q],"scopes_supported":[%q],"bearer_methods_supported":["header"],"resource_name":"answerd"}`, s.url+resource, w.iam.url, demo.Scope)
 		if status != 200 || body != want {
 			t.Errorf("%s: %d %s, want %s", path, status, body, want)
 		}
 	}
-	if status, _ := look(t, c, s.url+"/tools"); status != 401 {
+	if status, _ := getBody(t, c, s.url+"/tools"); status != 401 {
 		t.Errorf("without a token: %d", status)
 	}
-	if status, body := look(t, c, s.url+"/tools", "Authorization", w.bearer(t)); status != 200 {
+	if status, body := getBody(t, c, s.url+"/tools", "Authorization", w.callerToken(t)); status != 200 {
 		t.Errorf("with one: %d %s", status, body)
 	}
-	if status, _ := look(t, c, s.url+"/metrics", "Authorization", w.bearer(t)); status != 404 {
+	if status, _ := getBody(t, c, s.url+"/metrics", "Authorization", w.callerToken(t)); status != 404 {
 		t.Errorf("metrics at ADDR: %d", status)
 	}
 	_, line, _ := strings.Cut(s.log.String(), `"serving metrics","addr":"`)
 	addr, _, _ := strings.Cut(line, `"`)
-	if status, body := look(t, c, "http://"+addr+"/metrics"); status != 200 || !strings.Contains(body, "go_goroutines") {
+	if status, body := getBody(t, c, "http://"+addr+"/metrics"); status != 200 || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("metrics at METRICS_ADDR: %d %.100s", status, body)
 	}
-	if status, _ := look(t, c, "http://"+addr+"/tools"); status != 404 {
+	if status, _ := getBody(t, c, "http://"+addr+"/tools"); status != 404 {
 		t.Errorf("the rest at METRICS_ADDR: %d", status)
 	}
 }
@@ -142,17 +142,17 @@ func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
 // F36: rules are read again on SIGHUP; those that are no good are refused, and those in
 // force stay.
 func TestRulesAreReadAgain(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "rules.json")
-	write(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)
+	writeFile(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)
 	env := w.environ()
-	for more := w.inbound("AUTH_RULES_FILE", path); len(more) > 0; more = more[2:] {
+	for more := w.withInboundAuth("AUTH_RULES_FILE", path); len(more) > 0; more = more[2:] {
 		env = append(env, more[0]+"="+more[1])
 	}
-	p := spawn(t, env)
-	url, c, bearer := p.url(t), web(t), w.bearer(t)
+	p := spawnAnswerd(t, env)
+	url, c, bearer := p.url(t), newClient(t), w.callerToken(t)
 	tools := func() (names []string) {
-		_, body := look(t, c, url+"/tools", "Authorization", bearer)
+		_, body := getBody(t, c, url+"/tools", "Authorization", bearer)
 		for _, part := range strings.Split(body, `"name":"`)[1:] {
 			name, _, _ := strings.Cut(part, `"`)
 			names = append(names, name)
@@ -162,17 +162,17 @@ func TestRulesAreReadAgain(t *testing.T) {
 	if got := fmt.Sprint(tools()); got != "[calculate]" {
 		t.Error(got)
 	}
-	write(t, path, `{"rules": [{"subjets": ["*"]}]}`)
+	writeFile(t, path, `{"rules": [{"subjets": ["*"]}]}`)
 	p.signal(t, syscall.SIGHUP)
-	if line := p.until(t, "access rules refused"); !strings.Contains(line, "/rules/0/subjets: unknown field") {
+	if line := p.waitForLine(t, "access rules refused"); !strings.Contains(line, "/rules/0/subjets: unknown field") {
 		t.Error(line)
 	}
 	if got := fmt.Sprint(tools()); got != "[calculate]" {
 		t.Error(got)
 	}
-	write(t, path, `{"rules": [{"subjects": ["somebody"]}]}`)
+	writeFile(t, path, `{"rules": [{"subjects": ["somebody"]}]}`)
 	p.signal(t, syscall.SIGHUP)
-	p.until(t, "access rules read again")
+	p.waitForLine(t, "access rules read again")
 	if got := tools(); len(got) != 0 {
 		t.Error(got)
 	}
@@ -184,13 +184,13 @@ func TestRulesAreReadAgain(t *testing.T) {
 
 // Who guards a door has to see that somebody tries it.
 func TestRefusedLoginsAreCountedByReason(t *testing.T) {
-	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
-	s := start(t, w.settings(w.inbound()...))
-	c := web(t)
-	for _, authorization := range []string{"", "Bearer x", "Bearer x", w.bearer(t)} {
-		look(t, c, s.url+"/tools", "Authorization", authorization)
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := startAnswerd(t, w.environment(w.withInboundAuth()...))
+	c := newClient(t)
+	for _, authorization := range []string{"", "Bearer x", "Bearer x", w.callerToken(t)} {
+		getBody(t, c, s.url+"/tools", "Authorization", authorization)
 	}
-	_, page := look(t, c, s.url+"/metrics", "Authorization", w.bearer(t))
+	_, page := getBody(t, c, s.url+"/metrics", "Authorization", w.callerToken(t))
 	for reason, n := range map[string]int{"no_token": 1, "header": 2, "expired": 0} {
 		if !regexp.MustCompile(fmt.Sprintf(`(?m)^answerd_logins_refused_total\{[^}]*reason="%s"[^}]*\} %d$`, reason, n)).MatchString(page) {
 			t.Errorf("not %d of %s", n, reason)

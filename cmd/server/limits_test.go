@@ -25,7 +25,7 @@ func TestARateIsReadAsItIsWritten(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "10", "/s", "0/s", "-1/s", "10/d", "1.5/s", "10/s/s", "9999999/s", " 1/s"} {
-		_, err := loadConfig(from("RATE_LIMIT", text, "LLM_BASE_URL", "http://127.0.0.1:1"))
+		_, err := loadConfig(envOf("RATE_LIMIT", text, "LLM_BASE_URL", "http://127.0.0.1:1"))
 		if text == "" {
 			continue // not set
 		}
@@ -35,13 +35,13 @@ func TestARateIsReadAsItIsWritten(t *testing.T) {
 	}
 }
 
-// raw is one connection, and what a request on it is answered.
-type raw struct {
+// rawConn is one connection, and what a request on it is answered.
+type rawConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func dialRaw(t *testing.T, url string) raw {
+func dialRaw(t *testing.T, url string) rawConn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -49,10 +49,10 @@ func dialRaw(t *testing.T, url string) raw {
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	return raw{c, bufio.NewReader(c)}
+	return rawConn{c, bufio.NewReader(c)}
 }
 
-func (c raw) get(path string) (status int, closes bool, _ error) {
+func (c rawConn) get(path string) (status int, closes bool, _ error) {
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
 		return 0, false, err
 	}
@@ -67,9 +67,9 @@ func (c raw) get(path string) (status int, closes bool, _ error) {
 // Beyond its connections the service answers probes, refuses the rest, and is there again
 // when somebody has left.
 func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
-	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
-	s := start(t, w.settings("MAX_CONNECTIONS", "3"))
-	var held []raw
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	s := startAnswerd(t, w.environment("MAX_CONNECTIONS", "3"))
+	var held []rawConn
 	for range 3 {
 		c := dialRaw(t, s.url)
 		if status, closes, err := c.get("/tools"); status != 200 || closes || err != nil {
@@ -91,11 +91,11 @@ func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
 	for _, c := range held {
 		c.Close()
 	}
-	patiently(t, web(t), s.url)
+	getUntilOK(t, newClient(t), s.url)
 }
 
-// patiently asks a question, as often as it is told to come back, for a minute.
-func patiently(t *testing.T, c *http.Client, url string) {
+// getUntilOK asks a question, as often as it is told to come back, for a minute.
+func getUntilOK(t *testing.T, c *http.Client, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -118,8 +118,8 @@ func patiently(t *testing.T, c *http.Client, url string) {
 	}
 }
 
-// withFiles starts answerd as a process that may open so many files.
-func withFiles(t *testing.T, files int, env []string) *process {
+// spawnWithFiles starts answerd as a process that may open so many files.
+func spawnWithFiles(t *testing.T, files int, env []string) *process {
 	t.Helper()
 	shell, err := exec.LookPath("sh")
 	if err != nil {
@@ -132,11 +132,11 @@ func withFiles(t *testing.T, files int, env []string) *process {
 // that goes on meanwhile is not disturbed.
 func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, waits(release))
-	p := withFiles(t, 256, w.environ())
-	url, c := p.url(t), web(t)
+	w := newTestWorld(t, newWaitingScript(release))
+	p := spawnWithFiles(t, 256, w.environ())
+	url, c := p.url(t), newClient(t)
 	stream := post(t, c, url+"/answer/stream", `{"question":"?"}`)
-	var conns []raw
+	var conns []rawConn
 	taken, refused := 0, 0
 	for range 400 {
 		conn := dialRaw(t, url)
@@ -161,39 +161,39 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	patiently(t, c, url)
+	getUntilOK(t, c, url)
 }
 
 // F34, where the limits were set wrong: there are no more files. Nothing crashes, and all
 // is well again when there are some.
 func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
-	w := newWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
-	p := withFiles(t, 64, append(w.environ(), "MAX_CONNECTIONS=1000"))
-	url, c := p.url(t), web(t)
-	patiently(t, c, url)
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+	p := spawnWithFiles(t, 64, append(w.environ(), "MAX_CONNECTIONS=1000"))
+	url, c := p.url(t), newClient(t)
+	getUntilOK(t, c, url)
 	c.CloseIdleConnections()
-	var conns []raw
+	var conns []rawConn
 	for range 100 { // the kernel takes those that answerd cannot
 		conns = append(conns, dialRaw(t, url))
 	}
 	last := conns[len(conns)-1]
-	p.until(t, "too many open files")
+	p.waitForLine(t, "too many open files")
 	for _, conn := range conns[:90] {
 		conn.Close()
 	}
 	if status, _, err := last.get("/healthz"); status != 200 || err != nil {
 		t.Errorf("the last in the line: %d %v", status, err)
 	}
-	patiently(t, c, url)
+	getUntilOK(t, c, url)
 }
 
 // F37: near GOMEMLIMIT new runs are refused, those that go on do, and when they have
 // ended all is as before.
 func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, waits(release))
-	p := spawn(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=64MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
-	url, c := p.url(t), web(t)
+	w := newTestWorld(t, newWaitingScript(release))
+	p := spawnAnswerd(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=64MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
+	url, c := p.url(t), newClient(t)
 	question := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 220_000))
 	var streams []*http.Response
 	for len(streams) < 300 {
@@ -220,5 +220,5 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 			t.Error("a run did not end well")
 		}
 	}
-	patiently(t, c, url)
+	getUntilOK(t, c, url)
 }

@@ -8,13 +8,13 @@ import (
 	"answerd/internal/api"
 )
 
-// listener counts connections. Those beyond the limit are marked as surplus: they are told
+// limitedListener counts connections. Those beyond the limit are marked as surplus: they are told
 // so, and probes are answered on them. Beyond those too, nobody is accepted until somebody
 // leaves; the kernel keeps a few more waiting.
-type listener struct {
+type limitedListener struct {
 	net.Listener
 	limit  int
-	places chan struct{} // one for every connection that may be open
+	slots chan struct{} // one for every connection that may be open
 	closed chan struct{}
 	once   sync.Once // closes closed
 
@@ -22,22 +22,22 @@ type listener struct {
 	open int
 }
 
-// limited makes l accept so many connections, and a few as surplus.
-func limited(l net.Listener, limit int) *listener {
-	return &listener{Listener: l, limit: limit, places: make(chan struct{}, limit+min(max(limit/4, 4), 256)), closed: make(chan struct{})}
+// newLimitedListener makes l accept so many connections, and a few as surplus.
+func newLimitedListener(l net.Listener, limit int) *limitedListener {
+	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+min(max(limit/4, 4), 256)), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener. The errors of the socket under it are passed on:
 // net/http waits a little when there are no more descriptors, and tries again.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
-	case l.places <- struct{}{}:
+	case l.slots <- struct{}{}:
 	case <-l.closed:
 		return nil, net.ErrClosed
 	}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
+		<-l.slots
 		return nil, err
 	}
 	if tcp, ok := c.(*net.TCPConn); ok {
@@ -47,45 +47,45 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open++
-	return &conn{Conn: c, listener: l, surplus: l.open > l.limit}, nil
+	return &countedConn{Conn: c, listener: l, overLimit: l.open > l.limit}, nil
 }
 
 // Close implements net.Listener.
-func (l *listener) Close() error {
+func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
 }
 
-// conn is a connection that is counted.
-type conn struct {
+// countedConn is a connection that is counted.
+type countedConn struct {
 	net.Conn
-	listener *listener
-	surplus  bool
+	listener *limitedListener
+	overLimit  bool
 	once     sync.Once
 }
 
 // Close implements net.Conn.
-func (c *conn) Close() error {
+func (c *countedConn) Close() error {
 	c.once.Do(func() {
 		c.listener.mu.Lock()
 		c.listener.open--
 		c.listener.mu.Unlock()
-		<-c.listener.places
+		<-c.listener.slots
 	})
 	return c.Conn.Close()
 }
 
 // CloseWrite lets net/http end a connection so that its last response is still read.
-func (c *conn) CloseWrite() error {
+func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-// markSurplus is the ConnContext of the server.
-func markSurplus(ctx context.Context, c net.Conn) context.Context {
-	if c, ok := c.(*conn); ok && c.surplus {
+// markOverLimit is the ConnContext of the server.
+func markOverLimit(ctx context.Context, c net.Conn) context.Context {
+	if c, ok := c.(*countedConn); ok && c.overLimit {
 		return api.OverLimit(ctx)
 	}
 	return ctx
@@ -98,7 +98,7 @@ func (c *config) maxConnections() int {
 		return c.MaxConnections
 	}
 	n := c.MaxStreams + c.MaxStreams/10 + 1
-	if files := maxFiles(); files > 0 {
+	if files := maxOpenFiles(); files > 0 {
 		n = min(n, max(files/3, 1))
 	}
 	return n

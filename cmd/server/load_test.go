@@ -19,8 +19,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// tally is what became of one caller's questions.
-type tally struct {
+// loadCounter is what became of one caller's questions.
+type loadCounter struct {
 	mu       sync.Mutex // protects what follows
 	answered int
 	refusals []time.Duration
@@ -28,7 +28,7 @@ type tally struct {
 }
 
 // ask asks one question, and checks that it is either answered whole or refused well.
-func (c *tally) ask(ctx context.Context, t *testing.T, client *http.Client, url string) {
+func (c *loadCounter) ask(ctx context.Context, t *testing.T, client *http.Client, url string) {
 	began := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/answer", strings.NewReader(`{"question":"?"}`))
 	if err != nil {
@@ -71,14 +71,14 @@ func percentile(d []time.Duration, p float64) time.Duration {
 	return d[min(int(p*float64(len(d))), len(d)-1)].Round(100 * time.Microsecond)
 }
 
-// callingFrom is a client that calls from that address of this machine.
-func callingFrom(t *testing.T, address string) *http.Client {
+// newClientFrom is a client that calls from that address of this machine.
+func newClientFrom(t *testing.T, address string) *http.Client {
 	probe, err := net.ListenPacket("udp", address+":0")
 	if err != nil {
 		t.Skip("one caller cannot be told from another here:", err)
 	}
 	probe.Close()
-	c := web(t)
+	c := newClient(t)
 	transport := c.Transport.(*http.Transport)
 	transport.MaxIdleConnsPerHost = 1000
 	transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext
@@ -94,19 +94,19 @@ func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
 	if os.Getenv("LOAD") != "" {
 		seconds = 120
 	}
-	clients := []*http.Client{callingFrom(t, "127.0.0.1"), callingFrom(t, "127.0.0.2")}
-	w := newWorld(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+	clients := []*http.Client{newClientFrom(t, "127.0.0.1"), newClientFrom(t, "127.0.0.2")}
+	w := newTestWorld(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(rand.N(2 * took)):
 			llmtest.Says("Yes.")(w, r)
 		case <-r.Context().Done():
 		}
 	}))
-	p := spawn(t, append(w.environ(), "MAX_CONCURRENT_RUNS="+strconv.Itoa(places)))
+	p := spawnAnswerd(t, append(w.environ(), "MAX_CONCURRENT_RUNS="+strconv.Itoa(places)))
 	url := p.url(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds+30)*time.Second)
 	defer cancel()
-	var noisy, quiet tally
+	var noisy, quiet loadCounter
 	var all sync.WaitGroup
 	tick := time.NewTicker(took / (3 * places))
 	defer tick.Stop()
@@ -119,7 +119,7 @@ func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
 		all.Go(func() { c.ask(ctx, t, client, url) })
 	}
 	all.Wait()
-	for name, c := range map[string]*tally{"noisy": &noisy, "quiet": &quiet} {
+	for name, c := range map[string]*loadCounter{"noisy": &noisy, "quiet": &quiet} {
 		t.Logf("%s: %d answered (p50 %s, p99 %s), %d refused (p50 %s, p99 %s)", name,
 			c.answered, percentile(c.waits, 0.5), percentile(c.waits, 0.99), len(c.refusals), percentile(c.refusals, 0.5), percentile(c.refusals, 0.99))
 	}

@@ -10,9 +10,9 @@ import (
 	"answerd/internal/auth"
 )
 
-// refusedLogins puts the count of requests that were not let in on m, and returns what
+// newAuthFailureCounter puts the count of requests that were not let in on m, and returns what
 // counts one.
-func refusedLogins(m metric.Meter) (func(ctx context.Context, reason string), error) {
+func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests whose token was not taken, or that had none, by reason."))
 	if err != nil {

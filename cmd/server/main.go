@@ -41,14 +41,14 @@ func main() {
 	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, stderr)
 	stop()
 	code := exitCode(err, stderr)
-	last, cancel := context.WithTimeout(context.Background(), lastLines)
+	last, cancel := context.WithTimeout(context.Background(), stderrTimeout)
 	_ = stderr.Close(last) // there is nowhere left to say so
 	cancel()
 	os.Exit(code)
 }
 
-// lastLines is how long the end waits for stderr to take the last lines.
-const lastLines = time.Second
+// stderrTimeout is how long the end waits for stderr to take the last lines.
+const stderrTimeout = time.Second
 
 // run is answerd, for main and for the end-to-end tests alike. It returns when the
 // command is done, or drained after ctx has ended.
@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	case "version":
 		return printVersion(stdout)
 	case "health":
-		return health(ctx, getenv)
+		return checkHealth(ctx, getenv)
 	}
 	return &usageError{usage}
 }

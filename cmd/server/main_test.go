@@ -33,23 +33,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// world is what answerd needs around it, all of it real and on loopback.
-type world struct {
+// testWorld is what answerd needs around it, all of it real and on loopback.
+type testWorld struct {
 	model  *llmtest.Endpoint
-	iam    *part
-	tools  *part
+	iam    *demoService
+	tools  *demoService
 	tokens atomic.Int64 // token requests that the IAM saw
-	lines  *buffer      // what the MCP server logged
+	lines  *syncBuffer      // what the MCP server logged
 }
 
 const clientSecret = "canary-client-secret"
 
-func newWorld(t testing.TB, script llmtest.Script) *world {
+func newTestWorld(t testing.TB, script llmtest.Script) *testWorld {
 	t.Helper()
-	w := &world{model: llmtest.New(t, script), lines: &buffer{}}
+	w := &testWorld{model: llmtest.New(t, script), lines: &syncBuffer{}}
 	logger := slog.New(slog.NewJSONHandler(w.lines, nil))
-	w.iam = begin(t, func(url string) (http.Handler, func(), error) {
-		h, release, err := iamPart("", clientSecret, logger)(url)
+	w.iam = startTestService(t, func(url string) (http.Handler, func(), error) {
+		h, release, err := buildIAM("", clientSecret, logger)(url)
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				w.tokens.Add(1)
@@ -57,23 +57,23 @@ func newWorld(t testing.TB, script llmtest.Script) *world {
 			h.ServeHTTP(rw, r)
 		}), release, err
 	})
-	w.tools = begin(t, mcpPart(w.iam.url, logger))
+	w.tools = startTestService(t, buildMCPServer(w.iam.url, logger))
 	return w
 }
 
-func begin(t testing.TB, build builder) *part {
+func startTestService(t testing.TB, build serviceBuilder) *demoService {
 	t.Helper()
-	p, err := startPart("127.0.0.1:0", build)
+	p, err := startDemoService("127.0.0.1:0", build)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.stop)
+	t.Cleanup(p.stopService)
 	return p
 }
 
-// settings are those of a production service in this world; more come in pairs.
-func (w *world) settings(more ...string) func(string) string {
-	return from(append([]string{
+// environment are those of a production service in this world; more come in pairs.
+func (w *testWorld) environment(more ...string) func(string) string {
+	return envOf(append([]string{
 		"ADDR", "127.0.0.1:0", "LLM_BASE_URL", w.model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
 		"MCP_URL", w.tools.url + demo.MCPPath, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", w.iam.url,
 		"IAM_CLIENT_ID", demoClient, "IAM_CLIENT_SECRET", clientSecret,
@@ -83,16 +83,16 @@ func (w *world) settings(more ...string) func(string) string {
 // service is a running answerd.
 type service struct {
 	url  string
-	log  *buffer
+	log  *syncBuffer
 	stop context.CancelFunc
 	done chan error // what run returned
 }
 
-// start runs answerd as main does, until the test ends.
-func start(t *testing.T, getenv func(string) string) *service {
+// startAnswerd runs answerd as main does, until the test ends.
+func startAnswerd(t *testing.T, getenv func(string) string) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &service{log: &buffer{}, stop: cancel, done: make(chan error, 1)}
+	s := &service{log: &syncBuffer{}, stop: cancel, done: make(chan error, 1)}
 	read, write := io.Pipe()
 	go func() {
 		err := run(ctx, nil, getenv, io.Discard, io.MultiWriter(write, s.log))
@@ -122,26 +122,26 @@ func start(t *testing.T, getenv func(string) string) *service {
 	return s
 }
 
-// buffer collects what is written from several goroutines.
-type buffer struct {
+// syncBuffer collects what is written from several goroutines.
+type syncBuffer struct {
 	mu sync.Mutex // guards b
 	b  strings.Builder
 }
 
-func (b *buffer) Write(p []byte) (int, error) {
+func (b *syncBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
 }
 
-func (b *buffer) String() string {
+func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-// web is a client of its own for every test, so that no connection outlives it.
-func web(t testing.TB) *http.Client {
+// newClient is a client of its own for every test, so that no connection outlives it.
+func newClient(t testing.TB) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 128
 	t.Cleanup(transport.CloseIdleConnections)
@@ -150,16 +150,16 @@ func web(t testing.TB) *http.Client {
 
 func post(t testing.TB, c *http.Client, url, body string, header ...string) *http.Response {
 	t.Helper()
-	return send(t, c, http.MethodPost, url, strings.NewReader(body), append(header, "Content-Type", "application/json"))
+	return sendRequest(t, c, http.MethodPost, url, strings.NewReader(body), append(header, "Content-Type", "application/json"))
 }
 
 // get sends a GET, with headers in pairs.
 func get(t testing.TB, c *http.Client, url string, header ...string) *http.Response {
 	t.Helper()
-	return send(t, c, http.MethodGet, url, nil, header)
+	return sendRequest(t, c, http.MethodGet, url, nil, header)
 }
 
-func send(t testing.TB, c *http.Client, method, url string, body io.Reader, header []string) *http.Response {
+func sendRequest(t testing.TB, c *http.Client, method, url string, body io.Reader, header []string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, body)
 	if err != nil {
@@ -176,8 +176,8 @@ func send(t testing.TB, c *http.Client, method, url string, body io.Reader, head
 	return resp
 }
 
-// look is the status and the body of a GET.
-func look(t testing.TB, c *http.Client, url string, header ...string) (int, string) {
+// getBody is the status and the body of a GET.
+func getBody(t testing.TB, c *http.Client, url string, header ...string) (int, string) {
 	t.Helper()
 	resp := get(t, c, url, header...)
 	body, err := io.ReadAll(resp.Body)

@@ -17,7 +17,7 @@ func (c *config) readModels(defaultSet bool) error {
 	}
 	data, err := os.ReadFile(c.ModelsFile)
 	if err != nil {
-		return &configError{"MODELS_FILE", "cannot be read: " + reasonOf(err)}
+		return &configError{"MODELS_FILE", "cannot be read: " + fileReason(err)}
 	}
 	if c.models, err = llm.ParseProfiles(data); err != nil {
 		return &configError{"MODELS_FILE", err.Error()}
@@ -64,13 +64,13 @@ func printModels(stdout io.Writer, c config) {
 			price += "  (default)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, cmp.Or(p.Upstream, p.ID),
-			cmp.Or(p.ToolCalling, llm.ToolCalling(c.LLMToolCalling)), tokens(p.ContextTokens), tokens(p.MaxOutputTokens), takes, price)
+			cmp.Or(p.ToolCalling, llm.ToolCalling(c.LLMToolCalling)), formatTokens(p.ContextTokens), formatTokens(p.MaxOutputTokens), takes, price)
 	}
 	w.Flush()
 	fmt.Fprintln(stdout)
 }
 
-func tokens(n int64) string {
+func formatTokens(n int64) string {
 	if n == 0 {
 		return "–"
 	}

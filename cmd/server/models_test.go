@@ -28,7 +28,7 @@ func TestTheDefaultModelIsOneOfTheFile(t *testing.T) {
 		{"", "fast", ""}, {"local", "local", ""}, {"other", "", "DEFAULT_MODEL_ID"},
 	} {
 		// At OpenAI's own endpoint, too, where one must be set without a file.
-		got, err := loadConfig(from("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
+		got, err := loadConfig(envOf("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
 		var bad *configError
 		if errors.As(err, &bad) != (c.bad != "") || bad != nil && bad.name != c.bad || got.DefaultModelID != c.want {
 			t.Errorf("%q: %q, %v", c.set, got.DefaultModelID, err)
@@ -41,12 +41,12 @@ func TestABadFileOfModelsIsAStartUpErrorThatNamesThePlace(t *testing.T) {
 		`[{"id":"a","price":{"input_per_million":-1}}]`: "MODELS_FILE: /0/price/input_per_million: below 0",
 		`[{"id":"a"},{"id":"a"}]`:                       "MODELS_FILE: /1/id: the same as /0/id",
 	} {
-		_, err := loadConfig(from("MODELS_FILE", modelsFile(t, content)))
+		_, err := loadConfig(envOf("MODELS_FILE", modelsFile(t, content)))
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
 			t.Errorf("%s: %v", content, err)
 		}
 	}
-	if _, err := loadConfig(from("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
+	if _, err := loadConfig(envOf("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
 		t.Error(err)
 	}
 }
@@ -54,10 +54,10 @@ func TestABadFileOfModelsIsAStartUpErrorThatNamesThePlace(t *testing.T) {
 // The file from the environment to the endpoint: the model's own id and way of calling
 // tools, and no model but those of the file.
 func TestTheModelsOfTheFileAreServed(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"scripted","upstream":"vendor/scripted-1"},{"id":"wordy","tool_calling":"text","max_output_tokens":99}]`)
-	s := start(t, w.settings("MODELS_FILE", file))
-	c := web(t)
+	s := startAnswerd(t, w.environment("MODELS_FILE", file))
+	c := newClient(t)
 	for _, body := range []string{`{"question":"Q"}`, `{"question":"Q","model":"wordy"}`} {
 		resp := post(t, c, s.url+"/answer", body)
 		if resp.StatusCode != http.StatusOK {
@@ -93,10 +93,10 @@ func TestTheModelsOfTheFileAreServed(t *testing.T) {
 }
 
 func TestCheckPrintsTheModels(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"a","context_tokens":8192},{"id":"scripted","upstream":"v/s","tool_calling":"text","images":true,"price":{"input_per_million":0.25,"output_per_million":2}}]`)
-	out := &buffer{}
-	if err := run(t.Context(), []string{"check"}, w.settings("MODELS_FILE", file), out, io.Discard); err != nil {
+	out := &syncBuffer{}
+	if err := run(t.Context(), []string{"check"}, w.environment("MODELS_FILE", file), out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{`(?m)^a +a +native +8192 +– +text +–$`, `(?m)^scripted +v/s +text +– +– +text, images +0.25 in, 2 out  \(default\)$`} {

@@ -53,8 +53,8 @@ func (n *natsServer) start(t testing.TB) {
 	if n.url != "" {
 		port = n.url[len("nats://127.0.0.1:"):]
 	}
-	n.process = spawn(t, []string{natsDir + "=" + n.dir, natsPort + "=" + port})
-	n.url = n.process.until(t, "nats://")
+	n.process = spawnAnswerd(t, []string{natsDir + "=" + n.dir, natsPort + "=" + port})
+	n.url = n.process.waitForLine(t, "nats://")
 }
 
 // kill is kill -9.

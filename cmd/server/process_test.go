@@ -13,12 +13,12 @@ import (
 // process is answerd as a process of its own.
 type process struct {
 	cmd   *exec.Cmd
-	log   *buffer
+	log   *syncBuffer
 	lines chan string // stdout and stderr
 }
 
-// spawn starts this binary as answerd, with this environment and no other.
-func spawn(t testing.TB, env []string, args ...string) *process {
+// spawnAnswerd starts this binary as answerd, with this environment and no other.
+func spawnAnswerd(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
 	return spawnCommand(t, exec.Command(os.Args[0], args...), env)
 }
@@ -26,7 +26,7 @@ func spawn(t testing.TB, env []string, args ...string) *process {
 // spawnCommand starts a command that becomes this binary.
 func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 	t.Helper()
-	p := &process{cmd: cmd, log: &buffer{}, lines: make(chan string, 4096)}
+	p := &process{cmd: cmd, log: &syncBuffer{}, lines: make(chan string, 4096)}
 	p.cmd.Env = append(env, "TEST_AS_ANSWERD=1")
 	read, write := io.Pipe()
 	both := io.MultiWriter(write, p.log)
@@ -56,8 +56,8 @@ func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 	return p
 }
 
-// until returns the next line of output that contains text.
-func (p *process) until(t testing.TB, text string) string {
+// waitForLine returns the next line of output that contains text.
+func (p *process) waitForLine(t testing.TB, text string) string {
 	t.Helper()
 	for line := range p.lines {
 		if strings.Contains(line, text) {
@@ -70,7 +70,7 @@ func (p *process) until(t testing.TB, text string) string {
 
 // url is where the process listens, from its log.
 func (p *process) url(t testing.TB) string {
-	return "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(p.until(t, `"listening"`))[1]
+	return "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(p.waitForLine(t, `"listening"`))[1]
 }
 
 func (p *process) signal(t testing.TB, s os.Signal) {

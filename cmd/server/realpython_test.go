@@ -108,15 +108,15 @@ func TestRealServersInPython(t *testing.T) {
 				} else {
 					config = map[string]any{"type": "http", "url": startPythonServer(t, interpreter, script, transport, strings.Fields(options)...)}
 				}
-				s := configured(t, config, server.calls)
-				c := web(t)
+				s := startWithServer(t, config, server.calls)
+				c := newClient(t)
 				for _, call := range server.calls {
-					status, body := direct(t, c, s.url, "real_"+call.tool, call.args)
+					status, body := callTool(t, c, s.url, "real_"+call.tool, call.args)
 					if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
 						t.Errorf("POST /tools/real_%s/call with %s: got %d %.2000s, want %d with %s", call.tool, call.args, status, body, want, call.want)
 					}
 				}
-				inARun(t, c, s, server.calls)
+				checkInARun(t, c, s, server.calls)
 			})
 		}
 	}

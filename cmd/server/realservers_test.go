@@ -102,10 +102,10 @@ func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
 	return c
 }
 
-// configured is an answerd with that one server, whose tools are prefixed with "real",
+// startWithServer is an answerd with that one server, whose tools are prefixed with "real",
 // and a model that makes these calls one after the other. It skips the test where the
 // server's transport is not built in.
-func configured(t *testing.T, server map[string]any, calls []realCall) *service {
+func startWithServer(t *testing.T, server map[string]any, calls []realCall) *service {
 	t.Helper()
 	server["toolPrefix"] = "real"
 	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"real": server}})
@@ -121,10 +121,10 @@ func configured(t *testing.T, server map[string]any, calls []realCall) *service 
 		turns = append(turns, llmtest.Calls(llmtest.Call{Name: "real_" + c.tool, Args: c.args}))
 	}
 	model := llmtest.New(t, llmtest.Turns(append(turns, llmtest.Says("Done."))...))
-	s := start(t, from("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file))
+	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file))
 
 	// A refresh returns when the server is connected, or has failed.
-	resp := post(t, web(t), s.url+"/servers/real/refresh", "")
+	resp := post(t, newClient(t), s.url+"/servers/real/refresh", "")
 	var state struct{ State, Detail string }
 	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
 		t.Fatal(err)
@@ -149,21 +149,21 @@ func TestRealServers(t *testing.T) {
 				c.args = strings.ReplaceAll(c.args, "DIR", dir)
 				calls[i] = c
 			}
-			s := configured(t, server.config(t, modules, dir), calls)
-			c := web(t)
+			s := startWithServer(t, server.config(t, modules, dir), calls)
+			c := newClient(t)
 			for _, call := range calls {
-				status, body := direct(t, c, s.url, "real_"+call.tool, call.args)
+				status, body := callTool(t, c, s.url, "real_"+call.tool, call.args)
 				if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
 					t.Errorf("%s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
 				}
 			}
-			inARun(t, c, s, calls)
+			checkInARun(t, c, s, calls)
 		})
 	}
 }
 
-// inARun lets the model make the calls, and looks for their results in the stream.
-func inARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
+// checkInARun lets the model make the calls, and looks for their results in the stream.
+func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 	t.Helper()
 	var ends []string
 	progress := 0
@@ -197,15 +197,15 @@ func inARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 func TestRealServerThatIsStartedAgainLosesNoCall(t *testing.T) {
 	modules := realServersDir(t)
 	first := startEverything(t, modules, "")
-	s := configured(t, map[string]any{"type": "http", "url": first.url}, nil)
-	c := web(t)
+	s := startWithServer(t, map[string]any{"type": "http", "url": first.url}, nil)
+	c := newClient(t)
 	for life := range 3 {
 		if life > 0 {
 			first.stop()
 			first = startEverything(t, modules, first.port)
 		}
 		for range 3 {
-			status, body := direct(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
+			status, body := callTool(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
 			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("Echo: life %d", life)) {
 				t.Errorf("life %d: %d %s", life, status, body)
 			}

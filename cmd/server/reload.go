@@ -11,32 +11,32 @@ import (
 	"time"
 )
 
-// watchEvery is how often the files are looked at. A look is a stat of each; being
+// watchInterval is how often the files are looked at. A look is a stat of each; being
 // told by the kernel would be another way on every system, and fail on network and
 // overlay file systems.
-const watchEvery = 2 * time.Second
+const watchInterval = 2 * time.Second
 
-// watch notices when files change: what they hold, or whether they are there.
-type watch struct {
+// fileWatch notices when files change: what they hold, or whether they are there.
+type fileWatch struct {
 	paths []string
 	seen  []os.FileInfo // nil for a file that cannot be seen
 }
 
-// newWatch is a watch of the files as they are now; empty paths are none.
-func newWatch(paths ...string) *watch {
-	w := &watch{}
+// newFileWatch is a watch of the files as they are now; empty paths are none.
+func newFileWatch(paths ...string) *fileWatch {
+	w := &fileWatch{}
 	for _, p := range paths {
 		if p != "" {
 			w.paths, w.seen = append(w.paths, p), append(w.seen, nil)
 		}
 	}
-	w.changed()
+	w.hasChanged()
 	return w
 }
 
-// changed reports whether a file is another than at the last look. A new one that
+// hasChanged reports whether a file is another than at the last look. A new one that
 // was moved to its place differs, even if time and size are the same.
-func (w *watch) changed() bool {
+func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
 		now, err := os.Stat(p)
@@ -56,9 +56,9 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// followed begins to follow files, by read, and returns what ends it. SIGHUP ends no
+// startFollowing begins to follow files, by read, and returns what ends it. SIGHUP ends no
 // answerd from here on.
-func followed(ctx context.Context, files *watch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
+func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -77,8 +77,8 @@ func followed(ctx context.Context, files *watch, what string, logger *slog.Logge
 // followFiles has a configuration read again when one of its files changes, and at each
 // hangup, until ctx ends. One that is no good is refused by read, and the one in use stays
 // (F36).
-func followFiles(ctx context.Context, files *watch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
-	tick := time.NewTicker(watchEvery)
+func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
 		why := "the file has changed"
@@ -87,13 +87,13 @@ func followFiles(ctx context.Context, files *watch, hangup <-chan os.Signal, wha
 			return
 		case <-hangup:
 			why = "SIGHUP"
-			files.changed() // it is read now
+			files.hasChanged() // it is read now
 		case <-tick.C:
-			if !files.changed() {
+			if !files.hasChanged() {
 				continue
 			}
 		}
-		size, err := contained(read)
+		size, err := readRecovered(read)
 		if err != nil {
 			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err)
 			continue
@@ -102,9 +102,9 @@ func followFiles(ctx context.Context, files *watch, hangup <-chan os.Signal, wha
 	}
 }
 
-// contained is read with a panic made its error: whatever is in a file, the service goes
+// readRecovered is read with a panic made its error: whatever is in a file, the service goes
 // on with what it has.
-func contained(read func() (slog.Attr, error)) (size slog.Attr, err error) {
+func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
@@ -113,11 +113,11 @@ func contained(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// followed reads the configuration of the MCP servers again when its file or that of the
+// startReloading reads the configuration of the MCP servers again when its file or that of the
 // accepted definitions changes, until end is called. It is there without a file too, so
 // that SIGHUP ends no answerd.
-func (t *toolset) followed(ctx context.Context, c config, logger *slog.Logger) (end func()) {
-	return followed(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
+func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
+	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		servers, err := mcpServers(c)
 		if err == nil {
 			err = t.client.Reload(servers)
@@ -125,7 +125,7 @@ func (t *toolset) followed(ctx context.Context, c config, logger *slog.Logger) (
 		if err != nil {
 			return slog.Attr{}, err
 		}
-		warnOfNobody(c, servers, logger)
+		warnAboutCallers(c, servers, logger)
 		return slog.Int("servers", len(servers)), nil
 	})
 }

@@ -17,8 +17,8 @@ import (
 	"answerd/internal/demo"
 )
 
-// write replaces a file.
-func write(t testing.TB, path, content string) {
+// writeFile replaces a file.
+func writeFile(t testing.TB, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
@@ -30,12 +30,12 @@ func TestAWatchNoticesEveryChange(t *testing.T) {
 	path, other := filepath.Join(dir, "mcp.json"), filepath.Join(dir, "other")
 	long := time.Now().Add(-time.Hour)
 	same := func(path, content string) { // as old as ever
-		write(t, path, content)
+		writeFile(t, path, content)
 		if err := os.Chtimes(path, long, long); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := newWatch(path, "")
+	w := newFileWatch(path, "")
 	for _, step := range []struct {
 		what    string
 		do      func()
@@ -44,7 +44,7 @@ func TestAWatchNoticesEveryChange(t *testing.T) {
 		{"nothing", func() {}, false},
 		{"created", func() { same(path, "a") }, true},
 		{"another file", func() { same(other, "b") }, false},
-		{"touched", func() { write(t, path, "a") }, true},
+		{"touched", func() { writeFile(t, path, "a") }, true},
 		{"longer", func() { same(path, "aa") }, true},
 		{"replaced by one of the same size and time", func() {
 			same(other, "bb")
@@ -56,14 +56,14 @@ func TestAWatchNoticesEveryChange(t *testing.T) {
 		{"still gone", func() {}, false},
 	} {
 		step.do()
-		if got := w.changed(); got != step.changed {
+		if got := w.hasChanged(); got != step.changed {
 			t.Errorf("%s: changed %v", step.what, got)
 		}
 	}
 }
 
-// serversOf is GET /servers as "name state tools", and so on.
-func serversOf(t *testing.T, c *http.Client, url string) string {
+// serverStates is GET /servers as "name state tools", and so on.
+func serverStates(t *testing.T, c *http.Client, url string) string {
 	t.Helper()
 	resp, err := c.Get(url + "/servers")
 	if err != nil {
@@ -91,20 +91,20 @@ func serversOf(t *testing.T, c *http.Client, url string) string {
 // S4.9, F36: mcp.json is read again on SIGHUP and when it changes; a bad one is
 // refused with its line; tools that are accepted meanwhile can be used.
 func TestTheConfigurationIsReadAgain(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	server := func(name, more string) string {
 		return fmt.Sprintf("\n  %q: {\"url\": %q, \"auth\": {\"type\": \"jwt\"}, \"toolPrefix\": %q%s}", name, w.tools.url+demo.MCPPath, name, more)
 	}
 	file := func(servers ...string) string { return `{"mcpServers": {` + strings.Join(servers, ",") + "\n}}" }
-	write(t, path, file(server("one", "")))
+	writeFile(t, path, file(server("one", "")))
 	env := append(w.environ(), "MCP_URL=", "MCP_CONFIG_PATH="+path)
-	p := spawn(t, env)
-	url, c := p.url(t), web(t)
+	p := spawnAnswerd(t, env)
+	url, c := p.url(t), newClient(t)
 
-	write(t, path, file(server("one", ""), server("two", `, "pin": true`)))
+	writeFile(t, path, file(server("one", ""), server("two", `, "pin": true`)))
 	p.signal(t, syscall.SIGHUP)
-	if line := p.until(t, "read again"); !strings.Contains(line, `"servers":2`) {
+	if line := p.waitForLine(t, "read again"); !strings.Contains(line, `"servers":2`) {
 		t.Error(line)
 	}
 	list := func() {
@@ -116,22 +116,22 @@ func TestTheConfigurationIsReadAgain(t *testing.T) {
 		resp.Body.Close()
 	}
 	list()
-	if got := serversOf(t, c, url); got != "one connected 0, two connected 10" {
+	if got := serverStates(t, c, url); got != "one connected 0, two connected 10" {
 		t.Error(got)
 	}
 
-	write(t, path, file(server("one", ""), server("two", `, "pni": true`)))
+	writeFile(t, path, file(server("one", ""), server("two", `, "pni": true`)))
 	p.signal(t, syscall.SIGHUP)
-	if line := p.until(t, "refused"); !strings.Contains(line, `server \"two\", pni: unknown field (line 3)`) {
+	if line := p.waitForLine(t, "refused"); !strings.Contains(line, `server \"two\", pni: unknown field (line 3)`) {
 		t.Error(line)
 	}
-	if got := serversOf(t, c, url); got != "one connected 0, two connected 10" {
+	if got := serverStates(t, c, url); got != "one connected 0, two connected 10" {
 		t.Error(got)
 	}
 
 	// No signal from here on.
-	write(t, path, file(server("two", `, "pin": true`)))
-	p.until(t, "read again")
+	writeFile(t, path, file(server("two", `, "pin": true`)))
+	p.waitForLine(t, "read again")
 	getenv := func(name string) string {
 		for i := len(env) - 1; i >= 0; i-- {
 			if value, ok := strings.CutPrefix(env[i], name+"="); ok {
@@ -143,8 +143,8 @@ func TestTheConfigurationIsReadAgain(t *testing.T) {
 	if err := run(t.Context(), []string{"check", "-accept"}, getenv, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
-	p.until(t, "read again")
-	if got := serversOf(t, c, url); got != "two connected 0" {
+	p.waitForLine(t, "read again")
+	if got := serverStates(t, c, url); got != "two connected 0" {
 		t.Error(got)
 	}
 	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 3 { // one, two, check's
@@ -155,11 +155,11 @@ func TestTheConfigurationIsReadAgain(t *testing.T) {
 // F22: check shows what waits for acceptance, fails until it is accepted, and the
 // file of accepted definitions is beside mcp.json.
 func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
-	w := newWorld(t, twoTools())
+	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
-	write(t, path, fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "auth": {"type": "jwt"}, "pin": true}}}`, w.tools.url+demo.MCPPath))
-	settings := w.settings("MCP_URL", "", "MCP_CONFIG_PATH", path)
-	out := &buffer{}
+	writeFile(t, path, fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "auth": {"type": "jwt"}, "pin": true}}}`, w.tools.url+demo.MCPPath))
+	settings := w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path)
+	out := &syncBuffer{}
 	err := run(t.Context(), []string{"check"}, settings, out, io.Discard)
 	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"book_table\" of server crm\n  + endpoint: http://127.0.0.1") ||
 		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 10") {
@@ -175,8 +175,8 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, pins, strings.Replace(string(data), "Evaluates", "Guesses", 1))
-	out = &buffer{}
+	writeFile(t, pins, strings.Replace(string(data), "Evaluates", "Guesses", 1))
+	out = &syncBuffer{}
 	if err := run(t.Context(), []string{"check"}, settings, out, io.Discard); err != nil {
 		t.Errorf("the digests decide: %v\n%s", err, out)
 	}
@@ -195,7 +195,7 @@ func TestAPanicOverAFileIsItsRefusal(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		followFiles(ctx, newWatch(), hangup, "rules", slog.New(slog.NewTextHandler(told(lines), nil)), func() (slog.Attr, error) {
+		followFiles(ctx, newFileWatch(), hangup, "rules", slog.New(slog.NewTextHandler(logSignal(lines), nil)), func() (slog.Attr, error) {
 			if bugs++; bugs == 1 {
 				panic("a bug")
 			}
@@ -212,9 +212,9 @@ func TestAPanicOverAFileIsItsRefusal(t *testing.T) {
 	<-over
 }
 
-type told chan<- string
+type logSignal chan<- string
 
-func (c told) Write(p []byte) (int, error) {
+func (c logSignal) Write(p []byte) (int, error) {
 	c <- string(p)
 	return len(p), nil
 }

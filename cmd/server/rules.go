@@ -14,13 +14,13 @@ func newRules(ctx context.Context, c config, logger *slog.Logger) (rules *auth.R
 	if c.AuthRulesFile == "" {
 		return nil, func() {}, nil
 	}
-	file := newWatch(c.AuthRulesFile) // before it is read
+	file := newFileWatch(c.AuthRulesFile) // before it is read
 	first, err := readRules(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	rules = auth.NewRules(first)
-	return rules, followed(ctx, file, "access rules", logger, func() (slog.Attr, error) {
+	return rules, startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
 		again, err := readRules(c)
 		if err != nil {
 			return slog.Attr{}, err
@@ -36,7 +36,7 @@ func readRules(c config) ([]auth.Rule, error) {
 	}
 	data, err := os.ReadFile(c.AuthRulesFile)
 	if err != nil {
-		return nil, &configError{"AUTH_RULES_FILE", "cannot be read: " + reasonOf(err)}
+		return nil, &configError{"AUTH_RULES_FILE", "cannot be read: " + fileReason(err)}
 	}
 	rules, err := auth.ParseRules(data)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 // listening is told the address once it is there.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
 	// From the start, so that no signal falls between the first and the drain.
-	haste, stop := newHaste(ctx)
+	haste, stop := newShutdownStages(ctx)
 	defer stop()
 	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
 	if err != nil {
@@ -42,7 +42,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	defer haste.closing(logger, "telemetry", tel.Shutdown)
+	defer haste.closeLogged(logger, "telemetry", tel.Shutdown)
 
 	verifier, err := newVerifier(c, logger)
 	if err != nil {
@@ -68,7 +68,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer tools.close()
-	defer tools.followed(ctx, c, logger)()
+	defer tools.startReloading(ctx, c, logger)()
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
-		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.youth(),
-		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: memoryShort(log),
+		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
+		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log),
 		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
@@ -102,7 +102,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer endMetrics()
-	refused, err := refusedLogins(tel.Meter("answerd/api"))
+	refused, err := newAuthFailureCounter(tel.Meter("answerd/api"))
 	if err != nil {
 		return err
 	}
@@ -118,12 +118,12 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return fmt.Errorf("listen on ADDR: %w", err)
 	}
-	if err := c.checkBound(listener.Addr()); err != nil {
+	if err := c.checkBoundAddr(listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(limited(listener, c.maxConnections())) }()
+	go func() { failed <- server.Serve(newLimitedListener(listener, c.maxConnections())) }()
 	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
 	listening(listener.Addr().String())
 
@@ -133,7 +133,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		delay = 0 // nobody can be told any more
 	case <-ctx.Done():
 	}
-	return errors.Join(err, drain(haste, handler, runs, server, delay, c.DrainTimeout, logger))
+	return errors.Join(err, drainService(haste, handler, runs, server, delay, c.DrainTimeout, logger))
 }
 
 func newServer(h http.Handler) *http.Server {
@@ -143,7 +143,7 @@ func newServer(h http.Handler) *http.Server {
 		ReadTimeout:       api.ReadTimeout,
 		IdleTimeout:       api.IdleTimeout,
 		MaxHeaderBytes:    api.MaxHeaderBytes,
-		ConnContext:       markSurplus,
+		ConnContext:       markOverLimit,
 	}
 }
 
@@ -155,8 +155,8 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 		return nil, &configError{"AUTH_JWKS_URL", err.Error()}
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
-		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimmed(c.AuthAlgorithms),
-		Clients: trimmed(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, Logger: logger,
+		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimElements(c.AuthAlgorithms),
+		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, Logger: logger,
 	})
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):
@@ -167,8 +167,8 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	return v, nil
 }
 
-// trimmed are the elements of a list, however it was spaced; nil of none.
-func trimmed(list []string) (out []string) {
+// trimElements are the elements of a list, however it was spaced; nil of none.
+func trimElements(list []string) (out []string) {
 	for _, s := range list {
 		out = append(out, strings.TrimSpace(s))
 	}
@@ -208,7 +208,7 @@ func newPrompt(c config) (*agent.Prompt, error) {
 	var text []byte
 	if c.SystemPromptFile != "" {
 		if text, err = os.ReadFile(c.SystemPromptFile); err != nil {
-			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + reasonOf(err)}
+			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + fileReason(err)}
 		}
 	}
 	p, err := agent.NewPrompt(agent.PromptOptions{Template: string(text), Username: c.AgentUsername, Location: zone})

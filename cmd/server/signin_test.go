@@ -19,9 +19,9 @@ import (
 	"answerd/internal/sse"
 )
 
-// consenting is an MCP server whose callers have to sign in, its authorization server,
+// newSignInServer is an MCP server whose callers have to sign in, its authorization server,
 // and an mcp.json that names it.
-func consenting(t *testing.T) (as *oauthtest.Server, config string) {
+func newSignInServer(t *testing.T) (as *oauthtest.Server, config string) {
 	t.Helper()
 	as = oauthtest.New(t)
 	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
@@ -70,7 +70,7 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 			t.Fatalf("%s, %v", f.Data, err)
 		}
 		query = oauthtest.Browse(t, asked.URL).Encode()
-		if status, page := look(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
+		if status, page := getBody(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
 			t.Fatalf("%d %s", status, page)
 		}
 	}
@@ -79,7 +79,7 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 // S4.9: OAuth. A person is asked in the stream of his question, signs in with his
 // browser, and the run goes on by itself; the next question has the server's tools.
 func TestAPersonSignsInDuringARun(t *testing.T) {
-	as, config := consenting(t)
+	as, config := newSignInServer(t)
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer { // it calls the one tool that it is offered
 		for _, m := range r.Messages {
 			if m.Role == "tool" {
@@ -88,8 +88,8 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
-	s := start(t, from("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
-	c := web(t)
+	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
+	c := newClient(t)
 	frames, query := signIn(t, c, s.url)
 	var names []string
 	var wire strings.Builder
@@ -103,11 +103,11 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "there are: crm_whoami") {
 		t.Errorf("the run says %s", wire.String())
 	}
-	if a := ask(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
+	if a := postQuestion(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
 		t.Errorf("%+v %s", a, a.Metadata)
 	}
 	// A browser's history, or somebody who looked over a shoulder.
-	if status, page := look(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
+	if status, page := getBody(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
 		t.Errorf("replayed: %d %s", status, page)
 	}
 	if n := len(as.Granted("authorization_code")); n != 1 {
@@ -122,10 +122,10 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 
 // Where nobody can be asked, the caller is told where he can.
 func TestACallWithoutAStreamSaysHowToSignIn(t *testing.T) {
-	_, config := consenting(t)
+	_, config := newSignInServer(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("No.")))
-	s := start(t, from("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
-	status, body := direct(t, web(t), s.url, "crm_sign_in", `{}`)
+	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
+	status, body := callTool(t, newClient(t), s.url, "crm_sign_in", `{}`)
 	if !strings.Contains(body, `"denied"`) || !strings.Contains(body, "POST /answer/stream") || status/100 == 2 {
 		t.Errorf("%d %s", status, body)
 	}
@@ -133,9 +133,9 @@ func TestACallWithoutAStreamSaysHowToSignIn(t *testing.T) {
 
 // answerd check says as much as it can without a person.
 func TestCheckSaysWhereCallersSignIn(t *testing.T) {
-	as, config := consenting(t)
+	as, config := newSignInServer(t)
 	var out, errs strings.Builder
-	err := checkCommand(t.Context(), nil, from("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
+	err := checkCommand(t.Context(), nil, envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
 	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "its tools are listed once a caller has allowed") {
 		t.Errorf("%v\n%s%s", err, out.String(), errs.String())
 	}
@@ -155,7 +155,7 @@ func TestPublicURL(t *testing.T) {
 		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "http://ask.example.com"}:      "PUBLIC_URL",
 		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "ask.example.com"}:             "PUBLIC_URL",
 	} {
-		c, err := loadConfig(from(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
+		c, err := loadConfig(envOf(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
 		bad, refused := errors.AsType[*configError](err)
 		switch {
 		case refused && bad.name != want, !refused && (err != nil || c.redirectURL() != want):
@@ -164,9 +164,9 @@ func TestPublicURL(t *testing.T) {
 			t.Errorf("%s: hosts %s", settings, c.AllowedHosts)
 		}
 	}
-	_, config := consenting(t)
+	_, config := newSignInServer(t)
 	var errs strings.Builder
-	err := run(t.Context(), nil, from("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
+	err := run(t.Context(), nil, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
 	if bad, ok := errors.AsType[*configError](err); !ok || !strings.Contains(bad.Error(), "PUBLIC_URL is not set either") {
 		t.Error(err)
 	}

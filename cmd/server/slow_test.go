@@ -17,14 +17,14 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// pipes is a listener of connections in memory, on which time can be false.
-type pipes struct {
+// pipeListener is a listener of connections in memory, on which time can be false.
+type pipeListener struct {
 	conns chan net.Conn
 	once  sync.Once
 	over  chan struct{}
 }
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -33,15 +33,15 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.over) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.over) }); return nil }
+func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // F30: whoever sends slowly has 5 s for the headers and 15 s for all of the request, and
 // keeps nobody else from anything.
 func TestWhoeverSendsSlowlyIsCutOff(t *testing.T) {
 	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	synctest.Test(t, func(t *testing.T) {
-		p := &pipes{conns: make(chan net.Conn), over: make(chan struct{})}
+		p := &pipeListener{conns: make(chan net.Conn), over: make(chan struct{})}
 		server := newServer(api.New(api.Options{Agent: house.Agent, Log: house.Log}))
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = server.Serve(p) })

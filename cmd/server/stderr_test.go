@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// muted starts answerd as a process, reads its stderr up to the address, and no
+// spawnWithFullPipe starts answerd as a process, reads its stderr up to the address, and no
 // further. The pipe is the test's.
-func muted(t *testing.T, env ...string) (cmd *exec.Cmd, url string, stderr *os.File) {
+func spawnWithFullPipe(t *testing.T, env ...string) (cmd *exec.Cmd, url string, stderr *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -48,8 +48,8 @@ func muted(t *testing.T, env ...string) (cmd *exec.Cmd, url string, stderr *os.F
 	return nil, "", nil
 }
 
-// shout makes answerd log more than a pipe holds.
-func shout(t *testing.T, c *http.Client, url string) {
+// fillLog makes answerd log more than a pipe holds.
+func fillLog(t *testing.T, c *http.Client, url string) {
 	t.Helper()
 	for range 200 {
 		resp, err := c.Get(url + "/" + strings.Repeat("x", 1000))
@@ -63,9 +63,9 @@ func shout(t *testing.T, c *http.Client, url string) {
 
 // A collector of logs that hangs is no reason to stop answering.
 func TestAServiceWhoseLogNobodyReadsGoesOnAndEnds(t *testing.T) {
-	w := newWorld(t, twoTools())
-	cmd, url, _ := muted(t, append(w.environ(), "DEBUG=true")...)
-	shout(t, web(t), url)
+	w := newTestWorld(t, newTwoCallScript())
+	cmd, url, _ := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
+	fillLog(t, newClient(t), url)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -77,10 +77,10 @@ func TestAServiceWhoseLogNobodyReadsGoesOnAndEnds(t *testing.T) {
 // One that has died is none either: a write to a pipe without a reader ends a program
 // that does not say otherwise (SIGPIPE).
 func TestAServiceWhoseLogReaderDiedGoesOn(t *testing.T) {
-	w := newWorld(t, twoTools())
-	cmd, url, stderr := muted(t, append(w.environ(), "DEBUG=true")...)
+	w := newTestWorld(t, newTwoCallScript())
+	cmd, url, stderr := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
 	stderr.Close()
-	shout(t, web(t), url)
+	fillLog(t, newClient(t), url)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -89,9 +89,9 @@ func TestAServiceWhoseLogReaderDiedGoesOn(t *testing.T) {
 	}
 }
 
-// talkative is a model that answers, and then says something that nobody asked for.
+// newLoggingMCPServer is a model that answers, and then says something that nobody asked for.
 // net/http logs that by itself.
-func talkative(t *testing.T) (url string) {
+func newLoggingMCPServer(t *testing.T) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -124,11 +124,11 @@ func talkative(t *testing.T) (url string) {
 
 // Every line on stderr is JSON (CONTRACT §6), those of the libraries too.
 func TestWhatTheLibrariesSayIsALineLikeOurs(t *testing.T) {
-	p := spawn(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + talkative(t)})
-	if a := ask(t, web(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + newLoggingMCPServer(t)})
+	if a := postQuestion(t, newClient(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
 		t.Errorf("answer %q", a.Answer)
 	}
-	line := p.until(t, "Unsolicited response")
+	line := p.waitForLine(t, "Unsolicited response")
 	var said struct{ Level, Msg string }
 	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg == "" {
 		t.Errorf("%s: %v", line, err)

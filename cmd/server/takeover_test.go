@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// patient bounds a test that waits for take-overs.
-func patient(t *testing.T) context.Context {
+// longContext bounds a test that waits for take-overs.
+func longContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// each runs f for numbers up to n at the same time, and fails with what they say.
-func each(t *testing.T, n int, f func(i int) error) {
+// forEach runs f for numbers up to n at the same time, and fails with what they say.
+func forEach(t *testing.T, n int, f func(i int) error) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i := range n {
@@ -38,18 +38,18 @@ func each(t *testing.T, n int, f func(i int) error) {
 // every event once and in order. ANSWERD_TEST_RUNS of them.
 func TestAReaderWhoChangesReplicasMissesNothing(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, ""), patient(t)
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	runs := count("ANSWERD_TEST_RUNS", 40)
 	begin := time.Now()
-	each(t, runs, func(i int) error {
-		j := f.journey(fmt.Sprintf("hop%d", i), "work work", 100)
-		if err := j.travel(ctx, i%2, ""); err != nil {
+	forEach(t, runs, func(i int) error {
+		j := f.newRunReader(fmt.Sprintf("hop%d", i), "work work", 100)
+		if err := j.readUntil(ctx, i%2, ""); err != nil {
 			return err
 		}
-		if e := j.last(); e.Event != "final_answer" {
+		if e := j.lastFrame(); e.Event != "final_answer" {
 			return fmt.Errorf("ended with %s", e.Data)
 		}
-		return j.check(ctx)
+		return j.checkFrames(ctx)
 	})
 	t.Logf("%d runs, read in pieces from two replicas in %v", runs, time.Since(begin).Round(time.Millisecond))
 }
@@ -57,16 +57,16 @@ func TestAReaderWhoChangesReplicasMissesNothing(t *testing.T) {
 // A run is not abandoned that is read on another replica than the one that executes it.
 func TestAReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, "", "DISCONNECT_GRACE=100ms"), patient(t)
-	j := f.journey("far", strings.Repeat("work ", 9), 0)
-	if err := j.travel(ctx, 0, "step_start"); err != nil {
+	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=100ms"), longContext(t)
+	j := f.newRunReader("far", strings.Repeat("work ", 9), 0)
+	if err := j.readUntil(ctx, 0, "step_start"); err != nil {
 		t.Fatal(err)
 	}
 	// He leaves the one, and the other is where he stays; three graces are over soon.
-	if err := j.travel(ctx, 1, ""); err != nil {
+	if err := j.readUntil(ctx, 1, ""); err != nil {
 		t.Fatal(err)
 	}
-	if e := j.last(); e.Event != "final_answer" {
+	if e := j.lastFrame(); e.Event != "final_answer" {
 		t.Errorf("ended with %s", e.Data)
 	}
 }
@@ -74,14 +74,14 @@ func TestAReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 // What is asked on A is answered on B, once; while it waits nobody holds the run.
 func TestAnApprovalIsGivenOnAnyReplica(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, ""), patient(t)
-	each(t, 8, func(i int) error {
-		j := f.journey(fmt.Sprintf("ask%d", i), "careful", 0)
-		if err := j.travel(ctx, 0, "suspended"); err != nil {
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
+	forEach(t, 8, func(i int) error {
+		j := f.newRunReader(fmt.Sprintf("ask%d", i), "careful", 0)
+		if err := j.readUntil(ctx, 0, "suspended"); err != nil {
 			return err
 		}
 		var waits struct{ Interrupts []struct{ ID string } }
-		if err := json.Unmarshal(j.last().Data, &waits); err != nil {
+		if err := json.Unmarshal(j.lastFrame().Data, &waits); err != nil {
 			return err
 		}
 		taken := 0
@@ -96,18 +96,18 @@ func TestAnApprovalIsGivenOnAnyReplica(t *testing.T) {
 				return fmt.Errorf("the answer: %d", status)
 			}
 		}
-		if err := j.travel(ctx, 1, ""); err != nil {
+		if err := j.readUntil(ctx, 1, ""); err != nil {
 			return err
 		}
-		if n := f.ledger.times(fmt.Sprintf("ask%d-0", i)); taken != 1 || n != 1 || j.last().Event != "final_answer" {
-			return fmt.Errorf("%d answers taken, %d calls, ended with %s", taken, n, j.last().Data)
+		if n := f.ledger.callsOf(fmt.Sprintf("ask%d-0", i)); taken != 1 || n != 1 || j.lastFrame().Event != "final_answer" {
+			return fmt.Errorf("%d answers taken, %d calls, ended with %s", taken, n, j.lastFrame().Data)
 		}
-		return j.check(ctx)
+		return j.checkFrames(ctx)
 	})
 }
 
 // post asks a replica for something, and returns the status.
-func (f *fleet) post(ctx context.Context, replica int, path, body string) (int, error) {
+func (f *replicas) post(ctx context.Context, replica int, path, body string) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url(replica)+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err
@@ -125,17 +125,17 @@ func (f *fleet) post(ctx context.Context, replica int, path, body string) (int, 
 // A run is cancelled from any replica, and the answer says that it was.
 func TestACancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, ""), patient(t)
-	each(t, 4, func(i int) error {
-		j := f.journey(fmt.Sprintf("stop%d", i), strings.Repeat("work ", 9), 0)
-		if err := j.travel(ctx, 0, "text_delta"); err != nil {
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
+	forEach(t, 4, func(i int) error {
+		j := f.newRunReader(fmt.Sprintf("stop%d", i), strings.Repeat("work ", 9), 0)
+		if err := j.readUntil(ctx, 0, "text_delta"); err != nil {
 			return err
 		}
 		if status, err := f.post(ctx, 1, "/runs/"+j.run+"/cancel", ""); err != nil || status != http.StatusOK {
 			return fmt.Errorf("cancel: %d, %w", status, err)
 		}
-		if err := j.travel(ctx, 0, ""); err != nil || j.last().Event != "cancelled" {
-			return fmt.Errorf("ended with %s, %w", j.last().Data, err)
+		if err := j.readUntil(ctx, 0, ""); err != nil || j.lastFrame().Event != "cancelled" {
+			return fmt.Errorf("ended with %s, %w", j.lastFrame().Data, err)
 		}
 		return nil
 	})
@@ -145,67 +145,67 @@ func TestACancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 // done again but the step that was cut, and new questions are refused as they should be.
 func TestAReplicaThatIsToldToStopHandsItsRunsOver(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, "", "DRAIN_TIMEOUT=0s"), patient(t)
+	f, ctx := startReplicas(t, 2, "", "DRAIN_TIMEOUT=0s"), longContext(t)
 	const runs = 20
-	journeys := make([]*journey, runs)
-	each(t, runs, func(i int) error {
-		journeys[i] = f.journey(fmt.Sprintf("held%d", i), "work work work", 0)
-		return journeys[i].travel(ctx, 0, "text_delta")
+	journeys := make([]*runReader, runs)
+	forEach(t, runs, func(i int) error {
+		journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
+		return journeys[i].readUntil(ctx, 0, "text_delta")
 	})
 	go func() {
-		f.stop(t, 0)
+		f.stopReplica(t, 0)
 		close(f.gate) // so that each of them was in the middle of its step
 	}()
-	each(t, 2*runs, func(i int) error {
-		j := f.journey(fmt.Sprintf("late%d", i), "work", 0)
+	forEach(t, 2*runs, func(i int) error {
+		j := f.newRunReader(fmt.Sprintf("late%d", i), "work", 0)
 		if i < runs {
 			j = journeys[i]
 		}
-		if err := j.travel(ctx, 0, ""); err != nil {
+		if err := j.readUntil(ctx, 0, ""); err != nil {
 			return err
 		}
-		if n := j.count("step_reset"); i < runs && n != 1 {
+		if n := j.countFrames("step_reset"); i < runs && n != 1 {
 			return fmt.Errorf("%d steps were run again", n)
 		}
-		if j.last().Event != "final_answer" {
-			return fmt.Errorf("ended with %s", j.last().Data)
+		if j.lastFrame().Event != "final_answer" {
+			return fmt.Errorf("ended with %s", j.lastFrame().Data)
 		}
-		return j.check(ctx)
+		return j.checkFrames(ctx)
 	})
-	f.told(t, "handed over", journeys)
+	f.requireComplete(t, "handed over", journeys)
 }
 
 // When a replica is killed, another one goes on with its runs.
 func TestAnotherReplicaTakesOver(t *testing.T) {
 	t.Parallel()
-	f, ctx := newFleet(t, 2, ""), patient(t)
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	const runs = 20
-	journeys := make([]*journey, runs)
-	each(t, runs, func(i int) error {
-		journeys[i] = f.journey(fmt.Sprintf("held%d", i), "work work work", 0)
-		return journeys[i].travel(ctx, 0, "text_delta")
+	journeys := make([]*runReader, runs)
+	forEach(t, runs, func(i int) error {
+		journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
+		return journeys[i].readUntil(ctx, 0, "text_delta")
 	})
-	f.kill(0)
+	f.killReplica(0)
 	close(f.gate)
-	each(t, runs, func(i int) error {
-		if err := journeys[i].travel(ctx, 1, ""); err != nil {
+	forEach(t, runs, func(i int) error {
+		if err := journeys[i].readUntil(ctx, 1, ""); err != nil {
 			return err
 		}
-		if e := journeys[i].last(); e.Event != "final_answer" {
+		if e := journeys[i].lastFrame(); e.Event != "final_answer" {
 			return fmt.Errorf("ended with %s", e.Data)
 		}
-		return journeys[i].check(ctx)
+		return journeys[i].checkFrames(ctx)
 	})
-	f.told(t, "taken over", journeys)
+	f.requireComplete(t, "taken over", journeys)
 }
 
-// told prints how long runs stood still.
-func (f *fleet) told(t *testing.T, what string, journeys []*journey) {
+// requireComplete prints how long runs stood still.
+func (f *replicas) requireComplete(t *testing.T, what string, journeys []*runReader) {
 	t.Helper()
 	var stood []time.Duration
 	unknown := 0
 	for _, j := range journeys {
-		stood, unknown = append(stood, j.standstills(f.killed())...), unknown+j.count("unknown_outcome")
+		stood, unknown = append(stood, j.pausesAfter(f.killed())...), unknown+j.countFrames("unknown_outcome")
 	}
 	if len(stood) == 0 {
 		t.Logf("%d runs: none stood still; of %d calls nobody knows", len(journeys), unknown)
@@ -223,18 +223,18 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 		t.Skip("-short: it kills processes for a while, which make durable does at length")
 	}
 	t.Parallel()
-	f, ctx := newFleet(t, 2, ""), patient(t)
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	kills, calls, readers := count("ANSWERD_TEST_KILLS", 3), count("ANSWERD_TEST_CALLS", 0), 12
 	over := f.killAtRandom(t, kills, 2*time.Second)
 	var mu sync.Mutex // guards journeys
-	var journeys []*journey
-	each(t, readers, func(i int) error {
-		for n := 0; !isClosed(over) || f.ledger.calls() < calls; n++ {
-			j := f.journey(fmt.Sprintf("kill%d-%d", i, n), strings.Repeat("work ", 5), 0)
-			if err := j.travel(ctx, -1, ""); err != nil {
+	var journeys []*runReader
+	forEach(t, readers, func(i int) error {
+		for n := 0; !isClosed(over) || f.ledger.totalCalls() < calls; n++ {
+			j := f.newRunReader(fmt.Sprintf("kill%d-%d", i, n), strings.Repeat("work ", 5), 0)
+			if err := j.readUntil(ctx, -1, ""); err != nil {
 				return err
 			}
-			if err := j.check(ctx); err != nil {
+			if err := j.checkFrames(ctx); err != nil {
 				return err
 			}
 			mu.Lock()
@@ -243,20 +243,20 @@ func TestKilledReplicasLoseNoRun(t *testing.T) {
 		}
 		return nil
 	})
-	f.ledger.check(t)
-	f.told(t, "taken over, while kills went on", journeys)
-	t.Logf("%d kills, %d calls, runs that ended: %v", kills, f.ledger.calls(), ends(journeys))
+	f.ledger.checkCalls(t)
+	f.requireComplete(t, "taken over, while kills went on", journeys)
+	t.Logf("%d kills, %d calls, runs that ended: %v", kills, f.ledger.totalCalls(), countEnds(journeys))
 }
 
 // killAtRandom kills the first replica, within some time, and starts it again, so many times.
-func (f *fleet) killAtRandom(t *testing.T, kills int, within time.Duration) (over chan struct{}) {
+func (f *replicas) killAtRandom(t *testing.T, kills int, within time.Duration) (over chan struct{}) {
 	over = make(chan struct{})
 	go func() {
 		defer close(over)
 		for range kills {
 			<-time.After(rand.N(within))
-			f.kill(0)
-			f.launch(t, 0)
+			f.killReplica(0)
+			f.startReplica(t, 0)
 		}
 	}()
 	t.Cleanup(func() { <-over })
@@ -272,16 +272,16 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// ends are how many journeys ended how.
-func ends(journeys []*journey) map[string]int {
+// countEnds are how many journeys ended how.
+func countEnds(journeys []*runReader) map[string]int {
 	sum := make(map[string]int)
 	for _, j := range journeys {
-		sum[j.last().Event]++
+		sum[j.lastFrame().Event]++
 	}
 	return sum
 }
 
-func (f *fleet) killed() []time.Time {
+func (f *replicas) killed() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.kills)
@@ -294,18 +294,18 @@ func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
 		t.Skip("-short: it kills processes for a while, which make durable does at length")
 	}
 	t.Parallel()
-	f, ctx := newFleet(t, 1, "file:"+t.TempDir()), patient(t)
+	f, ctx := startReplicas(t, 1, "file:"+t.TempDir()), longContext(t)
 	kills, readers := count("ANSWERD_TEST_DISK_KILLS", 3), 6
 	over := f.killAtRandom(t, kills, 600*time.Millisecond)
 	var mu sync.Mutex // guards journeys
-	var journeys []*journey
-	each(t, readers, func(i int) error {
+	var journeys []*runReader
+	forEach(t, readers, func(i int) error {
 		for n := 0; !isClosed(over); n++ {
-			j := f.journey(fmt.Sprintf("disk%d-%d", i, n), "work work work", 0)
-			if err := j.travel(ctx, 0, ""); err != nil {
+			j := f.newRunReader(fmt.Sprintf("disk%d-%d", i, n), "work work work", 0)
+			if err := j.readUntil(ctx, 0, ""); err != nil {
 				return err
 			}
-			if err := j.check(ctx); err != nil {
+			if err := j.checkFrames(ctx); err != nil {
 				return err
 			}
 			mu.Lock()
@@ -314,7 +314,7 @@ func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
 		}
 		return nil
 	})
-	f.ledger.check(t)
-	f.told(t, "went on from disk, while kills went on", journeys)
-	t.Logf("%d kills, runs that ended: %v", kills, ends(journeys))
+	f.ledger.checkCalls(t)
+	f.requireComplete(t, "went on from disk, while kills went on", journeys)
+	t.Logf("%d kills, runs that ended: %v", kills, countEnds(journeys))
 }

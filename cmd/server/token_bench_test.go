@@ -33,9 +33,9 @@ func BenchmarkTokens(b *testing.B) {
 		"nats":   func(b *testing.B) string { return newNATS(b) },
 	} {
 		b.Run(name, func(b *testing.B) {
-			w := newWorld(b, speaks)
-			p := spawn(b, append(w.environ(), "EVENTS_URL="+eventsURL(b), "EVENTS_MAX_BYTES=4GiB"))
-			url, c := p.url(b), web(b)
+			w := newTestWorld(b, speaks)
+			p := spawnAnswerd(b, append(w.environ(), "EVENTS_URL="+eventsURL(b), "EVENTS_MAX_BYTES=4GiB"))
+			url, c := p.url(b), newClient(b)
 			before := readMetrics(b, c, url)
 			rounds := 0
 			for b.Loop() {

@@ -21,7 +21,7 @@ import (
 type toolset struct {
 	client *mcp.Client
 	tokens *token.ClientCredentials // nil without the service's JWT
-	files  *watch                   // of the configuration, as it was just before it was read
+	files  *fileWatch                   // of the configuration, as it was just before it was read
 }
 
 // close ends the sessions first: that takes a token too.
@@ -34,12 +34,12 @@ func (t toolset) close() {
 
 // connectTools begins to connect the servers of MCP_URL and MCP_CONFIG_PATH.
 func connectTools(c config, o mcp.Options) (toolset, error) {
-	t := toolset{files: newWatch(c.MCPConfigPath, c.pinsPath())}
+	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
 	servers, err := mcpServers(c)
 	if err != nil {
 		return toolset{}, err
 	}
-	warnOfNobody(c, servers, o.Logger)
+	warnAboutCallers(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
 	o.RedirectURL = c.redirectURL()
 	if c.EnableJWTToken {
@@ -74,7 +74,7 @@ func mcpServers(c config) ([]mcpconfig.Server, error) {
 	if c.MCPConfigPath != "" {
 		data, err := os.ReadFile(c.MCPConfigPath)
 		if err != nil {
-			return nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + reasonOf(err)}
+			return nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
 		}
 		more, err := mcpconfig.Parse(data, c.lookup)
 		if err != nil {
@@ -85,9 +85,9 @@ func mcpServers(c config) ([]mcpconfig.Server, error) {
 	return servers, nil
 }
 
-// warnOfNobody says which servers are of no use as long as callers bring no token, and
+// warnAboutCallers says which servers are of no use as long as callers bring no token, and
 // which are used by everybody on behalf of one.
-func warnOfNobody(c config, servers []mcpconfig.Server, logger *slog.Logger) {
+func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
 	}
@@ -97,7 +97,7 @@ func warnOfNobody(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 		case s.Disabled:
 		case s.Auth.NeedsCallerToken():
 			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
-		case s.Auth.Delegated() && !loopback(host):
+		case s.Auth.Delegated() && !isLoopback(host):
 			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"answerd/internal/telemetry/otlptest"
 )
 
-// receiver is an OTLP/HTTP collector.
-type receiver struct {
+// traceReceiver is an OTLP/HTTP collector.
+type traceReceiver struct {
 	url string
 
 	mu      sync.Mutex // guards the fields below
@@ -21,8 +21,8 @@ type receiver struct {
 	headers http.Header
 }
 
-func newReceiver(t *testing.T) *receiver {
-	r := &receiver{}
+func newTraceReceiver(t *testing.T) *traceReceiver {
+	r := &traceReceiver{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		b, err := io.ReadAll(req.Body)
 		var spans []otlptest.Span
@@ -43,8 +43,8 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// tree is the spans of one trace, by "parent > child".
-func (r *receiver) tree(traceID string) map[string]int {
+// spanTree is the spans of one trace, by "parent > child".
+func (r *traceReceiver) spanTree(traceID string) map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	names := make(map[string]string)
@@ -64,7 +64,7 @@ func (r *receiver) tree(traceID string) map[string]int {
 	return out
 }
 
-func (r *receiver) attributes(name string) map[string]string {
+func (r *traceReceiver) attributes(name string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[string]string)
@@ -83,9 +83,9 @@ func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
 		traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 		caller  = "00-" + traceID + "-00f067aa0ba902b7-01"
 	)
-	w, otlp := newWorld(t, twoTools()), newReceiver(t)
-	s := start(t, w.settings("ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.url+"/apm", "OCI_APM_DATA_KEY", "canary-data-key"))
-	a := ask(t, web(t), s.url, e2eQuestion, "Traceparent", caller)
+	w, otlp := newTestWorld(t, newTwoCallScript()), newTraceReceiver(t)
+	s := startAnswerd(t, w.environment("ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.url+"/apm", "OCI_APM_DATA_KEY", "canary-data-key"))
+	a := postQuestion(t, newClient(t), s.url, e2eQuestion, "Traceparent", caller)
 	s.stop()
 	if err := <-s.done; err != nil { // the last spans are sent at the end
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
 	if a.TraceID != traceID {
 		t.Errorf("the answer has trace %s", a.TraceID)
 	}
-	tree := otlp.tree(traceID)
+	tree := otlp.spanTree(traceID)
 	for branch, n := range map[string]int{
 		"? > POST /answer":                 1,
 		"POST /answer > tool_calling_loop": 1,
@@ -131,17 +131,17 @@ func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
 }
 
 func TestTracingWithoutAnEndpointDoesNotStart(t *testing.T) {
-	w := newWorld(t, twoTools())
-	err := run(t.Context(), nil, w.settings("ENABLE_TRACING", "true"), io.Discard, io.Discard)
+	w := newTestWorld(t, newTwoCallScript())
+	err := run(t.Context(), nil, w.environment("ENABLE_TRACING", "true"), io.Discard, io.Discard)
 	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestWithoutTracingAnAnswerStillHasATraceID(t *testing.T) {
-	w := newWorld(t, twoTools())
-	s := start(t, w.settings())
-	a := ask(t, web(t), s.url, e2eQuestion)
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment())
+	a := postQuestion(t, newClient(t), s.url, e2eQuestion)
 	if len(a.TraceID) != 32 || strings.Trim(a.TraceID, "0") == "" {
 		t.Errorf("trace id %q", a.TraceID)
 	}
