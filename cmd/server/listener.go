@@ -14,7 +14,7 @@ import (
 type limitedListener struct {
 	net.Listener
 	limit  int
-	slots chan struct{} // one for every connection that may be open
+	slots  chan struct{} // one for every connection that may be open
 	closed chan struct{}
 	once   sync.Once // closes closed
 
@@ -59,9 +59,9 @@ func (l *limitedListener) Close() error {
 // countedConn is a connection that is counted.
 type countedConn struct {
 	net.Conn
-	listener *limitedListener
-	overLimit  bool
-	once     sync.Once
+	listener  *limitedListener
+	overLimit bool
+	once      sync.Once
 }
 
 // Close implements net.Conn.

@@ -39,7 +39,7 @@ type testWorld struct {
 	iam    *demoService
 	tools  *demoService
 	tokens atomic.Int64 // token requests that the IAM saw
-	lines  *syncBuffer      // what the MCP server logged
+	lines  *syncBuffer  // what the MCP server logged
 }
 
 const clientSecret = "canary-client-secret"

@@ -21,7 +21,7 @@ import (
 type toolset struct {
 	client *mcp.Client
 	tokens *token.ClientCredentials // nil without the service's JWT
-	files  *fileWatch                   // of the configuration, as it was just before it was read
+	files  *fileWatch               // of the configuration, as it was just before it was read
 }
 
 // close ends the sessions first: that takes a token too.
