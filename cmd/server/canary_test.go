@@ -80,7 +80,7 @@ func (w *testWorld) issuedToken(t *testing.T) string {
 // upstream that they are not for. What callers ask and tools are told is the caller's to
 // read, and in no log, trace or metric; what upstreams say while they fail is in none
 // either, since it may repeat what they were sent.
-func TestNoCanaryIsSeenWhereItIsNotFor(t *testing.T) {
+func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 	failing := newRecordingServer(t, http.StatusInternalServerError, "canary-mcp-body")
 	erring := newRecordingServer(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
 	gone := newRecordingServer(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)

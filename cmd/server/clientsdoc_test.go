@@ -24,7 +24,7 @@ var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 }
 
 // The document is true: what it says to run runs, and gets the answer.
-func TestTheExamplesOfClientsRun(t *testing.T) {
+func TestClientExamplesRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
@@ -62,7 +62,7 @@ func TestTheExamplesOfClientsRun(t *testing.T) {
 }
 
 // The settings for MCP hosts are true: the host that reads them here is answerd itself.
-func TestTheSettingsOfMCPHostsConnect(t *testing.T) {
+func TestHostConfigurationsConnect(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/clients.md")
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func envOf(settings ...string) func(string) string {
 	return func(name string) string { return env[name] }
 }
 
-func TestTheDefaultsWorkWithAModelEndpoint(t *testing.T) {
+func TestLoadConfigDefaultsWorkWithAModelEndpoint(t *testing.T) {
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestTheDefaultsWorkWithAModelEndpoint(t *testing.T) {
 	}
 }
 
-func TestTheSeedsSpellingsAreRead(t *testing.T) {
+func TestLoadConfigReadsOtherSpellings(t *testing.T) {
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
 	if err != nil || c.Timeout != 90*time.Second || !c.Debug {
 		t.Errorf("%+v, %v", c, err)
@@ -40,7 +40,7 @@ func TestTheSeedsSpellingsAreRead(t *testing.T) {
 	}
 }
 
-func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
+func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
 	for _, c := range []struct {
 		name     string
@@ -94,7 +94,7 @@ func TestABadSettingIsOneLineThatNamesIt(t *testing.T) {
 	}
 }
 
-func TestASecretIsReadFromItsFileAndNeverPrinted(t *testing.T) {
+func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(path, []byte("sk-canary\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestASecretIsReadFromItsFileAndNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestTheHostsThatAreAnsweredForFollowTheAddress(t *testing.T) {
+func TestAllowedHostsFollowTheAddress(t *testing.T) {
 	for addr, want := range map[string]string{
 		"127.0.0.1:8080":  "[localhost 127.0.0.1 ::1 127.0.0.1]",
 		"localhost:8080":  "[localhost 127.0.0.1 ::1 localhost]",

@@ -46,7 +46,7 @@ func readAlerts(t *testing.T) (alerts []string, exprs []string) {
 	return alerts, exprs
 }
 
-func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) {
+func TestAlertsMatchTheRunbooksSections(t *testing.T) {
 	alerts, _ := readAlerts(t)
 	page, err := os.ReadFile(runbookFile)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestEveryAlertHasASectionOfTheRunbookAndNoSectionIsOfAnother(t *testing.T) 
 }
 
 // A metric that is renamed would leave an alert that never fires, and an empty panel.
-func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
+func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	hooks := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	collector := newRecordingServer(t, http.StatusOK, "")
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
@@ -116,7 +116,7 @@ func TestEveryMetricOfAlertsAndDashboardIsThere(t *testing.T) {
 }
 
 // Settings in the manifests that answerd doesn't know would be ignored in silence.
-func TestTheManifestsNameSettingsThatThereAre(t *testing.T) {
+func TestManifestsUseExistingSettings(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/kubernetes/configmap.yaml")
 	if err != nil {
 		t.Fatal(err)

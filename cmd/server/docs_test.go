@@ -60,7 +60,7 @@ func readSettings(t *testing.T) []setting {
 	return out
 }
 
-func TestEverySettingHasItsManual(t *testing.T) {
+func TestSettingsAreDocumented(t *testing.T) {
 	for _, s := range readSettings(t) {
 		if s.comment == "" {
 			t.Errorf("%s has no comment", s.name)
@@ -68,7 +68,7 @@ func TestEverySettingHasItsManual(t *testing.T) {
 	}
 }
 
-func TestTheReadmeHasEverySetting(t *testing.T) {
+func TestReadmeListsEverySetting(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| name | default | meaning |\n|---|---|---|\n")
 	for _, s := range readSettings(t) {
@@ -85,7 +85,7 @@ func TestTheReadmeHasEverySetting(t *testing.T) {
 	requireSection(t, "../../README.md", "settings", b.String())
 }
 
-func TestTheExampleHasEverySetting(t *testing.T) {
+func TestEnvExampleListsEverySetting(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Every setting of answerd with its default. Copy what you change to .env, or export it.\n")
 	for _, s := range readSettings(t) {
@@ -101,7 +101,7 @@ func TestTheExampleHasEverySetting(t *testing.T) {
 	requireGolden(t, "../../.env.example", b.String())
 }
 
-func TestTheReadmeHasEveryEvent(t *testing.T) {
+func TestReadmeListsEveryEvent(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)

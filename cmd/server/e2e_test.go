@@ -76,7 +76,7 @@ var volatile = []struct{ pattern, with string }{
 }
 
 // The whole job, as it stands on the wire: S2.1, S2.2, S2.5, S2.8, S0.7, S1.9.
-func TestTheWholeJob(t *testing.T) {
+func TestAnswerdAnswersWithToolsOverEveryPart(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment())
 	c := newClient(t)
@@ -146,7 +146,7 @@ func checkMessages(t *testing.T, requests []llmtest.Request) {
 }
 
 // S3.1, S2.2: however many ask at once.
-func TestAHundredQuestionsAreOneTokenAndOneSession(t *testing.T) {
+func TestHundredQuestionsShareOneTokenAndOneSession(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment())
 	c := newClient(t)
@@ -171,7 +171,7 @@ func TestAHundredQuestionsAreOneTokenAndOneSession(t *testing.T) {
 }
 
 // S4.2, F12: a server that is down is reported, and keeps nothing from working.
-func TestAServerThatIsDownKeepsNothingFromWorking(t *testing.T) {
+func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Without tools.")))
 	s := startAnswerd(t, w.environment("MCP_URL", closedAddress(t)))
 	c := newClient(t)
@@ -194,7 +194,7 @@ func closedAddress(t *testing.T) string {
 	return "http://" + l.Addr().String() + "/mcp"
 }
 
-func TestAPortThatIsTakenIsAnError(t *testing.T) {
+func TestServeFailsOnAPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -226,14 +226,14 @@ func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
 	}
 }
 
-func TestVersionNamesTheProtocols(t *testing.T) {
+func TestVersionPrintsTheProtocolVersions(t *testing.T) {
 	out := &syncBuffer{}
 	if err := run(t.Context(), []string{"version"}, envOf(), out, io.Discard); err != nil || !strings.Contains(out.String(), "2026-07-28") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-func TestUnknownCommandsAndArgumentsAreUsageErrors(t *testing.T) {
+func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
 		err := run(t.Context(), args, envOf(), io.Discard, io.Discard)
 		if exitCode(err, io.Discard) != 2 {
@@ -243,7 +243,7 @@ func TestUnknownCommandsAndArgumentsAreUsageErrors(t *testing.T) {
 }
 
 // The demo as a newcomer meets it, from its printed line to the answer.
-func TestTheDemoAnswersItsOwnQuestion(t *testing.T) {
+func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
@@ -266,7 +266,7 @@ func TestTheDemoAnswersItsOwnQuestion(t *testing.T) {
 }
 
 // SIGTERM lets an open stream end in its own time.
-func TestATermSignalDrains(t *testing.T) {
+func TestSignalStartsTheDrain(t *testing.T) {
 	release := make(chan struct{})
 	w := newTestWorld(t, newWaitingScript(release))
 	p := spawnAnswerd(t, w.environ())
@@ -284,7 +284,7 @@ func TestATermSignalDrains(t *testing.T) {
 }
 
 // The second signal stops at once, and still every run says how it ended.
-func TestASecondTermSignalStopsAtOnce(t *testing.T) {
+func TestSignalDuringTheDrainEndsItAtOnce(t *testing.T) {
 	w := newTestWorld(t, newWaitingScript(nil))
 	p := spawnAnswerd(t, w.environ())
 	resp := post(t, newClient(t), p.url(t)+"/answer/stream", `{"question":"?"}`)

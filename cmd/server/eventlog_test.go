@@ -28,7 +28,7 @@ func requireSameFrames(t *testing.T, got, want []sse.Frame) {
 	}
 }
 
-func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
+func TestFileLogKeepsRunsAcrossARestart(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	settings := w.environment("EVENTS_URL", "file:"+t.TempDir())
 	c := newClient(t)
@@ -60,7 +60,7 @@ func TestARunOnDiskOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-func TestServicesThatShareAClusterAreOne(t *testing.T) {
+func TestReplicasShareTheirRuns(t *testing.T) {
 	o := &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
 		Username: "answerd", Password: "canary-events",
@@ -98,7 +98,7 @@ func TestServicesThatShareAClusterAreOne(t *testing.T) {
 }
 
 // answerd check looks at the log, where others share it.
-func TestCheckLooksAtTheLog(t *testing.T) {
+func TestCheckTestsTheEventLog(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	for url, want := range map[string]string{
 		"": "event log: in memory", "file:" + t.TempDir(): "event log: on this disk", newNATS(t): "event log on NATS: reachable",

@@ -11,7 +11,7 @@ import (
 
 // The service that HOOKS_URL names is asked in the trace of the run, it is counted,
 // and it can end a run; what the two share is in no log.
-func TestHooksAreAskedInTheTraceOfTheRun(t *testing.T) {
+func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 	const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	abort := make(chan string, 1)
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {

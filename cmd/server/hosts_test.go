@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestHostsAndOriginsAreWhatRequestsSay(t *testing.T) {
+func TestNormalizeHostsMatchesRequests(t *testing.T) {
 	settings := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
 	c, err := loadConfig(envOf(append(settings,
 		"ALLOWED_HOSTS", "App.Example, [::1],agent.corp.", "CORS_ORIGINS", "https://App.Example:443, http://localhost:3000")...))

@@ -42,7 +42,7 @@ func (w *testWorld) callerToken(t *testing.T) string {
 
 // Whatever ADDR is written like: what others can reach is not served to everybody unless
 // somebody says that it shall be.
-func TestNoDoorIsOpenToTheNetworkByMistake(t *testing.T) {
+func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
 	for addr, open := range map[string]bool{
 		":0": true, "0.0.0.0:0": true, "[::]:0": true, "[::ffff:0.0.0.0]:0": true, "0:0": true, "*:0": true, "10.0.0.1:0": true, "[fe80::1%lo]:0": true, "agent.example:0": true,
@@ -69,7 +69,7 @@ func TestNoDoorIsOpenToTheNetworkByMistake(t *testing.T) {
 	}
 }
 
-func TestTheHostOfThePublicURLIsAllowed(t *testing.T) {
+func TestAllowedHostsIncludeThePublicURL(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true", "PUBLIC_URL", "https://Ask.example.com:8443"}
 	for settings, want := range map[[4]string]string{
 		{"ADDR", "10.0.0.1:1", "ALLOWED_HOSTS", "inner.example"}: "[inner.example ask.example.com]", {"ADDR", "10.0.0.1:1"}: "[10.0.0.1 ask.example.com]", {"ADDR", ":1"}: "[]",
@@ -81,7 +81,7 @@ func TestTheHostOfThePublicURLIsAllowed(t *testing.T) {
 	}
 }
 
-func TestBadInboundSettingsAreNamed(t *testing.T) {
+func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.json")
 	writeFile(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
 	on := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example/jwks"}
@@ -109,7 +109,7 @@ func TestBadInboundSettingsAreNamed(t *testing.T) {
 }
 
 // RFC 9728, RFC 6750, and the matrix's line on metrics, over the whole service.
-func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
+func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment(w.withInboundAuth("AUTH_SCOPE", demo.Scope, "METRICS_ADDR", "127.0.0.1:0")...))
 	c := newClient(t)
@@ -141,7 +141,7 @@ func TestAClientFindsOutWhereToGetAToken(t *testing.T) {
 
 // F36: rules are read again on SIGHUP; those that are no good are refused, and those in
 // force stay.
-func TestRulesAreReadAgain(t *testing.T) {
+func TestRulesAreReloaded(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "rules.json")
 	writeFile(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)
@@ -183,7 +183,7 @@ func TestRulesAreReadAgain(t *testing.T) {
 }
 
 // Who guards a door has to see that somebody tries it.
-func TestRefusedLoginsAreCountedByReason(t *testing.T) {
+func TestAuthFailuresAreCountedByReason(t *testing.T) {
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := startAnswerd(t, w.environment(w.withInboundAuth()...))
 	c := newClient(t)

@@ -17,7 +17,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-func TestARateIsReadAsItIsWritten(t *testing.T) {
+func TestRateLimitParses(t *testing.T) {
 	for text, want := range map[string]rateLimit{"10/s": {10, time.Second}, "60/m": {60, time.Minute}, "1000/h": {1000, time.Hour}} {
 		var r rateLimit
 		if err := r.UnmarshalText([]byte(text)); err != nil || r != want {

@@ -22,7 +22,7 @@ func modelsFile(t *testing.T, content string) string {
 	return path
 }
 
-func TestTheDefaultModelIsOneOfTheFile(t *testing.T) {
+func TestModelsFileHasTheDefaultModel(t *testing.T) {
 	file := modelsFile(t, `[{"id":"fast"},{"id":"local","tool_calling":"text"}]`)
 	for _, c := range []struct{ set, want, bad string }{
 		{"", "fast", ""}, {"local", "local", ""}, {"other", "", "DEFAULT_MODEL_ID"},
@@ -36,7 +36,7 @@ func TestTheDefaultModelIsOneOfTheFile(t *testing.T) {
 	}
 }
 
-func TestABadFileOfModelsIsAStartUpErrorThatNamesThePlace(t *testing.T) {
+func TestModelsFileErrorNamesThePlace(t *testing.T) {
 	for content, want := range map[string]string{
 		`[{"id":"a","price":{"input_per_million":-1}}]`: "MODELS_FILE: /0/price/input_per_million: below 0",
 		`[{"id":"a"},{"id":"a"}]`:                       "MODELS_FILE: /1/id: the same as /0/id",
@@ -53,7 +53,7 @@ func TestABadFileOfModelsIsAStartUpErrorThatNamesThePlace(t *testing.T) {
 
 // The file from the environment to the endpoint: the model's own id and way of calling
 // tools, and no model but those of the file.
-func TestTheModelsOfTheFileAreServed(t *testing.T) {
+func TestModelsFileIsServed(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"scripted","upstream":"vendor/scripted-1"},{"id":"wordy","tool_calling":"text","max_output_tokens":99}]`)
 	s := startAnswerd(t, w.environment("MODELS_FILE", file))

@@ -10,7 +10,7 @@ import (
 
 // A replica that cannot reach the log while others can loses its runs to them. When it
 // can again, nothing of what it has to say gets in, and nothing is done twice.
-func TestAPartitionedReplicaIsNoSecondWriter(t *testing.T) {
+func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	nats := newNATS(t)
 	gate := eventtest.StartProxy(t, nats)
@@ -61,7 +61,7 @@ func TestAPartitionedReplicaIsNoSecondWriter(t *testing.T) {
 }
 
 // A NATS server that is killed, and comes back, costs nothing but time.
-func TestAKilledNATSServerCostsNothingButTime(t *testing.T) {
+func TestNATSServerKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	nats := spawnNATS(t)
 	f, ctx := startReplicas(t, 2, nats.url), longContext(t)

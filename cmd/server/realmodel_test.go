@@ -58,11 +58,11 @@ var realModelQuestions = []struct{ question, tool string }{
 // so the test only requires that every run ends with an answer or by its budget; it prints what became of each question.
 func TestRealModelAnswersTheDemosQuestions(t *testing.T) {
 	baseURL := startRealModel(t)
-	w := newWorld(t, llmtest.Turns(llmtest.Says("The scripted model is not asked.")))
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("The scripted model is not asked.")))
 	for _, mode := range []string{"native", "text"} {
-		s := start(t, w.settings("LLM_BASE_URL", baseURL, "DEFAULT_MODEL_ID", "smollm2-135m-instruct",
+		s := startAnswerd(t, w.environment("LLM_BASE_URL", baseURL, "DEFAULT_MODEL_ID", "smollm2-135m-instruct",
 			"LLM_TOOL_CALLING", mode, "LLM_FIRST_BYTE_TIMEOUT", "120s", "MAX_TURNS", "4", "BUDGET_SECONDS", "20"))
-		c := web(t)
+		c := newClient(t)
 		answered, called := 0, 0
 		for _, q := range realModelQuestions {
 			body, err := json.Marshal(map[string]any{"question": q.question, "tools": []string{q.tool}})

@@ -194,7 +194,7 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 
 // S3.2: the reference server forgets its sessions when it is started again, and says
 // so in its own words: 400, "No valid session ID".
-func TestRealServerThatIsStartedAgainLosesNoCall(t *testing.T) {
+func TestRealServerRestartLosesNoCall(t *testing.T) {
 	modules := realServersDir(t)
 	first := startEverything(t, modules, "")
 	s := startWithServer(t, map[string]any{"type": "http", "url": first.url}, nil)

@@ -25,7 +25,7 @@ func writeFile(t testing.TB, path, content string) {
 	}
 }
 
-func TestAWatchNoticesEveryChange(t *testing.T) {
+func TestFileWatchNoticesEveryChange(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "mcp.json"), filepath.Join(dir, "other")
 	long := time.Now().Add(-time.Hour)
@@ -90,7 +90,7 @@ func serverStates(t *testing.T, c *http.Client, url string) string {
 
 // S4.9, F36: mcp.json is read again on SIGHUP and when it changes; a bad one is
 // refused with its line; tools that are accepted meanwhile can be used.
-func TestTheConfigurationIsReadAgain(t *testing.T) {
+func TestMCPConfigIsReloaded(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	server := func(name, more string) string {
@@ -188,7 +188,7 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 }
 
 // F32: a file that trips us up is refused like any other bad one.
-func TestAPanicOverAFileIsItsRefusal(t *testing.T) {
+func TestReloadTurnsAPanicIntoARefusal(t *testing.T) {
 	hangup, lines := make(chan os.Signal), make(chan string, 2)
 	ctx, end := context.WithCancel(t.Context())
 	bugs := 0

@@ -78,7 +78,7 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 
 // S4.9: OAuth. A person is asked in the stream of his question, signs in with his
 // browser, and the run goes on by itself; the next question has the server's tools.
-func TestAPersonSignsInDuringARun(t *testing.T) {
+func TestSignInDuringARun(t *testing.T) {
 	as, config := newSignInServer(t)
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer { // it calls the one tool that it is offered
 		for _, m := range r.Messages {
@@ -121,7 +121,7 @@ func TestAPersonSignsInDuringARun(t *testing.T) {
 }
 
 // Where nobody can be asked, the caller is told where he can.
-func TestACallWithoutAStreamSaysHowToSignIn(t *testing.T) {
+func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
 	_, config := newSignInServer(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("No.")))
 	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
@@ -132,7 +132,7 @@ func TestACallWithoutAStreamSaysHowToSignIn(t *testing.T) {
 }
 
 // answerd check says as much as it can without a person.
-func TestCheckSaysWhereCallersSignIn(t *testing.T) {
+func TestCheckPrintsWhereCallersSignIn(t *testing.T) {
 	as, config := newSignInServer(t)
 	var out, errs strings.Builder
 	err := checkCommand(t.Context(), nil, envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)

@@ -38,7 +38,7 @@ func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0
 
 // F30: whoever sends slowly has 5 s for the headers and 15 s for all of the request, and
 // keeps nobody else from anything.
-func TestWhoeverSendsSlowlyIsCutOff(t *testing.T) {
+func TestSlowRequestsAreCutOff(t *testing.T) {
 	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipeListener{conns: make(chan net.Conn), over: make(chan struct{})}

@@ -62,7 +62,7 @@ func fillLog(t *testing.T, c *http.Client, url string) {
 }
 
 // A collector of logs that hangs is no reason to stop answering.
-func TestAServiceWhoseLogNobodyReadsGoesOnAndEnds(t *testing.T) {
+func TestServiceContinuesWhenNobodyReadsItsLog(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	cmd, url, _ := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
 	fillLog(t, newClient(t), url)
@@ -76,7 +76,7 @@ func TestAServiceWhoseLogNobodyReadsGoesOnAndEnds(t *testing.T) {
 
 // One that has died is none either: a write to a pipe without a reader ends a program
 // that does not say otherwise (SIGPIPE).
-func TestAServiceWhoseLogReaderDiedGoesOn(t *testing.T) {
+func TestServiceContinuesWhenItsLogReaderDies(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	cmd, url, stderr := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
 	stderr.Close()
@@ -123,7 +123,7 @@ func newLoggingMCPServer(t *testing.T) (url string) {
 }
 
 // Every line on stderr is JSON (CONTRACT §6), those of the libraries too.
-func TestWhatTheLibrariesSayIsALineLikeOurs(t *testing.T) {
+func TestLibrariesLogJSONLines(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + newLoggingMCPServer(t)})
 	if a := postQuestion(t, newClient(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
 		t.Errorf("answer %q", a.Answer)

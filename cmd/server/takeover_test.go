@@ -36,7 +36,7 @@ func forEach(t *testing.T, n int, f func(i int) error) {
 
 // A client that is cut at random points, and goes to another replica each time, reads
 // every event once and in order. ANSWERD_TEST_RUNS of them.
-func TestAReaderWhoChangesReplicasMissesNothing(t *testing.T) {
+func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	runs := count("ANSWERD_TEST_RUNS", 40)
@@ -55,7 +55,7 @@ func TestAReaderWhoChangesReplicasMissesNothing(t *testing.T) {
 }
 
 // A run is not abandoned that is read on another replica than the one that executes it.
-func TestAReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
+func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=100ms"), longContext(t)
 	j := f.newRunReader("far", strings.Repeat("work ", 9), 0)
@@ -72,7 +72,7 @@ func TestAReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 }
 
 // What is asked on A is answered on B, once; while it waits nobody holds the run.
-func TestAnApprovalIsGivenOnAnyReplica(t *testing.T) {
+func TestApprovalIsAcceptedByAnyReplica(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	forEach(t, 8, func(i int) error {
@@ -123,7 +123,7 @@ func (f *replicas) post(ctx context.Context, replica int, path, body string) (in
 }
 
 // A run is cancelled from any replica, and the answer says that it was.
-func TestACancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
+func TestCancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	forEach(t, 4, func(i int) error {
@@ -143,7 +143,7 @@ func TestACancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 
 // A replica that is told to stop hands its runs over: nobody loses anything, nothing is
 // done again but the step that was cut, and new questions are refused as they should be.
-func TestAReplicaThatIsToldToStopHandsItsRunsOver(t *testing.T) {
+func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DRAIN_TIMEOUT=0s"), longContext(t)
 	const runs = 20
@@ -176,7 +176,7 @@ func TestAReplicaThatIsToldToStopHandsItsRunsOver(t *testing.T) {
 }
 
 // When a replica is killed, another one goes on with its runs.
-func TestAnotherReplicaTakesOver(t *testing.T) {
+func TestTakeoverByAnotherReplica(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	const runs = 20
@@ -218,7 +218,7 @@ func (f *replicas) requireComplete(t *testing.T, what string, journeys []*runRea
 // kill -9 of a replica at random moments, again and again. Every run ends, with every
 // event once and in order, and no call is made twice. ANSWERD_TEST_KILLS, and
 // ANSWERD_TEST_CALLS at least.
-func TestKilledReplicasLoseNoRun(t *testing.T) {
+func TestTakeoverOfKilledReplicasLosesNoRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it kills processes for a while, which make durable does at length")
 	}
@@ -289,7 +289,7 @@ func (f *replicas) killed() []time.Time {
 
 // A single process with its log on disk is killed and started again: no event that
 // anybody has read is lost, and every run ends once. ANSWERD_TEST_DISK_KILLS times.
-func TestAKilledProcessGoesOnFromItsDisk(t *testing.T) {
+func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it kills processes for a while, which make durable does at length")
 	}

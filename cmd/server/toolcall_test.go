@@ -20,7 +20,7 @@ func callTool(t *testing.T, c *http.Client, url, tool, args string, header ...st
 }
 
 // The call is a child of its request, and continues the caller's trace.
-func TestACallWithoutAModelIsATraceToo(t *testing.T) {
+func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 	const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	w, otlp := newTestWorld(t, newTwoCallScript()), newTraceReceiver(t)
 	s := startAnswerd(t, w.environment("ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url))

@@ -78,7 +78,7 @@ func (r *traceReceiver) attributes(name string) map[string]string {
 
 // S2.10: the spans of a run hang together under its request and continue the
 // caller's trace; the model and the MCP server get it on.
-func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
+func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 	const (
 		traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 		caller  = "00-" + traceID + "-00f067aa0ba902b7-01"
@@ -130,7 +130,7 @@ func TestARunIsOneTraceFromTheCallerToTheTools(t *testing.T) {
 	}
 }
 
-func TestTracingWithoutAnEndpointDoesNotStart(t *testing.T) {
+func TestTracingWithoutAnEndpointIsAStartUpError(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	err := run(t.Context(), nil, w.environment("ENABLE_TRACING", "true"), io.Discard, io.Discard)
 	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
@@ -138,7 +138,7 @@ func TestTracingWithoutAnEndpointDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestWithoutTracingAnAnswerStillHasATraceID(t *testing.T) {
+func TestTraceIDIsInAnswersWithoutTracing(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment())
 	a := postQuestion(t, newClient(t), s.url, e2eQuestion)
