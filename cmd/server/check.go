@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/telemetry"
 )
 
@@ -92,7 +93,7 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	waiting := 0
 	for _, ch := range tools.PinChanges() {
 		fmt.Fprintf(stdout, "%s: %q of server %s\n%s\n", ch.Kind, ch.Tool, ch.Server, ch.Diff())
-		if ch.Kind != mcp.PinRemoved {
+		if ch.Kind != catalog.PinRemoved {
 			waiting++
 		}
 	}

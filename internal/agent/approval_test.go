@@ -19,7 +19,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 )
 
@@ -86,7 +86,7 @@ func TestACallWaitsForItsApproval(t *testing.T) {
 	}
 }
 
-func tool(t *testing.T, h *agenttest.Fixture, name string) mcp.Tool {
+func tool(t *testing.T, h *agenttest.Fixture, name string) catalog.Tool {
 	t.Helper()
 	tool, ok := h.Agent.Tools.Tool(name)
 	if !ok {

@@ -14,6 +14,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
@@ -148,7 +149,7 @@ func (r Request) validateQuestion() error {
 // openConversation begins the conversation: the system prompt with the caller's instructions, the
 // last exchanges of the history, and the question, or where there is none all since the
 // user spoke last. What the run is about does not count as history.
-func (l *loop) openConversation(tools []mcp.Tool, p llm.Profile) error {
+func (l *loop) openConversation(tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
 	system, err := l.agent.Prompt.render(tools, l.run.Created)
 	if err != nil {
@@ -225,7 +226,7 @@ type Prompt struct {
 // renderedPrompt is what the template made of these.
 type renderedPrompt struct {
 	second int64 // of Unix time; the template is told no smaller parts
-	tools  []mcp.Tool
+	tools  []catalog.Tool
 	text   string
 }
 
@@ -253,7 +254,7 @@ func NewPrompt(o PromptOptions) (*Prompt, error) {
 
 // toolLines is the tools in a prompt: a line each when printed as a whole, or
 // .Name and .Description of each in a range.
-type toolLines []mcp.Tool
+type toolLines []catalog.Tool
 
 func (t toolLines) String() string {
 	var b strings.Builder
@@ -266,7 +267,7 @@ func (t toolLines) String() string {
 
 // render is the prompt of a run that begins now. Templates are slow, so those of one second
 // share what it makes of the same list of tools, which nobody writes to.
-func (p *Prompt) render(tools []mcp.Tool, now time.Time) (string, error) {
+func (p *Prompt) render(tools []catalog.Tool, now time.Time) (string, error) {
 	if l := p.last.Load(); l != nil && l.second == now.Unix() && len(l.tools) == len(tools) && (len(tools) == 0 || &l.tools[0] == &tools[0]) {
 		return l.text, nil
 	}

@@ -11,7 +11,7 @@ import (
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 )
 
 // loop is the state of one run on its way through its turns. Only the run's goroutine uses it,
@@ -22,10 +22,10 @@ type loop struct {
 	started time.Time
 
 	catalog     *toolCatalog
-	tools       map[string]mcp.Tool // that the run may call, by the name that the model knows
-	search      *toolSearch         // finds more tools for the model; nil if it is offered all
-	clientTools []llm.Tool          // that the caller executes; they are offered to the model too
-	offered     []llm.Tool          // that the model is offered
+	tools       map[string]catalog.Tool // that the run may call, by the name that the model knows
+	search      *toolSearch             // finds more tools for the model; nil if it is offered all
+	clientTools []llm.Tool              // that the caller executes; they are offered to the model too
+	offered     []llm.Tool              // that the model is offered
 
 	messages       []llm.Message
 	historyLen     int             // messages behind the first that are older than the question
@@ -105,7 +105,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.tools = l.catalog.byName
 	promptTools := l.catalog.tools
 	if l.search = l.agent.ToolSearch.newToolSearch(l.catalog, req); l.search != nil {
-		promptTools = []mcp.Tool{l.search.tool}
+		promptTools = []catalog.Tool{l.search.tool}
 	}
 	l.clientTools = req.clientTools(l.catalog, l.search)
 	l.updateOffered()

@@ -12,16 +12,17 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 )
 
 // ToolsFor are the tools that the rules let a caller use. The slice is shared: don't
 // change it.
-func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []mcp.Tool {
+func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
 	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
 	if access.Unlimited() {
 		return all // the very slice, by which catalogueCache knows it
 	}
-	allowed := make([]mcp.Tool, 0, len(all))
+	allowed := make([]catalog.Tool, 0, len(all))
 	for _, t := range all {
 		if _, ok := access.Tool(t.Server, t.Name); ok {
 			allowed = append(allowed, t)
@@ -59,7 +60,7 @@ func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.Prompts(ctx, caller, server)
 }
 
-func (a *Agent) mayUse(caller auth.Identity, t mcp.Tool) bool {
+func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 	_, ok := a.Rules.Of(caller).Tool(t.Server, t.Name)
 	return ok
 }

@@ -18,7 +18,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
@@ -169,11 +169,11 @@ func (r Request) restrictsTools() bool {
 }
 
 // filterTools returns the tools of all that the request may use.
-func (r Request) filterTools(all []mcp.Tool) []mcp.Tool {
+func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
-	var out []mcp.Tool
+	var out []catalog.Tool
 	for _, t := range all {
 		if matches(r.Servers, t.Server) && matches(r.Tools, t.Name) {
 			out = append(out, t)

@@ -15,6 +15,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
@@ -22,7 +23,7 @@ import (
 // which no model asked for, differ in these fields and in nothing else.
 type toolExecution struct {
 	*call
-	tool          mcp.Tool
+	tool          catalog.Tool
 	exists        bool   // there is such a tool
 	preapproved   bool   // the caller of a direct call agrees to it in advance
 	refusal       string // why the call is not made; "" if it is

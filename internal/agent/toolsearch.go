@@ -15,6 +15,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
@@ -40,7 +41,7 @@ var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"typ
 // toolSearch is the tool by which the model of one run finds the others.
 type toolSearch struct {
 	catalog    *toolCatalog
-	tool       mcp.Tool
+	tool       catalog.Tool
 	foundNames []string // names, those that were found last at the end
 }
 
@@ -55,19 +56,19 @@ func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
 }
 
 // newSearchTool is the tool that searches c, under a name that no tool of c has.
-func newSearchTool(c *toolCatalog) mcp.Tool {
+func newSearchTool(c *toolCatalog) catalog.Tool {
 	name := "search_tools"
 	for n := 2; c.byName[name].Name != ""; n++ {
 		name = fmt.Sprintf("search_tools_%d", n)
 	}
-	return mcp.Tool{
+	return catalog.Tool{
 		Name: name, Title: "Search tools", Description: searchDescription(c.tools), InputSchema: searchSchema,
-		Annotations: &mcp.Annotations{ReadOnly: true, Idempotent: true},
+		Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true},
 	}
 }
 
 // searchDescription tells the model what it cannot see.
-func searchDescription(tools []mcp.Tool) string {
+func searchDescription(tools []catalog.Tool) string {
 	var servers []string
 	known := make(map[string]bool)
 	for _, t := range tools {
@@ -197,23 +198,23 @@ func summarize(description string) string {
 // toolCatalog is the tools that a run may use, in the forms that a run needs. Runs share
 // it: nothing in it is written once it is made.
 type toolCatalog struct {
-	tools   []mcp.Tool
-	byName  map[string]mcp.Tool
+	tools   []catalog.Tool
+	byName  map[string]catalog.Tool
 	offered []llm.Tool // the same tools in the same order
 	bytes   int        // of what the model is told about them
 	// Made when they are first asked for: the index of 1,000 tools takes some 20 ms.
 	index      func() *toolsearch.Index
-	searchTool func() mcp.Tool
+	searchTool func() catalog.Tool
 }
 
-func newToolCatalog(tools []mcp.Tool) *toolCatalog {
-	c := &toolCatalog{tools: tools, byName: make(map[string]mcp.Tool, len(tools)), offered: make([]llm.Tool, len(tools))}
+func newToolCatalog(tools []catalog.Tool) *toolCatalog {
+	c := &toolCatalog{tools: tools, byName: make(map[string]catalog.Tool, len(tools)), offered: make([]llm.Tool, len(tools))}
 	for i, t := range tools {
 		c.byName[t.Name] = t
 		c.offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
 		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
 	}
-	c.searchTool = sync.OnceValue(func() mcp.Tool { return newSearchTool(c) })
+	c.searchTool = sync.OnceValue(func() catalog.Tool { return newSearchTool(c) })
 	c.index = sync.OnceValue(func() *toolsearch.Index {
 		docs := make([]toolsearch.Doc, len(tools))
 		for i, t := range tools {
@@ -229,7 +230,7 @@ func newToolCatalog(tools []mcp.Tool) *toolCatalog {
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
 // catalogFor returns the catalogue of what r may use of all, which must not be changed.
-func (c *toolCatalogCache) catalogFor(all []mcp.Tool, r Request) *toolCatalog {
+func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
 	if len(all) == 0 || r.restrictsTools() {
 		return newToolCatalog(r.filterTools(all))
 	}
@@ -244,7 +245,7 @@ func (c *toolCatalogCache) catalogFor(all []mcp.Tool, r Request) *toolCatalog {
 
 // UsableTools returns the tools that a request of the caller's may use: its Servers, Tools and
 // ToolChoice are looked at. The caller must not change them.
-func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []mcp.Tool {
+func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }
 

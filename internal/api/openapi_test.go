@@ -28,6 +28,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/sse"
 )
 
@@ -131,7 +132,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
 	d.sameShape(t, "RunList", reflect.TypeFor[native.RunList](), component("RunList"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
-	d.sameShape(t, "Tool", reflect.TypeFor[mcp.Tool](), component("Tool"))
+	d.sameShape(t, "Tool", reflect.TypeFor[catalog.Tool](), component("Tool"))
 	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
 	d.sameShape(t, "ToolCall", reflect.TypeFor[struct {
 		Args     json.RawMessage   `json:"args,omitempty"`

@@ -54,9 +54,11 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+
+	"answerd/internal/mcp/catalog": {ours: []string{"mcp/config", "mcp/schema", "mcp/wire"}},
 
 	"answerd/internal/mcp/content": {ours: []string{"mcp/schema", "mcp/wire"}, outside: jsonv2},
 
@@ -68,7 +70,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/conformance": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/content", "auth", "agent/admission", "agent/budget", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/budget", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
@@ -113,7 +115,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
 	},
 

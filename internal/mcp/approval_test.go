@@ -7,42 +7,6 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// What a server says of its tools never takes away what the operator demands, and says
-// nothing where the operator does not ask for it.
-func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
-	yes, no := true, false
-	silent, reads := (*Annotations)(nil), &Annotations{ReadOnly: true, Destructive: &yes}
-	tame, wild := &Annotations{Destructive: &no}, &Annotations{Destructive: &yes}
-	for _, c := range []struct {
-		approval config.Approval
-		globs    []string
-		hints    *Annotations
-		want     bool
-	}{
-		{"", nil, wild, false},
-		{config.ApproveNever, nil, wild, false},
-		{config.ApproveNever, []string{"add"}, reads, true},
-		{config.ApproveNever, []string{"a*"}, tame, true},
-		{config.ApproveNever, []string{"p_add"}, silent, true},
-		{config.ApproveNever, []string{"sub"}, wild, false},
-		// MCP: destructiveHint is true unless said otherwise, and means something only
-		// where readOnlyHint is false.
-		{config.ApproveDestructive, nil, silent, true},
-		{config.ApproveDestructive, nil, &Annotations{}, true},
-		{config.ApproveDestructive, nil, wild, true},
-		{config.ApproveDestructive, nil, tame, false},
-		{config.ApproveDestructive, nil, reads, false},
-		{config.ApproveDestructive, []string{"add"}, reads, true},
-		{config.ApproveAlways, nil, reads, true},
-		{config.ApproveAlways, nil, tame, true},
-	} {
-		cfg := config.Server{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
-		if got := needsApproval(&cfg, Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
-			t.Errorf("%q %v %+v: %v", c.approval, c.globs, c.hints, got)
-		}
-	}
-}
-
 // Whoever calls: what needs an approval is not sent without, nor with that of another
 // definition.
 func TestACallWithoutItsApprovalIsNotSent(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
 
@@ -112,29 +113,6 @@ func TestACallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	}
 	if _, err := c.CheckArgs("forecast", args); err == nil {
 		t.Error("the old schema is still there")
-	}
-}
-
-// A schema is compiled once for each version of its tool, however often it is listed.
-func TestASchemaIsCompiledOnce(t *testing.T) {
-	other := atomic.Bool{}
-	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
-		extra := ""
-		if other.Load() {
-			extra = `{"name":"forecast2","inputSchema":{"type":"object"}},`
-		}
-		reply(w, m.ID, `{"tools":[`+extra+forecast+`]}`)
-	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
-	c.Tools(t.Context())
-	before, _ := c.names.find("forecast")
-	other.Store(true)
-	if err := c.Refresh(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	after, _ := c.names.find("forecast")
-	if before.input == nil || before.input != after.input || len(c.Tools(t.Context())) != 2 {
-		t.Error("it was compiled again")
 	}
 }
 
@@ -302,7 +280,7 @@ func TestTheExcerptOfALargeSchema(t *testing.T) {
 	for i := range 500 {
 		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"string","description":"The field of that number."}`, i))
 	}
-	tool := Tool{InputSchema: json.RawMessage(`{"type":"object","properties":{` + strings.Join(fields, ",") + `},"required":["field_7"]}`)}
+	tool := catalog.Tool{InputSchema: json.RawMessage(`{"type":"object","properties":{` + strings.Join(fields, ",") + `},"required":["field_7"]}`)}
 	wrong := []ContentField{{Pointer: "/field_7"}, {Pointer: "/field_9/x"}}
 	if got := tool.SchemaExcerpt(wrong, 1<<20); got != string(tool.InputSchema) {
 		t.Error("a schema that fits was changed")

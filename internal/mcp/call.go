@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"path"
 	"strings"
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -72,10 +72,10 @@ const (
 // it has one (S4.4). When ctx ends Call returns at once, and the server is told.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	for {
-		b, ok := c.names.find(call.Tool)
+		b, ok := c.catalog.Resolve(call.Tool)
 		if !ok {
 			c.awaitBegin(ctx, call.Principal) // its server may be on the way
-			b, ok = c.names.find(call.Tool)
+			b, ok = c.catalog.Resolve(call.Tool)
 		}
 		if !ok {
 			f := &transport.Failure{Kind: UnknownTool, Public: "there is no tool of that name"}
@@ -83,7 +83,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 		}
 		f := check(&call)
 		var res *content.Result
-		if s := c.server(b.server); f == nil && s != nil {
+		if s := c.server(b.ServerID); f == nil && s != nil {
 			res, f = s.call(ctx, call)
 		} else if f == nil {
 			f = moved
@@ -177,7 +177,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Res
 	for try := 1; ; try++ {
 		b, f := s.bound(ctx, call, deadline)
 		if f == nil && call.Check {
-			f = b.refits(call.Args)
+			f = checkArguments(b, call.Args)
 		}
 		switch {
 		case f != nil && last != nil && last.Kind == UnknownOutcome:
@@ -239,20 +239,20 @@ func (s *server) way(who auth.Identity) (on ways, leave func(), _ *transport.Fai
 
 // bound is what a tool's name stands for if it is a tool of this server that may be
 // called: now, not when the call began to wait (S3.8, F22).
-func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (binding, *transport.Failure) {
+func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
 	if f := s.verify(ctx, deadline); f != nil {
-		return binding{}, f
+		return catalog.Resolved{}, f
 	}
-	b, ok := s.c.names.find(call.Tool)
+	b, ok := s.c.catalog.Resolve(call.Tool)
 	switch {
 	case !ok:
 		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool is no longer there", NotRun: true}
-	case b.server != s.id:
+	case b.ServerID != s.id:
 		return b, moved
-	case b.disabled != "":
-		return b, &transport.Failure{Kind: Denied, Public: b.disabled, NotRun: true}
+	case b.Disabled != "":
+		return b, &transport.Failure{Kind: Denied, Public: b.Disabled, NotRun: true}
 	}
-	return b, b.unapproved(call)
+	return b, checkApproval(b, call)
 }
 
 // ended is a call that its caller gave up before it was sent.
@@ -266,20 +266,8 @@ func ended(ctx context.Context) *transport.Failure {
 // repeatable reports whether the configuration allows a call whose outcome is
 // unknown to be sent again. The server's own annotations are not asked. To read a
 // resource changes nothing.
-func (s *server) repeatable(b binding) bool {
-	return b.reads || matches(s.cfg.IdempotentTools, b.Original, b.Name)
-}
-
-// matches reports whether one of the globs matches one of the names.
-func matches(globs []string, names ...string) bool {
-	for _, g := range globs {
-		for _, n := range names {
-			if ok, err := path.Match(g, n); ok && err == nil {
-				return true
-			}
-		}
-	}
-	return false
+func (s *server) repeatable(b catalog.Resolved) bool {
+	return b.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, b.Original, b.Name)
 }
 
 // ways are how a call goes out: in a session of the pool, and with tokens if they are
@@ -292,7 +280,7 @@ type ways struct {
 
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
-func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
+func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	x := newExchange(ctx, s.life, deadline, nil)
 	defer x.finish()
 	x.SetIdleTimeout(s.cfg.Timeout)
@@ -313,20 +301,20 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 		return nil, false, unlisted
 	}
 	x.Query = call.Context
-	if params, err := headerParams(b.InputSchema); err == nil && params != nil {
-		x.Headers = headers(params, call.Args)
+	if params, err := catalog.HeaderParams(b.InputSchema); err == nil && params != nil {
+		x.Headers = catalog.HeaderValues(params, call.Args)
 	}
 	raw, f := s.carryOut(x, used, b, call, on.asking)
 	if f == nil {
 		decode := content.Decode
-		if b.reads {
+		if b.ReadsResources {
 			decode = content.DecodeResource
 		}
 		res, err := decode(raw)
 		if err != nil {
 			f = decodeFailure(err)
 		} else {
-			if res.Violations = b.violations(res); res.Violations != nil {
+			if res.Violations = b.Violations(res.Structured, res.IsError); res.Violations != nil {
 				// What is wrong quotes the result, which is not for the log.
 				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
 			}
@@ -345,9 +333,9 @@ func (s *server) send(ctx context.Context, call Call, b binding, on ways, deadli
 }
 
 // carryOut sends the request that the tool stands for and waits for its result.
-func (s *server) carryOut(x *exchange, used *session, b binding, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+func (s *server) carryOut(x *exchange, used *session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := callHandlers{onProgress: call.Progress, onLog: call.Log, elicit: call.Elicit, sample: call.Sample, onQuestion: onQuestion}
-	if !b.reads {
+	if !b.ReadsResources {
 		return used.callTool(x, toolCall{name: b.Original, args: call.Args, meta: meta(call), callHandlers: handlers})
 	}
 	uri, f := s.readURI(call.Args)
@@ -371,4 +359,16 @@ func meta(call Call) sdk.Meta {
 	}
 	maps.Copy(m, call.Meta)
 	return m
+}
+
+// checkApproval refuses a call that a person has not approved, or whose tool has changed since
+// they did.
+func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
+	switch {
+	case !b.NeedsApproval || call.Approved != "" && call.Approved == b.Version():
+		return nil
+	case call.Approved == "":
+		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval, which it does not have", NotRun: true}
+	}
+	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
 }

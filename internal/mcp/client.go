@@ -44,6 +44,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/token"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 )
@@ -83,9 +84,9 @@ var ErrUnknownServer = errors.New("no such MCP server")
 
 // Client is the tools of many MCP servers. New makes one.
 type Client struct {
-	opts  Options
-	log   *slog.Logger
-	names *catalogue
+	opts    Options
+	log     *slog.Logger
+	catalog *catalog.Catalog
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
@@ -130,11 +131,11 @@ func New(servers []config.Server, o Options) (*Client, error) {
 	}
 	o.grants = &grants{all: map[grantKey]*sharedGrant{}}
 	c := &Client{
-		opts:  o,
-		log:   o.Logger,
-		names: newCatalogue(o.Logger),
-		ready: make(chan struct{}),
-		made:  time.Now(),
+		opts:    o,
+		log:     o.Logger,
+		catalog: catalog.New(o.Logger),
+		ready:   make(chan struct{}),
+		made:    time.Now(),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.reload.Lock()
@@ -173,21 +174,21 @@ func (c *Client) Ready() bool { return isClosed(c.ready) || time.Since(c.made) >
 // is being connected for the first time, and for no server longer than the greater of
 // that and 10 s in all. Those of servers that are used on behalf of
 // their callers are there once ToolsFor was called for one.
-func (c *Client) Tools(ctx context.Context) []Tool { return c.ToolsFor(ctx, auth.Identity{}) }
+func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
 // ToolsFor is Tools, for a caller with whose token servers of AuthExchange are asked
 // for their tools where nobody has asked them lately; it waits for them as Tools does.
-func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []Tool {
+func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []catalog.Tool {
 	c.awaitBegin(ctx, who)
-	return c.names.offer()
+	return c.catalog.Offered()
 }
 
 // Tool returns the tool of that name, also one that is kept out of Tools
 // (auto_register_tools: false), but not one that is disabled (pin).
-func (c *Client) Tool(name string) (Tool, bool) {
-	b, ok := c.names.find(name)
-	if !ok || b.disabled != "" {
-		return Tool{}, false
+func (c *Client) Tool(name string) (catalog.Tool, bool) {
+	b, ok := c.catalog.Resolve(name)
+	if !ok || b.Disabled != "" {
+		return catalog.Tool{}, false
 	}
 	return b.Tool, true
 }
@@ -304,3 +305,11 @@ func (c *Client) Close() error {
 	c.drains.Wait()
 	return nil
 }
+
+// PinChanges returns the differences between what all pinned servers that have been listed offer
+// and what the operator has accepted, by server in the configuration's order and then by tool.
+func (c *Client) PinChanges() []catalog.PinChange { return c.catalog.PinChanges(c.opts.Pins) }
+
+// AcceptPins writes the definitions of all pinned servers that have been listed to
+// Options.Pins, and enables the tools. The definitions of other servers in the file stay.
+func (c *Client) AcceptPins() error { return c.catalog.AcceptPins(c.opts.Pins) }

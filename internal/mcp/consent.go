@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/transport"
@@ -30,7 +31,7 @@ const (
 // no permit meanwhile.
 func (s *server) call(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	do := s.admitted
-	if b, ok := s.c.names.find(call.Tool); ok && b.signsIn && s.consents() != nil {
+	if b, ok := s.c.catalog.Resolve(call.Tool); ok && b.SignsIn && s.consents() != nil {
 		do = s.signIn
 	}
 	for asked := 0; ; asked++ {
@@ -119,12 +120,12 @@ func (c *callers) offerSignIn(f *transport.Failure) {
 	if known || c.consents == nil || !errors.Is(f, oauth.ErrConsent) {
 		return
 	}
-	c.s.c.names.set(c.s.id, &c.s.cfg, []Tool{{
-		Server: c.s.cfg.Name, Original: signInTool, signsIn: true,
+	c.s.c.catalog.SetTools(c.s.id, &c.s.cfg, []catalog.Tool{{
+		Server: c.s.cfg.Name, Original: signInTool, SignsIn: true,
 		Title:       "Sign in to " + c.s.cfg.Name,
 		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on his behalf. Call it when his question needs that server.",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
-		Annotations: &Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
+		Annotations: &catalog.Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
 	}})
 }
 
@@ -141,7 +142,7 @@ func (s *server) signIn(ctx context.Context, call Call) (*content.Result, *trans
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 	}
 	var names []string
-	for _, t := range s.c.names.offer() {
+	for _, t := range s.c.catalog.Offered() {
 		if t.Server == s.cfg.Name {
 			names = append(names, t.Name)
 		}

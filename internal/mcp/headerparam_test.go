@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -42,26 +41,6 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(list...)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
 		t.Errorf("tools %s", got)
-	}
-}
-
-func TestArgumentsAsHeaders(t *testing.T) {
-	params := []headerParam{{"A", []string{"a"}}, {"B", []string{"in", "b"}}}
-	for args, want := range map[string]map[string]string{
-		`{"a":"us-west1","in":{"b":true}}`: {"Mcp-Param-A": "us-west1", "Mcp-Param-B": "true"},
-		`{"a":12,"in":{"b":-1.0}}`:         {"Mcp-Param-A": "12", "Mcp-Param-B": "-1"},
-		`{"a":"","in":{"b":"a b"}}`:        {"Mcp-Param-A": "", "Mcp-Param-B": "a b"},
-		`{"a":" x","in":{"b":"ü"}}`:        {"Mcp-Param-A": "=?base64?IHg=?=", "Mcp-Param-B": "=?base64?w7w=?="},
-		`{"a":"x\r\ny"}`:                   {"Mcp-Param-A": "=?base64?eA0KeQ==?="},
-		`{"a":"=?base64?eA==?="}`:          {"Mcp-Param-A": "=?base64?PT9iYXNlNjQ/ZUE9PT89?="},
-		`{"a":null,"in":null}`:             {},
-		`{"a":1.5,"in":{"b":1e300}}`:       {},
-		`{"a":{},"in":[]}`:                 {},
-		`{"in":7}`:                         {},
-	} {
-		if got := headers(params, json.RawMessage(args)); !maps.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", args, got, want)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -22,7 +23,7 @@ func listing(tools ...string) *script {
 }
 
 // namesOf returns the names of tools, with spaces between them.
-func namesOf(tools []Tool) string {
+func namesOf(tools []catalog.Tool) string {
 	var out []string
 	for _, t := range tools {
 		out = append(out, t.Name)
@@ -55,8 +56,8 @@ func TestListLeavesOutBadToolsOnly(t *testing.T) {
 	if got := namesOf(list); got != "badoutput good last" {
 		t.Errorf("got the tools %s, want badoutput good last; servers %+v", got, c.Servers())
 	}
-	if d := list[2].Description; len(d) > maxDescription || !strings.HasSuffix(d, "é") {
-		t.Errorf("got a description of %d bytes that ends in %q, want at most %d and a whole character", len(d), d[len(d)-2:], maxDescription)
+	if d := list[2].Description; len(d) > catalog.MaxDescription || !strings.HasSuffix(d, "é") {
+		t.Errorf("got a description of %d bytes that ends in %q, want at most %d and a whole character", len(d), d[len(d)-2:], catalog.MaxDescription)
 	}
 	if list[0].OutputSchema != nil {
 		t.Errorf("got the output schema %s, want none: it is not valid", list[0].OutputSchema)

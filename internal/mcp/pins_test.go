@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -195,53 +194,6 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "sub"})
 	must(t, res, err)
-}
-
-// What is accepted is bound to where it is, and to every part of a definition; not to
-// the tool's place in the list, its blanks, or the URL's query.
-func TestDigest(t *testing.T) {
-	base := Tool{Original: "t", Title: "T", Description: "d", InputSchema: json.RawMessage(`{"type":"object","a":1}`)}
-	cfg := config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=1"}
-	digest := func(cfg config.Server, change func(*Tool)) string {
-		x := base
-		change(&x)
-		return define(&cfg, x).digest()
-	}
-	want := digest(cfg, func(*Tool) {})
-	for name, got := range map[string]string{
-		"order":      digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{ "a":1, "type":"object" }`) }),
-		"our name":   digest(cfg, func(x *Tool) { x.Name = "other" }),
-		"the query":  digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=2"}, func(*Tool) {}),
-		"the prefix": digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp", ToolPrefix: "p"}, func(*Tool) {}),
-	} {
-		if got != want {
-			t.Errorf("%s makes a difference", name)
-		}
-	}
-	yes := true
-	seen := map[string]string{want: "nothing"}
-	for name, got := range map[string]string{
-		"name":          digest(cfg, func(x *Tool) { x.Original = "u" }),
-		"title":         digest(cfg, func(x *Tool) { x.Title = "" }),
-		"description":   digest(cfg, func(x *Tool) { x.Description = "d " }),
-		"schema":        digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":1.0}`) }),
-		"twice":         digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":2,"a":1}`) }),
-		"other twice":   digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":1,"a":2}`) }),
-		"output":        digest(cfg, func(x *Tool) { x.OutputSchema = json.RawMessage(`{}`) }),
-		"annotations":   digest(cfg, func(x *Tool) { x.Annotations = &Annotations{} }),
-		"annotation":    digest(cfg, func(x *Tool) { x.Annotations = &Annotations{Destructive: &yes} }),
-		"path":          digest(config.Server{Type: config.TypeHTTP, URL: "https://h/other"}, func(*Tool) {}),
-		"scheme":        digest(config.Server{Type: config.TypeHTTP, URL: "http://h/mcp"}, func(*Tool) {}),
-		"command":       digest(config.Server{Type: config.TypeStdio, Command: "x"}, func(*Tool) {}),
-		"arguments":     digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a", "b"}}, func(*Tool) {}),
-		"one argument":  digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a b"}}, func(*Tool) {}),
-		"order in list": digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":[1]}`) }),
-	} {
-		if other, ok := seen[got]; ok {
-			t.Errorf("%s has the digest of %s", name, other)
-		}
-		seen[got] = name
-	}
 }
 
 // A file that is damaged accepts nothing, and is not overwritten.

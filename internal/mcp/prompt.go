@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -77,15 +78,15 @@ func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return p, errors.New("it does not decode")
 	}
-	if err := checkToolName(p.Name); err != nil {
+	if err := catalog.CheckName(p.Name); err != nil {
 		return p, err
 	}
 	if len(p.Arguments) > maxPromptArgs {
 		return p, fmt.Errorf("it has more than %d arguments", maxPromptArgs)
 	}
-	p.Title, p.Description = wire.Truncate(p.Title, maxTitle), wire.Truncate(p.Description, maxDescription)
+	p.Title, p.Description = wire.Truncate(p.Title, catalog.MaxTitle), wire.Truncate(p.Description, catalog.MaxDescription)
 	for i := range p.Arguments {
-		p.Arguments[i].Description = wire.Truncate(p.Arguments[i].Description, maxDescription)
+		p.Arguments[i].Description = wire.Truncate(p.Arguments[i].Description, catalog.MaxDescription)
 	}
 	return p, nil
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 )
@@ -39,7 +40,7 @@ func (c *Client) Reload(servers []config.Server) error {
 // use makes servers the configuration, and returns those that are in it no more. Its
 // caller holds reload.
 func (c *Client) use(servers []config.Server) (left []*server) {
-	c.names.pin(readPins(c.opts.Pins))
+	c.catalog.LoadPins(c.opts.Pins)
 	before := map[string]*server{}
 	for _, s := range c.all() {
 		before[s.cfg.Name] = s
@@ -53,7 +54,7 @@ func (c *Client) use(servers []config.Server) (left []*server) {
 		if s == nil || !reflect.DeepEqual(s.given, cfg) {
 			c.lastID++
 			next[i] = newServer(c, c.lastID, cfg)
-			if s != nil && next[i].live() && endpoint(&s.cfg) == endpoint(&cfg) {
+			if s != nil && next[i].live() && catalog.Endpoint(&s.cfg) == catalog.Endpoint(&cfg) {
 				heirs[c.lastID] = s.id
 			}
 			if s != nil {
@@ -70,7 +71,7 @@ func (c *Client) use(servers []config.Server) (left []*server) {
 		left = append(left, s)
 	}
 	// The names first: a call that finds its server leaving looks its tool up again.
-	c.names.arrange(order, heirs, func(id int) *config.Server { return &byID[id].cfg })
+	c.catalog.SetServers(order, heirs, func(id int) *config.Server { return &byID[id].cfg })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next

@@ -3,10 +3,10 @@ package mcp
 // Repeatable reports whether a call of the tool may be sent again when nobody knows what
 // became of it: it changes nothing, or the operator says so.
 func (c *Client) Repeatable(tool string) bool {
-	b, ok := c.names.find(tool)
+	b, ok := c.catalog.Resolve(tool)
 	if !ok {
 		return false
 	}
-	s := c.server(b.server)
+	s := c.server(b.ServerID)
 	return s != nil && s.repeatable(b)
 }

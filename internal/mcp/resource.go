@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -26,7 +27,7 @@ const readTool = "read_resource"
 // one more tool that reads them. If the resources cannot be listed the tools are still
 // returned, except after a failure of the connection: then the whole list is asked for again,
 // because otherwise the tool that reads would be missing until the next list.
-func (s *server) withResources(tools []Tool, used *session) ([]Tool, *transport.Failure) {
+func (s *server) withResources(tools []catalog.Tool, used *session) ([]catalog.Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil
 	}
@@ -41,14 +42,14 @@ func (s *server) withResources(tools []Tool, used *session) ([]Tool, *transport.
 		return tools, nil
 	}
 	name := readTool
-	for slices.ContainsFunc(tools, func(t Tool) bool { return t.Original == name }) {
+	for slices.ContainsFunc(tools, func(t catalog.Tool) bool { return t.Original == name }) {
 		name += "_" // the server has one of its own
 	}
 	return append(tools, newReadTool(s.cfg.Name, name, offered)), nil
 }
 
 // newReadTool returns the tool that reads resources.
-func newReadTool(server, name string, resources []resource) Tool {
+func newReadTool(server, name string, resources []resource) catalog.Tool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Parts of a URI in braces are to be filled in. There are:\n", server)
 	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
@@ -72,9 +73,9 @@ func newReadTool(server, name string, resources []resource) Tool {
 	schema, _ := json.Marshal(map[string]any{ // texts always marshal
 		"type": "object", "properties": map[string]any{"uri": uri}, "required": []string{"uri"}, "additionalProperties": false,
 	})
-	return Tool{
-		Server: server, Original: name, Title: "Read a resource", Description: wire.Truncate(text.String(), maxDescription),
-		InputSchema: schema, Annotations: &Annotations{ReadOnly: true, Idempotent: true}, reads: true,
+	return catalog.Tool{
+		Server: server, Original: name, Title: "Read a resource", Description: wire.Truncate(text.String(), catalog.MaxDescription),
+		InputSchema: schema, Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true}, ReadsResources: true,
 	}
 }
 

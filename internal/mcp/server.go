@@ -197,7 +197,7 @@ func (s *server) round(fresh bool) (err error) {
 // up notes the list that a session gave after so many announced changes; listed is that
 // session, and nil where each principal has sessions of his own.
 func (s *server) up(l toolList, version string, listed *session, changes int) {
-	n := s.c.names.set(s.id, &s.cfg, l.tools)
+	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
@@ -320,7 +320,7 @@ func (s *server) await(ctx context.Context, fresh bool) error {
 
 // status is the server as GET /servers reports it.
 func (s *server) status() ServerStatus {
-	tools, disabled := s.c.names.count(s.id)
+	tools, disabled := s.c.catalog.Counts(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ServerStatus{
@@ -352,4 +352,36 @@ func (s *server) close() {
 		}
 	})
 	s.dialer.close()
+}
+
+// unlisted is a call that was not sent, since the session is newer than the list of
+// tools.
+var unlisted = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
+
+// verify waits, where tools are pinned, until those of the current session are known:
+// a server that came back may be another.
+func (s *server) verify(ctx context.Context, deadline time.Time) *transport.Failure {
+	if !s.cfg.Pin || s.settled() {
+		return nil
+	}
+	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
+	defer stop()
+	err := s.await(ctx, false)
+	var down *ServerError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case errors.As(err, &down):
+		return &transport.Failure{Kind: Unavailable, Public: down.Reason, NotRun: true, Err: err}
+	}
+	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
+}
+
+// lists reports whether the tools that are known are those of a session.
+func (s *server) lists(used *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listed == used
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -18,7 +19,7 @@ const (
 
 // toolList is a server's tools and how long they hold; 0 if the server did not say.
 type toolList struct {
-	tools []Tool
+	tools []catalog.Tool
 	ttl   time.Duration
 }
 
@@ -55,7 +56,7 @@ func (s *server) collectTools(used *session, deadline time.Time) (toolList, *tra
 	var list toolList
 	listed := map[string]bool{}
 	ttl, f := used.listTools(deadline, func(raw json.RawMessage) bool {
-		t, err := decodeTool(raw)
+		t, err := catalog.Decode(raw)
 		switch {
 		case err == nil && listed[t.Original]:
 			err = errors.New("its name was listed before")

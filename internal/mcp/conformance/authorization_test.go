@@ -6,6 +6,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 )
 
@@ -50,7 +51,7 @@ func (s scenario) authorize(server *config.Server) {
 }
 
 // list is the tools for the scenario's caller, who signs in first if that is all he may do.
-func (s scenario) list(ctx context.Context, client *mcp.Client) ([]mcp.Tool, error) {
+func (s scenario) list(ctx context.Context, client *mcp.Client) ([]catalog.Tool, error) {
 	tools := client.ToolsFor(ctx, s.caller)
 	if len(tools) != 1 || tools[0].Original != "sign_in" {
 		return tools, nil

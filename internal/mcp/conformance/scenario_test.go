@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 )
 
 // scenario is what the suite asks for.
@@ -68,7 +69,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 		}
 	}
 	for _, c := range calls {
-		i := slices.IndexFunc(tools, func(t mcp.Tool) bool { return t.Original == c.Name })
+		i := slices.IndexFunc(tools, func(t catalog.Tool) bool { return t.Original == c.Name })
 		if i < 0 {
 			fmt.Fprintf(os.Stderr, "%s is not offered\n", c.Name)
 			continue
@@ -86,7 +87,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 
 // arguments are some that the tool's schema takes. The suite's echo tool is given the
 // schema of the tool that it is to be compared with.
-func arguments(t mcp.Tool, all []mcp.Tool) (json.RawMessage, error) {
+func arguments(t catalog.Tool, all []catalog.Tool) (json.RawMessage, error) {
 	var schema struct {
 		Properties map[string]struct {
 			Type any `json:"type"`

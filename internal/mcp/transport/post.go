@@ -3,14 +3,12 @@ package transport
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"answerd/internal/mcp/wire"
@@ -246,7 +244,7 @@ func discoverVersion(params json.RawMessage) string {
 func addRoutingHeaders(h http.Header, m *jsonrpc.Request, x *RoundTrip) {
 	h[methodHeader] = []string{m.Method}
 	if name := targetName(m); name != "" {
-		h[nameHeader] = []string{HeaderValue(name)}
+		h[nameHeader] = []string{wire.HeaderValue(name)}
 	}
 	if m.Method == methodCall {
 		for name, value := range x.Headers {
@@ -273,15 +271,4 @@ func targetName(m *jsonrpc.Request) string {
 		}
 	})
 	return text
-}
-
-// HeaderValue returns text as a header can carry it: as it is, or in base64 if a proxy might change
-// it, or if it looks like base64 that we wrote (SEP-2243).
-func HeaderValue(text string) string {
-	const before, after = "=?base64?", "?="
-	plain := strings.Trim(text, " \t") == text && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-	if plain && !(strings.HasPrefix(text, before) && strings.HasSuffix(text, after)) {
-		return text
-	}
-	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
 }

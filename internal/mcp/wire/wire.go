@@ -17,6 +17,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -160,4 +161,15 @@ func Printable(s string, n int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "")), n)
+}
+
+// HeaderValue returns text as an HTTP header can carry it (SEP-2243): unchanged, or in base64 if
+// proxies might change it, or if it looks like a value in base64.
+func HeaderValue(text string) string {
+	const before, after = "=?base64?", "?="
+	plain := strings.Trim(text, " \t") == text && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	if plain && !(strings.HasPrefix(text, before) && strings.HasSuffix(text, after)) {
+		return text
+	}
+	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
 }

@@ -1,7 +1,7 @@
-package mcp
+package catalog
 
 import (
-	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -19,19 +19,19 @@ const (
 	maxSafeInteger   = 1<<53 - 1 // beyond it, JSON numbers differ between languages
 )
 
-// headerParam is one argument that also goes into a header.
-type headerParam struct {
+// HeaderParam is one argument that also goes into a header.
+type HeaderParam struct {
 	header string
 	path   []string // the names that lead to it in the arguments
 }
 
-// headerParams reads the annotations of an input schema within its bounds. The error
+// HeaderParams reads the annotations of an input schema within its bounds. The error
 // is one for which a client must leave the tool out.
 //
 // The SDK has its own reading of them, from the lists that its session has seen. It
 // sends no headers where that session has not listed yet, or where a type in the
 // schema is a list of types; and the server then refuses the call.
-func headerParams(schema json.RawMessage) ([]headerParam, error) {
+func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if !bytes.Contains(schema, []byte(headerAnnotation)) {
 		return nil, nil
 	}
@@ -52,7 +52,7 @@ func headerParams(schema json.RawMessage) ([]headerParam, error) {
 }
 
 // appendHeaderParams adds those of the properties of schema, which stands at path.
-func appendHeaderParams(params []headerParam, schema json.RawMessage, path []string) ([]headerParam, error) {
+func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []string) ([]HeaderParam, error) {
 	var s struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
@@ -67,11 +67,11 @@ func appendHeaderParams(params []headerParam, schema json.RawMessage, path []str
 			continue
 		}
 		if raw, annotated := p[headerAnnotation]; annotated {
-			header, err := headerName(raw, p["type"])
+			header, err := parseHeaderName(raw, p["type"])
 			if err != nil {
 				return nil, fmt.Errorf("property %.60q: %w", strings.Join(at, "."), err)
 			}
-			params = append(params, headerParam{header, at})
+			params = append(params, HeaderParam{header, at})
 		}
 		var err error
 		if params, err = appendHeaderParams(params, property, at); err != nil {
@@ -81,8 +81,8 @@ func appendHeaderParams(params []headerParam, schema json.RawMessage, path []str
 	return params, nil
 }
 
-// headerName is what an annotation says, if it may stand at a property of that type.
-func headerName(annotation, kind json.RawMessage) (string, error) {
+// parseHeaderName is what an annotation says, if it may stand at a property of that type.
+func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 	switch string(kind) {
 	case `"string"`, `"integer"`, `"boolean"`:
 	default:
@@ -102,20 +102,20 @@ func headerName(annotation, kind json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// headers are what the arguments put into the headers of a call. An argument that is
+// HeaderValues are what the arguments put into the headers of a call. An argument that is
 // missing or null has none.
-func headers(params []headerParam, args json.RawMessage) map[string]string {
+func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string {
 	out := make(map[string]string, len(params))
 	for _, p := range params {
-		if text, ok := p.text(args); ok {
-			out[headerPrefix+p.header] = transport.HeaderValue(text)
+		if text, ok := p.argumentText(args); ok {
+			out[headerPrefix+p.header] = wire.HeaderValue(text)
 		}
 	}
 	return out
 }
 
-// text is the argument as text; false where it is none of the types that may be sent.
-func (p headerParam) text(args json.RawMessage) (string, bool) {
+// argumentText is the argument as text; false where it is none of the types that may be sent.
+func (p HeaderParam) argumentText(args json.RawMessage) (string, bool) {
 	for _, name := range p.path {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(args, &object) != nil {

@@ -1,4 +1,4 @@
-package mcp
+package catalog
 
 import "strings"
 
@@ -7,8 +7,8 @@ const (
 	maxDiff     = 4 << 20 // cells of the table; beyond, the parts that differ are shown whole
 )
 
-// lineDiff is the difference of two texts, line by line; "" if there is none.
-func lineDiff(old, new []string) string {
+// diffLines is the difference of two texts, line by line; "" if there is none.
+func diffLines(old, new []string) string {
 	type line struct {
 		mark byte
 		text string
@@ -30,7 +30,7 @@ func lineDiff(old, new []string) string {
 	}
 	add(' ', old[:head])
 	a, b := old[head:len(old)-tail], new[head:len(new)-tail]
-	for _, s := range common(a, b) {
+	for _, s := range commonLines(a, b) {
 		add('-', a[:s.a])
 		add('+', b[:s.b])
 		if a, b = a[s.a:], b[s.b:]; len(a) > 0 && len(b) > 0 {
@@ -59,14 +59,14 @@ func lineDiff(old, new []string) string {
 	return out.String()
 }
 
-// step is how many lines to skip on each side before the next common one.
-type step struct{ a, b int }
+// diffStep is how many lines to skip on each side before the next common one.
+type diffStep struct{ a, b int }
 
-// common is the longest common subsequence of a and b, as the steps to each of its
+// commonLines is the longest common subsequence of a and b, as the steps to each of its
 // lines and one to the end.
-func common(a, b []string) []step {
+func commonLines(a, b []string) []diffStep {
 	if (len(a)+1)*(len(b)+1) > maxDiff {
-		return []step{{len(a), len(b)}}
+		return []diffStep{{len(a), len(b)}}
 	}
 	width := len(b) + 1
 	longest := make([]int32, (len(a)+1)*width) // of a[i:] and b[j:]
@@ -79,19 +79,19 @@ func common(a, b []string) []step {
 			}
 		}
 	}
-	var out []step
-	i, j, from := 0, 0, step{}
+	var out []diffStep
+	i, j, from := 0, 0, diffStep{}
 	for i < len(a) && j < len(b) {
 		switch {
 		case a[i] == b[j]:
-			out = append(out, step{i - from.a, j - from.b})
+			out = append(out, diffStep{i - from.a, j - from.b})
 			i, j = i+1, j+1
-			from = step{i, j}
+			from = diffStep{i, j}
 		case longest[(i+1)*width+j] >= longest[i*width+j+1]:
 			i++
 		default:
 			j++
 		}
 	}
-	return append(out, step{len(a) - from.a, len(b) - from.b})
+	return append(out, diffStep{len(a) - from.a, len(b) - from.b})
 }

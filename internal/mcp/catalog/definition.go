@@ -1,4 +1,4 @@
-package mcp
+package catalog
 
 import (
 	"bytes"
@@ -24,13 +24,13 @@ type definition struct {
 	Endpoint     string          `json:"endpoint"`
 }
 
-// define is the definition of a server's tool in its canonical form, which is the same
+// newDefinition is the definition of a server's tool in its canonical form, which is the same
 // however the server orders and spaces its JSON.
-func define(cfg *config.Server, t Tool) definition {
+func newDefinition(cfg *config.Server, t Tool) definition {
 	return definition{
 		Name: t.Original, Title: t.Title, Description: t.Description,
-		InputSchema: canonical(t.InputSchema), OutputSchema: canonical(t.OutputSchema),
-		Annotations: t.Annotations, Endpoint: endpoint(cfg),
+		InputSchema: canonicalJSON(t.InputSchema), OutputSchema: canonicalJSON(t.OutputSchema),
+		Annotations: t.Annotations, Endpoint: Endpoint(cfg),
 	}
 }
 
@@ -44,10 +44,10 @@ func (d definition) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// endpoint is where a server is, without what may be secret or change from one start
+// Endpoint is where a server is, without what may be secret or change from one start
 // to the next: a URL's query, and the arguments of a command, of which the digest
 // stands for them.
-func endpoint(cfg *config.Server) string {
+func Endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
 			return "command " + cfg.Command
@@ -62,22 +62,22 @@ func endpoint(cfg *config.Server) string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// canonical is JSON with the members of its objects in the order of their names,
+// canonicalJSON is JSON with the members of its objects in the order of their names,
 // without blanks, and with one spelling of each string. Numbers stay as written. A
 // name that occurs twice stays twice, in order: which of them a reader takes is his
 // own affair, so a change of either is a change. raw must be valid; nil stays nil.
-func canonical(raw json.RawMessage) json.RawMessage {
+func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	if raw == nil {
 		return nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	return canonicalNext(dec)
+	return canonicalValue(dec)
 }
 
-// canonicalNext reads one value. It recurses no deeper than schema.MaxDepth, which schemas
+// canonicalValue reads one value. It recurses no deeper than schema.MaxDepth, which schemas
 // were checked for.
-func canonicalNext(dec *json.Decoder) json.RawMessage {
+func canonicalValue(dec *json.Decoder) json.RawMessage {
 	tok, err := dec.Token()
 	if err != nil {
 		return json.RawMessage("null") // can't be: the JSON is valid
@@ -88,13 +88,13 @@ func canonicalNext(dec *json.Decoder) json.RawMessage {
 	switch delim {
 	case '{':
 		for dec.More() {
-			name, text := canonicalNext(dec), canonicalNext(dec)
+			name, text := canonicalValue(dec), canonicalValue(dec)
 			out = append(out, member{name, append(append(slices.Clone(name), ':'), text...)})
 		}
 		slices.SortStableFunc(out, func(a, b member) int { return bytes.Compare(a.name, b.name) })
 	case '[':
 		for dec.More() {
-			out = append(out, member{text: canonicalNext(dec)})
+			out = append(out, member{text: canonicalValue(dec)})
 		}
 	default:
 		var text bytes.Buffer // of a string, number, true, false or null

@@ -1,6 +1,7 @@
-package mcp
+package catalog
 
 import (
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,32 +29,32 @@ func TestPlainNames(t *testing.T) {
 		{"", long, strings.Repeat("x", 55) + "_fe6c03e8"},
 		{"", strings.Repeat("x", 64), strings.Repeat("x", 64)},
 	} {
-		got := plainName(&config.Server{Name: "srv", ToolPrefix: test.prefix}, test.tool)
+		got := prefixedName(&config.Server{Name: "srv", ToolPrefix: test.prefix}, test.tool)
 		if got != test.want {
 			t.Errorf("%q %q: %q, want %q", test.prefix, test.tool, got, test.want)
 		}
 	}
 }
 
-// catalogueOfFour is the catalogue of servers 0 to 3, which have listed nothing yet.
-func catalogueOfFour() *catalogue {
-	c := newCatalogue(quietLog())
-	c.arrange([]int{0, 1, 2, 3}, nil, nil)
+// newTestCatalog is the catalogue of servers 0 to 3, which have listed nothing yet.
+func newTestCatalog() *Catalog {
+	c := New(slog.New(slog.DiscardHandler))
+	c.SetServers([]int{0, 1, 2, 3}, nil, nil)
 	return c
 }
 
 // names are the names of lists of tools, as server/tool=name.
-func namesIn(c *catalogue, lists ...[]string) string {
+func namesIn(c *Catalog, lists ...[]string) string {
 	for i, list := range lists {
 		var tools []Tool
 		cfg := &config.Server{Name: string(rune('a' + i))}
 		for _, n := range list {
 			tools = append(tools, Tool{Original: n, Server: cfg.Name})
 		}
-		c.set(i, cfg, tools)
+		c.SetTools(i, cfg, tools)
 	}
 	var out []string
-	for _, t := range c.offer() {
+	for _, t := range c.Offered() {
 		out = append(out, t.Server+"/"+t.Original+"="+t.Name)
 	}
 	return strings.Join(out, " ")
@@ -71,13 +72,13 @@ func TestClashes(t *testing.T) {
 		{[][]string{{"x.y", "x_y", "x/y"}}, "a/x_y=x_y a/x.y=x_y_7ace4eaa a/x/y=x_y_f723596c"},
 		{[][]string{{"x.y"}, {"x_y"}}, "a/x.y=x_y b/x_y=b_x_y"},
 	} {
-		if got := namesIn(catalogueOfFour(), test.lists...); got != test.want {
+		if got := namesIn(newTestCatalog(), test.lists...); got != test.want {
 			t.Errorf("%v:\n got %s\nwant %s", test.lists, got, test.want)
 		}
 		for _, l := range test.lists {
 			slices.Reverse(l)
 		}
-		if got := namesIn(catalogueOfFour(), test.lists...); got != test.want {
+		if got := namesIn(newTestCatalog(), test.lists...); got != test.want {
 			t.Errorf("%v reversed:\n got %s\nwant %s", test.lists, got, test.want)
 		}
 	}
@@ -86,7 +87,7 @@ func TestClashes(t *testing.T) {
 // A name that was offered stays with its tool when an earlier server comes up late:
 // a run must not find another tool under it.
 func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
-	c := catalogueOfFour()
+	c := newTestCatalog()
 	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
 		t.Fatal(got)
 	}
@@ -96,16 +97,16 @@ func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
 	if got := namesIn(c, []string{"search"}, nil); got != "a/search=a_search" {
 		t.Error(got)
 	}
-	if b, ok := c.find("search"); ok {
+	if b, ok := c.Resolve("search"); ok {
 		t.Errorf("search is %s of %s", b.Original, b.Server)
 	}
 }
 
 // But a name that nobody was told is free.
 func TestNameThatWasNotOfferedIsFree(t *testing.T) {
-	c := catalogueOfFour()
-	c.set(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
-	if _, ok := c.find("search"); !ok {
+	c := newTestCatalog()
+	c.SetTools(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
+	if _, ok := c.Resolve("search"); !ok {
 		t.Error("not found")
 	}
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
@@ -131,7 +132,7 @@ func TestAllowAndDeny(t *testing.T) {
 		cfg := &config.Server{Name: "srv", ToolPrefix: "p", AllowTools: test.allow, DenyTools: test.deny}
 		var got []string
 		for _, n := range all {
-			if allowed(cfg, n) {
+			if isAllowed(cfg, n) {
 				got = append(got, n)
 			}
 		}
@@ -148,7 +149,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("", strings.Repeat("x", 80), strings.Repeat("x", 81), "tool")
 	f.Add("_", "_", "__", "")
 	f.Fuzz(func(t *testing.T, prefix, x, y, z string) {
-		c := catalogueOfFour()
+		c := newTestCatalog()
 		want := 0
 		for i, name := range []string{"a", "b b"} {
 			cfg := &config.Server{Name: name, ToolPrefix: prefix}
@@ -156,12 +157,12 @@ func FuzzNames(f *testing.F) {
 			for _, o := range slices.Compact(slices.Sorted(slices.Values([]string{x, y, z, "b_b_" + x}))) {
 				tools = append(tools, Tool{Original: o, Server: name})
 			}
-			want += c.set(i, cfg, tools)
+			want += c.SetTools(i, cfg, tools)
 		}
-		list := c.offer()
+		list := c.Offered()
 		seen := map[string]bool{}
 		for _, tool := range list {
-			b, ok := c.find(tool.Name)
+			b, ok := c.Resolve(tool.Name)
 			if !safeName.MatchString(tool.Name) || seen[tool.Name] || !ok || b.Server != tool.Server || b.Original != tool.Original {
 				t.Errorf("%q of %s: name %q, found %v %+v", tool.Original, tool.Server, tool.Name, ok, b)
 			}

@@ -1,4 +1,4 @@
-package mcp
+package catalog
 
 import (
 	"strings"
@@ -15,7 +15,7 @@ func TestLineDiff(t *testing.T) {
 		{"abcabba", "cbabac", "-a -b c -a b +a b a +c "},
 		{"abcdefghijkl", "Xabcdefghijk", "+X a b … j k -l "},
 	} {
-		if got := short.Replace(lineDiff(strings.Split(test.old, ""), strings.Split(test.new, ""))); got != test.want {
+		if got := short.Replace(diffLines(strings.Split(test.old, ""), strings.Split(test.new, ""))); got != test.want {
 			t.Errorf("%s to %s: %s", test.old, test.new, got)
 		}
 	}
@@ -27,7 +27,7 @@ func TestHugeDiffIsBounded(t *testing.T) {
 	for i := range old {
 		old[i], new[i] = string(rune('a'+i%7)), string(rune('A'+i%5))
 	}
-	if n := strings.Count(lineDiff(old, new), "\n"); n != len(old)+len(new) {
+	if n := strings.Count(diffLines(old, new), "\n"); n != len(old)+len(new) {
 		t.Errorf("%d lines", n)
 	}
 }

@@ -1,0 +1,167 @@
+package catalog
+
+import (
+	"answerd/internal/mcp/config"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// What a server says of its tools never takes away what the operator demands, and says
+// nothing where the operator does not ask for it.
+func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
+	yes, no := true, false
+	silent, reads := (*Annotations)(nil), &Annotations{ReadOnly: true, Destructive: &yes}
+	tame, wild := &Annotations{Destructive: &no}, &Annotations{Destructive: &yes}
+	for _, c := range []struct {
+		approval config.Approval
+		globs    []string
+		hints    *Annotations
+		want     bool
+	}{
+		{"", nil, wild, false},
+		{config.ApproveNever, nil, wild, false},
+		{config.ApproveNever, []string{"add"}, reads, true},
+		{config.ApproveNever, []string{"a*"}, tame, true},
+		{config.ApproveNever, []string{"p_add"}, silent, true},
+		{config.ApproveNever, []string{"sub"}, wild, false},
+		// MCP: destructiveHint is true unless said otherwise, and means something only
+		// where readOnlyHint is false.
+		{config.ApproveDestructive, nil, silent, true},
+		{config.ApproveDestructive, nil, &Annotations{}, true},
+		{config.ApproveDestructive, nil, wild, true},
+		{config.ApproveDestructive, nil, tame, false},
+		{config.ApproveDestructive, nil, reads, false},
+		{config.ApproveDestructive, []string{"add"}, reads, true},
+		{config.ApproveAlways, nil, reads, true},
+		{config.ApproveAlways, nil, tame, true},
+	} {
+		cfg := config.Server{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
+		if got := needsApproval(&cfg, Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
+			t.Errorf("%q %v %+v: %v", c.approval, c.globs, c.hints, got)
+		}
+	}
+}
+
+func TestArgumentsAsHeaders(t *testing.T) {
+	params := []HeaderParam{{"A", []string{"a"}}, {"B", []string{"in", "b"}}}
+	for args, want := range map[string]map[string]string{
+		`{"a":"us-west1","in":{"b":true}}`: {"Mcp-Param-A": "us-west1", "Mcp-Param-B": "true"},
+		`{"a":12,"in":{"b":-1.0}}`:         {"Mcp-Param-A": "12", "Mcp-Param-B": "-1"},
+		`{"a":"","in":{"b":"a b"}}`:        {"Mcp-Param-A": "", "Mcp-Param-B": "a b"},
+		`{"a":" x","in":{"b":"ü"}}`:        {"Mcp-Param-A": "=?base64?IHg=?=", "Mcp-Param-B": "=?base64?w7w=?="},
+		`{"a":"x\r\ny"}`:                   {"Mcp-Param-A": "=?base64?eA0KeQ==?="},
+		`{"a":"=?base64?eA==?="}`:          {"Mcp-Param-A": "=?base64?PT9iYXNlNjQ/ZUE9PT89?="},
+		`{"a":null,"in":null}`:             {},
+		`{"a":1.5,"in":{"b":1e300}}`:       {},
+		`{"a":{},"in":[]}`:                 {},
+		`{"in":7}`:                         {},
+	} {
+		if got := HeaderValues(params, json.RawMessage(args)); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", args, got, want)
+		}
+	}
+}
+
+// What is accepted is bound to where it is, and to every part of a definition; not to
+// the tool's place in the list, its blanks, or the URL's query.
+func TestDigest(t *testing.T) {
+	base := Tool{Original: "t", Title: "T", Description: "d", InputSchema: json.RawMessage(`{"type":"object","a":1}`)}
+	cfg := config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=1"}
+	digest := func(cfg config.Server, change func(*Tool)) string {
+		x := base
+		change(&x)
+		return newDefinition(&cfg, x).digest()
+	}
+	want := digest(cfg, func(*Tool) {})
+	for name, got := range map[string]string{
+		"order":      digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{ "a":1, "type":"object" }`) }),
+		"our name":   digest(cfg, func(x *Tool) { x.Name = "other" }),
+		"the query":  digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=2"}, func(*Tool) {}),
+		"the prefix": digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp", ToolPrefix: "p"}, func(*Tool) {}),
+	} {
+		if got != want {
+			t.Errorf("%s makes a difference", name)
+		}
+	}
+	yes := true
+	seen := map[string]string{want: "nothing"}
+	for name, got := range map[string]string{
+		"name":          digest(cfg, func(x *Tool) { x.Original = "u" }),
+		"title":         digest(cfg, func(x *Tool) { x.Title = "" }),
+		"description":   digest(cfg, func(x *Tool) { x.Description = "d " }),
+		"schema":        digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":1.0}`) }),
+		"twice":         digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":2,"a":1}`) }),
+		"other twice":   digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":1,"a":2}`) }),
+		"output":        digest(cfg, func(x *Tool) { x.OutputSchema = json.RawMessage(`{}`) }),
+		"annotations":   digest(cfg, func(x *Tool) { x.Annotations = &Annotations{} }),
+		"annotation":    digest(cfg, func(x *Tool) { x.Annotations = &Annotations{Destructive: &yes} }),
+		"path":          digest(config.Server{Type: config.TypeHTTP, URL: "https://h/other"}, func(*Tool) {}),
+		"scheme":        digest(config.Server{Type: config.TypeHTTP, URL: "http://h/mcp"}, func(*Tool) {}),
+		"command":       digest(config.Server{Type: config.TypeStdio, Command: "x"}, func(*Tool) {}),
+		"arguments":     digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a", "b"}}, func(*Tool) {}),
+		"one argument":  digest(config.Server{Type: config.TypeStdio, Command: "x", Args: []string{"a b"}}, func(*Tool) {}),
+		"order in list": digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":[1]}`) }),
+	} {
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s has the digest of %s", name, other)
+		}
+		seen[got] = name
+	}
+}
+
+// Headers that a tool's schema asks for are ones that can be sent, whatever the arguments.
+func FuzzHeaderParams(f *testing.F) {
+	for _, s := range [][2]string{
+		{`{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`, `{"a":"b"}`},
+		{`{"properties":{"a":{"type":"object","properties":{"b":{"type":"integer","x-mcp-header":"B"}}}}}`, `{"a":{"b":1e3}}`},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"A\r\nB"}}}`, `{"a":"b"}`}, {`{"properties":{"a":{"type":"boolean","x-mcp-header":"A"}}}`, `{"a":true}`},
+		{`{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}`, `{"a":"\r\n X: y"}`}, {`{"x-mcp-header":1}`, `[]`},
+	} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, schema, args string) {
+		params, err := HeaderParams(json.RawMessage(schema))
+		if err != nil {
+			return
+		}
+		for name, value := range HeaderValues(params, json.RawMessage(args)) {
+			var b strings.Builder
+			if err := (http.Header{name: {value}}).Write(&b); err != nil || b.String() != name+": "+value+"\r\n" {
+				t.Errorf("%q with %q gives %q", schema, args, b.String())
+			}
+		}
+	})
+}
+
+// Compiling a schema is expensive, and some servers are listed every minute.
+func TestSetToolsCompilesAnUnchangedSchemaOnce(t *testing.T) {
+	c := newTestCatalog()
+	list := func(names ...string) (tools []Tool) {
+		for _, n := range names {
+			tools = append(tools, Tool{Server: "a", Original: n, InputSchema: json.RawMessage(`{"type":"object","required":["city"]}`)})
+		}
+		return tools
+	}
+	cfg := &config.Server{Name: "a"}
+	c.SetTools(0, cfg, list("forecast"))
+	before, _ := c.Resolve("forecast")
+	c.SetTools(0, cfg, list("forecast2", "forecast"))
+	after, _ := c.Resolve("forecast")
+	if before.inputSchema == nil || before.inputSchema != after.inputSchema {
+		t.Errorf("compiled schema after the second list = %p, want %p of the first", after.inputSchema, before.inputSchema)
+	}
+}
+
+func TestSetServersDropsTheListsOfRemovedServers(t *testing.T) {
+	c := newTestCatalog()
+	for id, name := range []string{"a", "b"} {
+		c.SetTools(id, &config.Server{Name: name}, []Tool{{Server: name, Original: "t"}})
+	}
+	c.SetServers([]int{1}, nil, nil)
+	if got := len(c.entries); got != 1 {
+		t.Errorf("lists of tools after a server was removed = %d, want 1", got)
+	}
+}
