@@ -20,11 +20,11 @@ import (
 // have died, and another one has yet to find that out.
 const resolutionWait = 10 * time.Second
 
-// Answer gives a person's answers to what a run waits for, all of them or none, wherever
-// the run is executed, and returns when they are in the log; usually the run has gone on
-// by then. Only the run's owner may; to anybody else there is no such run. The first
-// answer to a question wins: one that comes at the same moment may leave those after it
-// ungiven. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
+// Answer gives a person's answers to the interrupts of a run, wherever the run is executed. It
+// checks all of them before it stores the first. It returns when the log has the resolutions, or
+// after resolutionWait. Only the run's owner may answer; for anyone else the run does not exist.
+// The first answer to an interrupt wins: if somebody else answers at the same moment, those
+// after it are not stored. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
 // ErrExpired, or the log's or ctx's.
 func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
@@ -59,7 +59,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 	return a.awaitResolutions(ctx, r, asked)
 }
 
-// awaitResolutions waits a while for the events that say what became of the answers.
+// awaitResolutions waits for the events that resolve the interrupts, for resolutionWait at most.
 func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
 	for _, i := range asked {
@@ -93,8 +93,8 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 	}
 }
 
-// findInterrupt is the record of what a run asks, by its log: the run may be executed
-// elsewhere, or by nobody while it waits. The error says why it takes no answer.
+// findInterrupt returns an open interrupt by the run's log, since the run may be executed by
+// another process, or by none while it waits. The error says why it takes no answer.
 func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
 	if s, waits := r.Last.Body.(event.Suspended); waits {
 		for _, i := range s.Interrupts {
@@ -132,7 +132,7 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 	}
 }
 
-// validateInput refuses an answer that the question does not allow.
+// validateInput refuses an answer that does not fit the question.
 func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
@@ -157,8 +157,8 @@ func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
 	return nil
 }
 
-// validateApproval also judges the arguments that a person wrote instead of the model's: by
-// what the model's were judged by, and with the same coercion (S1.5).
+// validateApproval also checks the arguments that a person wrote in place of the model's, against
+// the tool's schema and with the same lossless repairs.
 func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	switch {
 	case in.Approved == nil:
@@ -184,7 +184,7 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	return err
 }
 
-// contentErrorAt is what is wrong with the body's member at.
+// contentErrorAt returns an error for fields below a member of the body.
 func contentErrorAt(at string, fields []mcp.ContentField) error {
 	out := &ContentError{}
 	for _, f := range fields {
@@ -193,10 +193,10 @@ func contentErrorAt(at string, fields []mcp.ContentField) error {
 	return out
 }
 
-// inboxRetry is how long a log that does not answer is left alone.
+// inboxRetry is the pause after the log failed to return inputs.
 const inboxRetry = time.Second
 
-// storedInput is an Input as the log keeps it, and by whom it is.
+// storedInput is an Input in the log, with the person who gave it.
 type storedInput struct {
 	Approved *bool    `json:"approved,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
@@ -205,20 +205,21 @@ type storedInput struct {
 	Content  jsonText `json:"content,omitempty"`
 	Issuer   string   `json:"issuer,omitempty"`
 	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // it is the run's own: the time to answer is over
+	Closed   bool     `json:"closed,omitempty"` // by the run itself: nobody can answer any more
 }
 
-// closedInput takes the place of an answer, so that none can come any more.
+// closedInput is stored in the place of an answer, so that none is accepted any more.
 var closedInput = []byte(`{"closed":true}`)
 
 func encodeInput(in Input, by auth.Identity) []byte {
-	data, _ := json.Marshal(storedInput{ // of checked JSON
+	data, _ := json.Marshal(storedInput{ // raw JSON that was checked always marshals
 		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
 	})
 	return data
 }
 
-// decodeInput is the answer to the question of that id. What cannot be read is none.
+// decodeInput returns the answer to the interrupt of that id. Data that cannot be decoded counts as
+// no answer.
 func decodeInput(id string, data []byte) resolution {
 	var g storedInput
 	if json.Unmarshal(data, &g) != nil || g.Closed {
@@ -230,25 +231,25 @@ func decodeInput(id string, data []byte) resolution {
 	}
 }
 
-// inbox takes what is given to a run, on whichever process, to those in the run who wait
-// for it.
+// inbox delivers the inputs of a run, which any process may have stored, to the goroutines of the
+// run that wait for them. It also notices that another process took over the run.
 type inbox struct {
 	run     *run
-	stopped chan struct{} // closed when nothing comes any more
+	stopped chan struct{} // closed when nothing is delivered any more
 
 	mu          sync.Mutex // protects what follows
 	cancel      context.CancelFunc
-	undelivered map[string]resolution // that nobody has asked for yet
+	undelivered map[string]resolution // inputs that nobody has expected yet
 	waiting     map[string]*interrupt
 
-	pos int64 // what came up to here was taken; of who loads
+	pos int64 // the last position that was received; used by receiveAvailable
 }
 
 func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer has the answer to i taken to it, even if it has come already.
+// expectAnswer delivers the answer to i, at once if it is there already.
 func (b *inbox) expectAnswer(i *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +261,7 @@ func (b *inbox) expectAnswer(i *interrupt) {
 	b.startListeningLocked()
 }
 
-// startListening begins to take inputs from the log, until close.
+// startListening starts the goroutine that receives inputs, once; stopListening ends it.
 func (b *inbox) startListening() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,7 +272,8 @@ func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return
 	}
-	// Not with the run's own context: who gives up a question has to know what came first.
+	// Inputs are received even after the run's context ended: a question that is withdrawn has to
+	// know whether an answer came first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
 	b.cancel = cancel
 	go func() {
@@ -280,7 +282,7 @@ func (b *inbox) startListeningLocked() {
 	}()
 }
 
-// stopListening returns when nothing is taken any more.
+// stopListening returns when the goroutine has ended.
 func (b *inbox) stopListening() {
 	b.mu.Lock()
 	cancel := b.cancel
@@ -291,7 +293,7 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop takes what comes. It also watches whether the run is still ours to execute.
+// receiveLoop delivers inputs as they come, until ctx ends or the run loses its job.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {
@@ -315,7 +317,8 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 	}
 }
 
-// receiveAvailable takes what there is, and returns it and what is closed when there is more.
+// receiveAvailable delivers the inputs that are there and returns them; more is closed when there
+// are others.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
@@ -329,7 +332,7 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 	}
 }
 
-// deliverInput takes one input to who waits for it.
+// deliverInput hands one input to the interrupt that waits for it, or keeps it until one does.
 func (b *inbox) deliverInput(in event.Input) {
 	if in.ID == event.CancelID {
 		b.run.cancel(errRequested)

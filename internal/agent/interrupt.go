@@ -10,8 +10,8 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Input is a person's answer to something that a run waits for: Approved for an
-// approval and for a limit that is reached, Action for an elicitation.
+// Input is a person's answer to an interrupt: Approved for an approval and for a limit that is
+// reached, Action for an elicitation.
 type Input struct {
 	ID string // of the interrupt
 
@@ -26,21 +26,21 @@ type Input struct {
 	Content jsonText
 }
 
-// Why an answer is not taken.
+// Reasons for which an answer is refused.
 var (
 	ErrUnknownInterrupt = errors.New("the run asks nothing of that id")
 	ErrAnswered         = errors.New("that was answered before")
 	ErrExpired          = errors.New("the time to answer that is over")
 )
 
-// ContentError is an answer that does not fit what was asked for: a form, or the
+// ContentError is an answer whose content does not fit what was asked for: a form, or the
 // arguments of a tool.
 type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
-// interrupt is a question that a run waits for its owner to answer. All that decides
-// what an answer may be is in the record.
+// interrupt is a question that a run waits for its owner to answer. Its record decides which
+// answers are valid, so any process can check them.
 type interrupt struct {
 	event.Interrupt // not changed once it is asked
 
@@ -52,27 +52,27 @@ func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
 	return &interrupt{Interrupt: rec, doneElsewhere: done, answer: make(chan resolution, 1)}
 }
 
-// timeLeft is how long the question may still be answered.
+// timeLeft returns how long the question may still be answered.
 func (i *interrupt) timeLeft() time.Duration { return time.Until(time.UnixMilli(i.ExpiresAt)) }
 
-// resolution is what became of a question.
+// resolution is what became of a question: an answer, or the reason why there is none.
 type resolution struct {
 	Input
 	by         auth.Identity
 	unanswered error // why nobody answered; nil if somebody did
 }
 
-// Why nobody answered, besides ErrExpired.
+// Reasons for which nobody answered, besides ErrExpired.
 var (
 	errNobodyToAsk = errors.New("nobody can be asked")
 	errWithdrawn   = errors.New("the question was withdrawn")
 	errTooManyOpen = errors.New("too many questions are open")
 )
 
-// askOwner asks the owner of the run, and waits for the answer for as long as the run allows
-// and ctx goes on. That done is closed is an answer, too: yes. The answer is in the log
-// when it returns. What was asked before the run came here is not asked again. The error
-// is the log's, or that the run goes on elsewhere.
+// askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
+// ends. When done is closed, the person has done elsewhere what was asked, which counts as yes.
+// The resolution is in the log when askOwner returns. A question that another process asked is
+// not asked again. The error is the log's, or says that the run goes on elsewhere.
 func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (resolution, error) {
 	i, v, err := l.replayedQuestion(ctx, rec)
 	switch {
@@ -96,16 +96,15 @@ func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan st
 	return answer, l.run.suspension.resolveInterrupt(ctx, i, answer)
 }
 
-// openQuestion puts a question into the log. There is a verdict at once where nobody can be
-// asked.
+// openQuestion appends a question. It returns a resolution at once if nobody can be asked.
 func (l *loop) openQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
-	now, patience := time.Now(), l.agent.InputTimeout
+	now, timeout := time.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
-		patience = 0
+		timeout = 0
 	}
-	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(patience).UnixMilli()
+	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(timeout).UnixMilli()
 	i := newInterrupt(rec, done)
-	if patience == 0 {
+	if timeout == 0 {
 		v := resolution{unanswered: errNobodyToAsk}
 		return i, &v, l.run.suspension.recordUnanswered(ctx, i, v)
 	}
@@ -117,7 +116,7 @@ func (l *loop) openQuestion(ctx context.Context, rec event.Interrupt, done <-cha
 	return i, nil, err
 }
 
-// canAnswer reports whether there is somebody to ask for that kind of answer.
+// canAnswer reports whether somebody can answer an interrupt of that kind.
 func (r Request) canAnswer(kind string) bool {
 	switch kind {
 	case event.KindElicitation:
@@ -130,8 +129,8 @@ func (r Request) canAnswer(kind string) bool {
 	return r.Interactive
 }
 
-// awaitAnswer waits for the answer. The log decides what came first, the answer or the end of
-// the time for it.
+// awaitAnswer waits for the answer, the expiry, done, or the end of ctx. The log decides what came
+// first: each question takes one input, so closedInput is refused if an answer is there already.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft())
 	defer expiry.Stop()
@@ -164,7 +163,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	return otherwise, nil // a log that fails ends the run at its next event
 }
 
-// resolvedEvent is the event that says what became of the question.
+// resolvedEvent returns the event that says what became of the question.
 func (i *interrupt) resolvedEvent(v resolution) event.Body {
 	reason := v.Reason
 	if v.unanswered != nil {
@@ -181,7 +180,8 @@ func (i *interrupt) resolvedEvent(v resolution) event.Body {
 
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
-// elicitationAction is the answer to an elicitation: no where nobody is there who could say yes.
+// elicitationAction returns the action for the server: decline if nobody can be asked, cancel if
+// nobody answered.
 func (v resolution) elicitationAction() string {
 	switch {
 	case v.unanswered == nil:
@@ -192,8 +192,8 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// elicitInput asks the owner of the run on behalf of one call's server, and waits for the
-// answer: in memory, for as long as this process and the call live.
+// elicitInput asks the owner of the run on behalf of a call's server. The question is held open:
+// the server's request waits in this process, so the run cannot be parked meanwhile.
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // the goroutine is not ours
 	v, err := l.askOwner(ctx, event.Interrupt{

@@ -2,17 +2,25 @@ package agent
 
 import "time"
 
-// firstReaderGrace is the least time from the start of a run to its first watcher.
+// Disconnect grace: a run that nobody reads for Options.DisconnectGrace is cancelled. Background
+// runs are not, and neither are runs that wait for a person, who may be asked elsewhere; for
+// those the time to answer is the limit. The first reader of a new run has at least
+// firstReaderGrace to come. Agent.readers counts the readers of each run in this process; before
+// a timer cancels a run it asks the log for readers in other processes.
+
+// firstReaderGrace is the least time from the start of a run, or from its takeover, to its first
+// reader.
 const firstReaderGrace = 10 * time.Second
 
-// Reader is somebody's interest in a run. It must be released once.
+// Reader keeps a run from being cancelled as one that nobody reads. Close it once, with one of
+// its methods.
 type Reader struct {
 	agent *Agent
 	id    string
 }
 
-// OpenReader keeps the run of that id from being cancelled as one that nobody reads, wherever
-// it is executed. It does nothing for a run that has ended.
+// OpenReader counts a reader of the run of that id, wherever it is executed. It has no effect on
+// a run that has ended.
 func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
@@ -24,11 +32,11 @@ func (a *Agent) OpenReader(id string) *Reader {
 	return &Reader{agent: a, id: id}
 }
 
-// Close ends the interest; the last one to leave starts the grace period.
+// Close ends the reader. If it was the last one, the grace period starts.
 func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 
-// CloseAndCancel ends the interest of a caller that would not come back: if nobody else
-// watches, the run is cancelled at once.
+// CloseAndCancel ends a reader that cannot come back for the answer. If it was the last one, the
+// run is cancelled at once.
 func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
 func (w *Reader) closeAfter(grace time.Duration) {
@@ -44,8 +52,8 @@ func (w *Reader) closeAfter(grace time.Duration) {
 	}
 }
 
-// Detach ends the interest of a caller who was told to come back for the answer: from
-// now on the run goes on without readers, as a background run does.
+// Detach ends the reader of a caller who was told to come back for the answer: from now on the
+// run needs no reader, as a background run.
 func (w *Reader) Detach() {
 	w.agent.mu.Lock()
 	if r := w.agent.active[w.id]; r != nil {
@@ -55,7 +63,8 @@ func (w *Reader) Detach() {
 	w.Close()
 }
 
-// startGraceLocked lets a run that nobody watches go on for at most grace.
+// startGraceLocked starts the timer that cancels the run, unless the run needs no reader, has
+// one, or waits for a person.
 func (r *run) startGraceLocked(grace time.Duration) {
 	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
 		return
@@ -70,7 +79,8 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader lets a run go on until whoever caused that reads it.
+// awaitReader starts the grace period of a run that goes on here, or goes on again. Whoever
+// caused that is about to read it.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,33 +89,33 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace keeps a run that waits for a person from being cancelled as one that nobody
-// reads: it ends with the time to answer at the latest.
+// holdGrace stops the grace period of a run that waits for a person. The time to answer bounds
+// it instead.
 func (a *Agent) holdGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.stopGraceLocked()
 }
 
-// cancelUnread ends a run that nobody reads. Where others share the log, it may be read by
-// way of them; then it is looked at again.
+// cancelUnread cancels a run at the end of its grace period. With a shared log, another process
+// may have readers of the run; in that case the grace period starts again.
 func (a *Agent) cancelUnread(r *run) {
 	a.mu.Lock()
 	if a.active[r.ID] != r || r.graceTimer == nil {
 		a.mu.Unlock()
 		return
 	}
-	a.runs.Add(1) // beside that of the run
+	a.runs.Add(1) // Drain waits for this goroutine too
 	a.mu.Unlock()
 	defer a.runs.Done()
-	read := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
+	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] != r || r.graceTimer == nil {
-		return // it ended, or somebody came
+		return // the run ended, or a reader came, while the log was asked
 	}
 	r.graceTimer = nil
-	if read {
+	if readElsewhere {
 		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
 		return
 	}

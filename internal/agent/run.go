@@ -21,17 +21,17 @@ import (
 	"answerd/internal/llm"
 )
 
-// Why a run was ended from outside, as the cause of its context.
+// A run that is ended from outside has one of these as the cause of its context.
 var (
 	errRequested = errors.New("requested")
 	errAbandoned = errors.New("abandoned")
 	errShutdown  = errors.New("server_shutdown")
 )
 
-// run is a run while it goes on.
+// run is a run that this process executes.
 type run struct {
 	event.Run
-	caller     auth.Identity // who asked; the run acts on his behalf, and the log has no token
+	caller     auth.Identity // the run acts on their behalf; the log has no token
 	req        Request
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
@@ -55,8 +55,8 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	return run
 }
 
-// appendWhenResumed appends what may come at any time, and not while the run is suspended: then it
-// waits.
+// appendWhenResumed appends an event, and waits for that while the run is suspended: nothing may
+// follow suspended until somebody answers.
 func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	for {
 		err := r.out.Append(ctx, b)
@@ -69,6 +69,13 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// appendStart appends the first event of the run.
+func (r *run) appendStart(ctx context.Context) error {
+	return r.out.Append(ctx, event.Start{
+		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
+	})
 }
 
 // writeNote appends a note for the process that takes over the run. A run that no other process
@@ -84,8 +91,8 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
-// Cancel asks for the end of a run, wherever it is executed; its last event follows
-// within moments, as a rule. A run that has ended stays as it is.
+// Cancel ends a run, wherever it is executed; as a rule its terminal event follows within moments.
+// A run that has ended stays as it is.
 func (a *Agent) Cancel(ctx context.Context, id string) error {
 	a.mu.Lock()
 	r := a.active[id]
@@ -96,7 +103,7 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	if r != nil && !a.Durable {
 		return nil
 	}
-	// Whoever executes the run from now on has to know.
+	// Another process may take over the run before its terminal event, so the log has to know.
 	err := a.Log.AddInput(ctx, id, event.CancelID, nil)
 	if errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) {
 		return nil
@@ -104,8 +111,9 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// executeRun is a run's goroutine: from its start event, or where it was left, to its
-// terminal one, or until it is left again. lost is why it cannot go on, nil if it can.
+// executeRun executes a run in its own goroutine: from its start event, or from where another
+// process left it, to its terminal event, or until this process relinquishes it. lost is why it
+// cannot go on, nil if it can.
 func (a *Agent) executeRun(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
@@ -126,17 +134,16 @@ func (a *Agent) executeRun(r *run, lost error) {
 	a.concludeRun(ctx, l, end, err, lost)
 }
 
-// concludeRun writes the end that a run has come to, unless it was left, ends the span of ctx,
-// and lets go of the run.
+// concludeRun appends the terminal event, unless the run was relinquished, and removes the run.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
 	r, span := l.run, trace.SpanFromContext(ctx)
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
 		}
-		// Whoever reads the end may ask the next question at once, and has a place for it.
+		// The slot is released first: whoever reads the end may ask the next question at once.
 		r.slot.Release()
-		// The terminal event is written whatever became of the run's context.
+		// The terminal event is appended even if the run's context has ended.
 		if err = a.appendTerminal(context.WithoutCancel(ctx), r, end, lost); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
@@ -161,18 +168,18 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		"steps", l.step, "tool_calls", len(l.metadata.ToolNames), "duration_ms", time.Since(l.started).Milliseconds())
 }
 
-// appendTerminal writes the terminal event, with which the run's job is done.
+// appendTerminal appends the terminal event and ends the run's job.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
 	err := r.out.Append(ctx, end)
 	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
-		// Nobody knows what is open in it. Its end is what matters.
+		// The run's state could not be read, so nothing open can be closed. The end matters more.
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	if err != nil || r.job == nil {
 		return err
 	}
 	if err := r.job.Done(ctx); err != nil {
-		// Whoever gets the job finds that the run has ended.
+		// A process that claims the job finds that the run has ended.
 		a.Logger.WarnContext(ctx, "the job of a run is not taken away", "run_id", r.ID, "error", err)
 	}
 	return nil
@@ -192,8 +199,8 @@ func (a *Agent) removeRun(r *run) {
 	a.signalIdle()
 }
 
-// terminalEventFor is the one place that turns an error into a terminal event. The log gets
-// the cause; the caller gets what it can act on.
+// terminalEventFor returns the terminal event for an error. It is the one place that does so: the
+// log gets the cause, the caller gets what they can act on.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
 	partial := l.stepText.String()
 	switch cause := context.Cause(ctx); {
@@ -239,7 +246,7 @@ func recoverTo(err *error) {
 	}
 }
 
-// errorAttrs is what a log line says of an error, with the stack where it was a panic.
+// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
 func errorAttrs(err error) []slog.Attr {
 	attrs := []slog.Attr{slog.String("error", err.Error())}
 	if p, ok := errors.AsType[*panicError](err); ok {
@@ -248,8 +255,8 @@ func errorAttrs(err error) []slog.Attr {
 	return attrs
 }
 
-// runGuarded calls f, which works for the run on a goroutine that is not the run's own. A
-// panic in f ends the run.
+// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
+// in f ends this run and no other.
 func (r *run) runGuarded(f func()) {
 	var err error
 	func() {
@@ -261,8 +268,8 @@ func (r *run) runGuarded(f func()) {
 	}
 }
 
-// containPanic is the end of a run whose own end panicked, for execute to defer: still with
-// a terminal event, however that is to be had.
+// containPanic ends a run whose concludeRun panicked; executeRun defers it. The run still gets a
+// terminal event.
 func (a *Agent) containPanic(r *run) {
 	v := recover()
 	if v == nil {
@@ -295,5 +302,5 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	return err
 }
 
-// internalErrorMessage is all that a caller is told of a fault of ours.
+// internalErrorMessage is all that a caller learns about a fault in the service.
 const internalErrorMessage = "The run failed inside the service."

@@ -9,88 +9,95 @@ import (
 	"answerd/internal/event"
 )
 
-// maxElicitations is how many questions of servers may be open in a run at a time. Each is
-// up to 72 KiB, and every suspended event has all of them. Approvals are bounded by the
-// calls of a turn.
+// maxElicitations is how many questions of servers may be open in a run at a time. Each is up to
+// 72 KiB, and every suspended event has all of them. The calls of a turn bound approvals.
 const maxElicitations = 16
 
-// suspension is what a run waits for. It knows which calls of the turn go on and which
-// questions are open; when each of those calls has one, nothing happens any more until a
-// person answers, and the run is suspended.
+// suspension knows the open interrupts of a run and which calls of its turn are in flight. Once
+// every call in flight waits for a person, or for an earlier call that does, nothing can happen
+// until somebody answers: the run is suspended. It then appends the event suspended, its clock
+// is paused, and where another process can go on with it, its job is parked and this process
+// stops executing it.
+//
+// Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn
+// until releaseTurn. It counts as waiting meanwhile, or a run whose first call waits for a
+// person would never be suspended.
 type suspension struct {
 	run *run
 
-	openCount   atomic.Int32 // how many are open, for who has no time to wait for mu
-	isSuspended atomic.Bool  // the run is suspended, for the same
+	openCount   atomic.Int32 // of open interrupts, for callers that must not wait for mu
+	isSuspended atomic.Bool  // likewise
 
-	// mu protects what follows. It is held across the appends of questions, answers and
-	// suspended, so that they come in the order of what they say.
+	// mu protects what follows. It is held while the events of questions, of answers and of the
+	// suspension are appended, so that their order in the log is the order of what they say.
 	mu       sync.Mutex
-	turnCtx  context.Context // that of the calls
-	inFlight map[string]bool // that go on, by id; true are those that wait for others
+	turnCtx  context.Context // of the calls
+	inFlight map[string]bool // by call id; true for a call that is blocked on an earlier one
 	open     []*interrupt    // in the order in which they were asked
-	resumed  chan struct{}   // closed when the run goes on; nil while it does
+	resumed  chan struct{}   // closed when the run goes on; nil unless it is suspended
 }
 
-// beginTurn takes the calls of a turn, all of them before the first asks anything. When turn
-// ends they are given up.
-func (w *suspension) beginTurn(turn context.Context, calls []*call) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.turnCtx, w.inFlight = turn, make(map[string]bool, len(calls))
+// beginTurn sets the calls of a turn as in flight. It comes before any of them runs, or the first
+// to ask would suspend a run whose other calls are about to begin.
+func (s *suspension) beginTurn(turn context.Context, calls []*call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turnCtx, s.inFlight = turn, make(map[string]bool, len(calls))
 	for _, c := range calls {
-		w.inFlight[c.CallID] = false
+		s.inFlight[c.CallID] = false
 	}
 }
 
-// endCall takes one of them away; those that are left may all be waiting.
-func (w *suspension) endCall(callID string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.inFlight, callID)
-	return w.suspendIfBlockedLocked()
+// endCall removes a call that has ended. Those that are left may all be waiting.
+func (s *suspension) endCall(callID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inFlight, callID)
+	return s.suspendIfBlockedLocked()
 }
 
-// waitTurn waits for move to close moved, on behalf of a call that goes on only when one
-// before it does. The error is ctx's, or the log's.
-func (w *suspension) waitTurn(ctx context.Context, callID string, moved <-chan struct{}) error {
-	w.mu.Lock()
+// waitTurn blocks a call until releaseTurn closes changed, which means that an earlier call of its
+// turn was decided. The error is ctx's cause, or the log's.
+func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan struct{}) error {
+	s.mu.Lock()
 	var err error
 	select {
-	case <-moved:
+	case <-changed:
 	default:
-		w.inFlight[callID] = true
-		err = w.suspendIfBlockedLocked()
+		s.inFlight[callID] = true
+		err = s.suspendIfBlockedLocked()
 	}
-	w.mu.Unlock()
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	select {
-	case <-moved:
+	case <-changed:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// releaseTurn closes moved. In the same moment nobody waits behind another any more: who only
-// seems to wait would make the run seem suspended.
-func (w *suspension) releaseTurn(moved chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for id := range w.inFlight {
-		w.inFlight[id] = false
+// releaseTurn closes changed, and with that wakes the calls in waitTurn. In the same step it marks
+// all calls as not blocked: a call that is about to go on must not count as waiting, or the run
+// would be suspended while it does.
+func (s *suspension) releaseTurn(changed chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.inFlight {
+		s.inFlight[id] = false
 	}
-	close(moved)
+	close(changed)
 }
 
-// openInterrupt puts a question to the owner of the run. errTooMany, or the log's error.
-func (w *suspension) openInterrupt(ctx context.Context, i *interrupt) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// openInterrupt asks the owner of the run: it appends the question and counts it as open. It
+// returns errTooManyOpen, or the log's error.
+func (s *suspension) openInterrupt(ctx context.Context, i *interrupt) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	elicitations := 0
-	for _, o := range w.open {
+	for _, o := range s.open {
 		if o.Kind == event.KindElicitation {
 			elicitations++
 		}
@@ -98,107 +105,107 @@ func (w *suspension) openInterrupt(ctx context.Context, i *interrupt) error {
 	if i.Kind == event.KindElicitation && elicitations == maxElicitations {
 		return errTooManyOpen
 	}
-	w.addOpenLocked(i)
-	// The turn may be over meanwhile; then this is answered at once, and not an error.
-	if err := w.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
-		w.removeOpenLocked(i)
+	s.addOpenLocked(i)
+	// The turn may be over by now. Then the question is withdrawn at once, which is no error.
+	if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
+		s.removeOpenLocked(i)
 		return err
 	}
-	w.resumeLocked()
-	return w.suspendIfBlockedLocked()
+	s.resumeLocked()
+	return s.suspendIfBlockedLocked()
 }
 
-// recordUnanswered puts a question in the log with an answer that is known: nobody is there.
-func (w *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// recordUnanswered appends a question together with its resolution, since nobody can answer.
+func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if err := w.run.out.Append(ctx, i.Body()); err != nil {
+	if err := s.run.out.Append(ctx, i.Body()); err != nil {
 		return err
 	}
-	return w.run.out.Append(ctx, i.resolvedEvent(v))
+	return s.run.out.Append(ctx, i.resolvedEvent(v))
 }
 
-// resolveInterrupt puts the answer in the log, and the run goes on. Whatever became of ctx: what
-// was opened is closed. What the log does not take is not answered: the run may have been
-// parked in this very moment, and has to hear of its answer when it goes on.
-func (w *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(v)); err != nil {
+// resolveInterrupt appends the resolution of a question and lets the run go on, even if ctx has
+// ended: every question is closed. If the log refuses the event, the question stays open: the run
+// may have been parked in this moment, and has to get its answer when it goes on.
+func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(v)); err != nil {
 		return err
 	}
-	w.removeOpenLocked(i)
-	w.resumeLocked()
-	return w.suspendIfBlockedLocked()
+	s.removeOpenLocked(i)
+	s.resumeLocked()
+	return s.suspendIfBlockedLocked()
 }
 
-// reopenInterrupt waits for the answer to a question that is in the log already, and open.
-func (w *suspension) reopenInterrupt(i *interrupt) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.addOpenLocked(i)
-	return w.suspendIfBlockedLocked()
+// reopenInterrupt counts a question as open that another process asked; the log has it already.
+func (s *suspension) reopenInterrupt(i *interrupt) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addOpenLocked(i)
+	return s.suspendIfBlockedLocked()
 }
 
-func (w *suspension) addOpenLocked(i *interrupt) {
-	w.open = append(w.open, i)
-	if w.openCount.Add(1) == 1 {
-		w.run.agent.holdGrace(w.run)
+func (s *suspension) addOpenLocked(i *interrupt) {
+	s.open = append(s.open, i)
+	if s.openCount.Add(1) == 1 {
+		s.run.agent.holdGrace(s.run)
 	}
 }
 
-// removeOpenLocked closes the question.
-func (w *suspension) removeOpenLocked(i *interrupt) {
-	for at, o := range w.open {
+// removeOpenLocked counts a question as closed. After the last one the grace period starts.
+func (s *suspension) removeOpenLocked(i *interrupt) {
+	for at, o := range s.open {
 		if o == i {
-			w.open = append(w.open[:at], w.open[at+1:]...)
+			s.open = append(s.open[:at], s.open[at+1:]...)
 			break
 		}
 	}
-	if w.openCount.Add(-1) == 0 {
-		w.run.agent.awaitReader(w.run)
+	if s.openCount.Add(-1) == 0 {
+		s.run.agent.awaitReader(s.run)
 	}
 }
 
-// suspendIfBlockedLocked says that the run waits, where nothing else goes on in it.
-func (w *suspension) suspendIfBlockedLocked() error {
-	if w.resumed != nil || len(w.inFlight) == 0 || len(w.open) == 0 || w.turnCtx.Err() != nil {
+// suspendIfBlockedLocked suspends the run if every call in flight waits, and parks it if it can.
+func (s *suspension) suspendIfBlockedLocked() error {
+	if s.resumed != nil || len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
 		return nil
 	}
-	waiting := make(map[string]bool, len(w.open))
-	all := make([]event.Interrupt, len(w.open))
-	for n, i := range w.open {
+	waiting := make(map[string]bool, len(s.open))
+	all := make([]event.Interrupt, len(s.open))
+	for n, i := range s.open {
 		waiting[i.CallID], all[n] = true, i.Interrupt
 	}
-	for id, behind := range w.inFlight {
-		if !behind && !waiting[id] {
+	for id, blocked := range s.inFlight {
+		if !blocked && !waiting[id] {
 			return nil
 		}
 	}
-	w.run.clock.Pause()
-	if !w.run.out.Suspended() { // as it is when the run was taken over while it waited
-		if err := w.run.out.Append(context.WithoutCancel(w.turnCtx), event.Suspended{Interrupts: all}); err != nil {
-			w.run.clock.Resume()
+	s.run.clock.Pause()
+	if !s.run.out.Suspended() { // as after a takeover of a suspended run
+		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
+			s.run.clock.Resume()
 			return err
 		}
 	}
-	w.resumed = make(chan struct{})
-	w.isSuspended.Store(true)
-	w.run.agent.signalIdle() // for who waits until nothing goes on
-	if w.canParkLocked() {
-		w.run.relinquish(errParked)
+	s.resumed = make(chan struct{})
+	s.isSuspended.Store(true)
+	s.run.agent.signalIdle() // Drain does not wait for suspended runs
+	if s.canParkLocked() {
+		s.run.relinquish(errParked)
 	}
 	return nil
 }
 
-// canParkLocked reports whether a run that waits needs no process meanwhile: all of it is
-// in the log, and nothing is to be done now.
-func (w *suspension) canParkLocked() bool {
-	if w.run.job == nil || !w.run.agent.Durable {
+// canParkLocked reports whether a suspended run needs no process meanwhile: its log is durable,
+// no server keeps a request open for an answer, and no answer or expiry is due now.
+func (s *suspension) canParkLocked() bool {
+	if s.run.job == nil || !s.run.agent.Durable {
 		return false
 	}
-	for _, i := range w.open {
+	for _, i := range s.open {
 		if i.HeldOpen || len(i.answer) > 0 || i.timeLeft() <= 0 {
 			return false
 		}
@@ -206,11 +213,12 @@ func (w *suspension) canParkLocked() bool {
 	return true
 }
 
-// earliestExpiry is when the first of the open questions expires; zero if there is none.
-func (w *suspension) earliestExpiry() (first time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, i := range w.open {
+// earliestExpiry returns when the first of the open questions expires; the zero time if there is
+// none.
+func (s *suspension) earliestExpiry() (first time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range s.open {
 		if t := time.UnixMilli(i.ExpiresAt); first.IsZero() || t.Before(first) {
 			first = t
 		}
@@ -218,33 +226,33 @@ func (w *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// openIDs are the ids of the open questions.
-func (w *suspension) openIDs() map[string]bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	ids := make(map[string]bool, len(w.open))
-	for _, i := range w.open {
+// openIDs returns the ids of the open questions.
+func (s *suspension) openIDs() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make(map[string]bool, len(s.open))
+	for _, i := range s.open {
 		ids[i.ID] = true
 	}
 	return ids
 }
 
-// resumeLocked notes that an event came which ends the suspension.
-func (w *suspension) resumeLocked() {
-	if w.resumed != nil {
-		close(w.resumed)
-		w.resumed = nil
-		w.isSuspended.Store(false)
-		w.run.clock.Resume()
+// resumeLocked ends the suspension, after an event that says so.
+func (s *suspension) resumeLocked() {
+	if s.resumed != nil {
+		close(s.resumed)
+		s.resumed = nil
+		s.isSuspended.Store(false)
+		s.run.clock.Resume()
 	}
 }
 
-// resumeSignal is closed when the run goes on.
-func (w *suspension) resumeSignal() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.resumed != nil {
-		return w.resumed
+// resumeSignal returns a channel that is closed as soon as the run is not suspended.
+func (s *suspension) resumeSignal() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resumed != nil {
+		return s.resumed
 	}
 	goes := make(chan struct{})
 	close(goes)

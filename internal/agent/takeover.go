@@ -15,19 +15,100 @@ import (
 	"answerd/internal/event"
 )
 
+// Takeover: how a run goes on in another process.
+//
+// Where the log outlives the process (Options.Durable), every run has a job in the log. The job
+// holds the run's checkpoint, and a lease that the executing process renews. A process stops
+// executing a run in one of three ways:
+//
+//   - It relinquishes the run: it seals its writer, notes that it left, and releases the job, or
+//     parks it until a person answers.
+//   - It dies. Its lease ends, and another process finds the job.
+//   - It loses its lease, for example after a long pause. The log then refuses its events
+//     (event.ErrFenced), since another process writes the run.
+//
+// Another process claims the job, reads the checkpoint and the log, and replays the run up to
+// where it was left. So each event, and each tool call that must not be repeated, happens once.
+
 const (
-	// maxCrashes is how many processes may die with a run. It may be what kills them.
+	// maxCrashes is how many processes may die while they execute a run. It may be the run that
+	// kills them.
 	maxCrashes = 5
-	// claimWorkers is how many runs are claimed at a time. A log may ask for a while whether
-	// the owner of one is alive, and the next one's owner may be another.
+	// claimWorkers is how many runs are claimed at a time. A claim can take a while, until the
+	// log knows whether the previous process is alive, and the next run may be of another one.
 	claimWorkers = 4
-	// claimRetry is how long a log is left alone that cannot say what there is to do.
+	// claimRetry is the pause after a claim that failed.
 	claimRetry = time.Second
+	// releaseTimeout bounds the work for a run that is released: the log's own timeout, and some
+	// more.
+	releaseTimeout = 40 * time.Second
 )
 
-// claimLoop goes through the runs that somebody has to go on with, until its context ends:
-// those of processes that died or are leaving, and those that waited for a person.
+// A run that is relinquished has one of these as the cause of its context. It gets no terminal
+// event here: it goes on from its log, in another process or in this one.
+var (
+	errParked     = errors.New("the run waits for a person")
+	errHandedOver = errors.New("the run is handed over")
+	errTakenOver  = errors.New("the run was taken over")
+)
+
+// checkpoint is what another process needs to execute the run and readers do not see. It has no
+// token of the caller: the token was given to one process. It has the claims only if there are
+// rules, which would allow nothing without them.
+type checkpoint struct {
+	Version     int     `json:"version"`
+	Request     Request `json:"request"`
+	TraceParent string  `json:"traceparent,omitempty"`
+
+	Scopes []string                   `json:"scopes,omitempty"`
+	Claims map[string]json.RawMessage `json:"claims,omitempty"`
+}
+
+// checkpointVersion changes when an older process cannot go on with what a newer one wrote.
+const checkpointVersion = 1
+
+// saveCheckpoint creates the job of the run with its checkpoint. Without a durable log it does
+// nothing.
+func (r *run) saveCheckpoint(ctx context.Context) error {
+	if !r.agent.Durable {
+		return nil
+	}
+	c := checkpoint{Version: checkpointVersion, Request: r.req}
+	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has them
+	if r.agent.Rules != nil {
+		c.Scopes, c.Claims = r.caller.Scopes, r.caller.Claims
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(r.ctx, carrier)
+	c.TraceParent = carrier["traceparent"]
+	encoded, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("encode a checkpoint: %w", err)
+	}
+	if r.job, err = r.agent.Log.CreateJob(ctx, r.ID, encoded); err != nil {
+		return fmt.Errorf("create the job of a run: %w", err)
+	}
+	r.inbox.startListening()
+	return nil
+}
+
+// decodeCheckpoint reads the checkpoint that another process saved. A panic becomes an error, or
+// the run would end one process after the other.
+func decodeCheckpoint(encoded []byte) (c checkpoint, err error) {
+	defer recoverTo(&err)
+	if err := json.Unmarshal(encoded, &c); err != nil {
+		return c, fmt.Errorf("decode a checkpoint: %w", err)
+	}
+	if c.Version != checkpointVersion {
+		return c, fmt.Errorf("a checkpoint of version %d, want %d", c.Version, checkpointVersion)
+	}
+	return c, nil
+}
+
+// claimLoop claims runs until ctx ends: those of processes that died or are shutting down, and
+// parked runs whose person has answered.
 func (a *Agent) claimLoop(ctx context.Context) {
+	// A process that dies again and again right after its start would take runs with it.
 	waitFor(ctx, a.ClaimDelay)
 	for a.awaitFreeSlot(ctx) {
 		job, err := a.claimJob(ctx)
@@ -36,20 +117,20 @@ func (a *Agent) claimLoop(ctx context.Context) {
 			continue
 		}
 		if ctx.Err() == nil {
-			a.Logger.LogAttrs(ctx, slog.LevelWarn, "no run could be claimed", errorAttrs(err)...)
+			a.Logger.LogAttrs(ctx, slog.LevelWarn, "failed to claim a run", errorAttrs(err)...)
 		}
 		waitFor(ctx, claimRetry)
 	}
 }
 
-// claimJob is the log's. A panic in it is an error: no run is on this goroutine, and all of
-// them would go with the process.
+// claimJob waits for a job. A panic of the log becomes an error: it belongs to no run, and would
+// end the process with all runs.
 func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 	defer recoverTo(&err)
 	return a.Log.Claim(ctx)
 }
 
-// waitFor returns after a time, or when ctx ends.
+// waitFor returns after d, or when ctx ends.
 func waitFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -57,8 +138,7 @@ func waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// awaitFreeSlot waits until there are fewer runs than there may be; false when ctx ends
-// first.
+// awaitFreeSlot waits until another run may be executed here. It reports false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	for {
 		if a.gate.HasFreeSlot() {
@@ -75,16 +155,16 @@ func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 // resumeClaimed goes on with the run of a job, in a goroutine of its own.
 func (a *Agent) resumeClaimed(job event.Job) {
 	a.runs.Go(func() {
-		r, unread, err := a.loadClaimed(job)
+		r, badCheckpoint, err := a.loadClaimed(job)
 		if err != nil {
-			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "a run could not be taken up", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
-			waitFor(a.ctx, claimRetry) // or it would come right back
+			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
+			waitFor(a.ctx, claimRetry) // a job that is released at once comes back at once
 		}
 		if r == nil {
 			a.releaseClaim(job)
 			return
 		}
-		err = r.restoreFromLog(unread)
+		err = r.restoreFromLog(badCheckpoint)
 		if errors.Is(err, event.ErrUnavailable) {
 			r.relinquish(errHandedOver)
 		}
@@ -93,9 +173,10 @@ func (a *Agent) resumeClaimed(job event.Job) {
 	})
 }
 
-// loadClaimed makes the run of a job one of ours: nil where nothing is begun any more. unread is
-// why its request cannot be read.
-func (a *Agent) loadClaimed(job event.Job) (_ *run, unread, err error) {
+// loadClaimed registers the run of a job as one that is executed here. It returns nil if the
+// agent is draining. badCheckpoint is why the checkpoint cannot be used; the run then ends with
+// an error of its own, which takes a registered run too.
+func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	rec, err := a.Log.Run(ctx, job.Run())
@@ -103,10 +184,10 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, unread, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
 	}
-	h, unread := decodeCheckpoint(job.Request())
-	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": h.TraceParent})
-	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: h.Scopes, Claims: h.Claims}
-	r := a.newRun(parent, rec, caller, h.Request)
+	c, badCheckpoint := decodeCheckpoint(job.Request())
+	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: c.Scopes, Claims: c.Claims}
+	r := a.newRun(parent, rec, caller, c.Request)
 	r.job = job
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,9 +197,10 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, unread, err error) {
 	}
 	a.active[r.ID] = r
 	r.slot = a.gate.AcquireOverLimit(r.caller.Key())
-	return r, unread, nil
+	return r, badCheckpoint, nil
 }
 
+// releaseClaim returns a job that was claimed and not begun.
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -127,30 +209,31 @@ func (a *Agent) releaseClaim(job event.Job) {
 		return job.Release(ctx)
 	}()
 	if err != nil {
-		a.Logger.Warn("a run could not be given up in an orderly way", "run_id", job.Run(), "error", err)
+		a.Logger.Warn("failed to release a run", "run_id", job.Run(), "error", err)
 	}
 }
 
-// unrecoverableError is a run that nobody can go on with.
+// unrecoverableError says that no process can go on with a run.
 type unrecoverableError struct {
-	public string
+	public string // for the caller
 	err    error
 }
 
 func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
 func (e *unrecoverableError) Unwrap() error { return e.err }
 
-// restoreFromLog reads what the run did so far, and makes ready to go on from there. Its context
-// bounds nothing here: a run that was cancelled has to end in an orderly way, too.
-// unread is why its request cannot be read, nil if it can.
-func (r *run) restoreFromLog(unread error) (err error) {
-	defer recoverTo(&err) // or the run would be the end of one process after the other
+// restoreFromLog reads what the run did so far and prepares to go on from there. An error is why
+// it cannot go on: *unrecoverableError if no process can. It ignores the end of the run's
+// context, since a run that was cancelled needs its state to end in order. A panic becomes an
+// error, or the run would end one process after the other.
+func (r *run) restoreFromLog(badCheckpoint error) (err error) {
+	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
 	a := r.agent
 	events, err := a.allEvents(ctx, r.ID)
-	if err == nil && len(events) == 0 && unread == nil {
-		// Its process died before it could begin.
+	if err == nil && len(events) == 0 && badCheckpoint == nil {
+		// The process died between the job and the start event.
 		r.inbox.startListening()
 		return r.appendStart(ctx)
 	}
@@ -164,8 +247,8 @@ func (r *run) restoreFromLog(unread error) (err error) {
 		return err
 	case err != nil:
 		return &unrecoverableError{"What the run did so far cannot be read.", err}
-	case unread != nil:
-		return &unrecoverableError{"What was asked cannot be read.", unread}
+	case badCheckpoint != nil:
+		return &unrecoverableError{"What was asked cannot be read.", badCheckpoint}
 	}
 	notes, err := a.Log.Notes(ctx, r.ID)
 	if err != nil {
@@ -187,15 +270,16 @@ func (r *run) restoreFromLog(unread error) (err error) {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
 	if r.req.Awaited && r.replayed.Suspended {
+		// Its caller was told to come back for the answer, so no reader is needed.
 		a.mu.Lock()
 		r.Background = true
 		a.mu.Unlock()
 	}
-	a.Logger.InfoContext(ctx, "run taken up", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	a.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
 }
 
-// allEvents are all events of a run so far.
+// allEvents returns all events of a run so far.
 func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
 	for {
 		page, err := a.Log.After(ctx, id, int64(len(events)))
@@ -208,26 +292,14 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 	}
 }
 
-// Why a run is left without an end of its own, as the cause of its context. It goes on
-// from its log, in another process or in this one.
-var (
-	errParked     = errors.New("the run waits for a person")
-	errHandedOver = errors.New("the run is handed over")
-	errTakenOver  = errors.New("the run was taken over")
-)
-
-// releaseTimeout bounds what is left to do for a run that is left: the log's own patience,
-// and some more.
-const releaseTimeout = 40 * time.Second
-
-// relinquish ends what this process does for a run, and nothing else: whatever goes on in it
-// says no more.
+// relinquish stops executing the run here. It seals the writer first, so that nothing that is
+// still in flight can append an event.
 func (r *run) relinquish(why error) {
 	r.out.Seal()
 	r.cancel(why)
 }
 
-// relinquished is why this process has left the run, nil if it has not.
+// relinquished returns why this process stopped executing the run, nil if it did not.
 func (r *run) relinquished() error {
 	switch cause := context.Cause(r.ctx); cause {
 	case errParked, errHandedOver, errTakenOver:
@@ -236,13 +308,14 @@ func (r *run) relinquished() error {
 	return nil
 }
 
-// releaseJob gives up the job of a run that was left.
+// releaseJob returns the job of a relinquished run to the log. A run that waits for a person is
+// parked until somebody answers or a question expires, unless an answer is there already.
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
-	switch pos, pending := a.unreadInputs(ctx, r); {
-	case errors.Is(err, event.ErrFenced): // somebody has it already
+	switch pos, pending := a.pendingInput(ctx, r); {
+	case errors.Is(err, event.ErrFenced): // another process has the run already
 		err = r.job.Release(ctx)
 	case r.relinquished() == errParked && !pending:
 		err = errors.Join(err, r.job.Park(ctx, pos, r.suspension.earliestExpiry()))
@@ -250,14 +323,15 @@ func (a *Agent) releaseJob(r *run) {
 		err = errors.Join(err, r.job.Release(ctx))
 	}
 	if err != nil {
-		// Its lease ends, and somebody finds it.
-		a.Logger.WarnContext(ctx, "a run could not be given up in an orderly way", "run_id", r.ID, "error", err)
+		// The lease ends by itself, and another process finds the job.
+		a.Logger.WarnContext(ctx, "failed to release a run", "run_id", r.ID, "error", err)
 	}
 }
 
-// unreadInputs is up to where the inputs of a run say nothing that it still has to hear, and
-// whether there are others.
-func (a *Agent) unreadInputs(ctx context.Context, r *run) (pos int64, pending bool) {
+// pendingInput reports whether there is an input that the run still has to act on: an answer to
+// an open question, or a cancellation. It returns the position up to which there is none. If the
+// log does not answer, it reports true, since a run that is released looks again.
+func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
 	open := r.suspension.openIDs()
 	for {
 		page, err := a.Log.Inputs(ctx, r.ID, pos)
@@ -274,63 +348,4 @@ func (a *Agent) unreadInputs(ctx context.Context, r *run) (pos int64, pending bo
 			pos = in.Pos
 		}
 	}
-}
-
-// checkpoint is what the log keeps of a run for whoever executes it, besides what it keeps for
-// readers. The caller's token is no part of it: it was lent to one process, for as long
-// as it lives. What rules ask of him is, where there are rules: without it nothing would be
-// allowed any more.
-type checkpoint struct {
-	Version     int     `json:"version"`
-	Request     Request `json:"request"`
-	TraceParent string  `json:"traceparent,omitempty"`
-
-	Scopes []string                   `json:"scopes,omitempty"`
-	Claims map[string]json.RawMessage `json:"claims,omitempty"`
-}
-
-// checkpointVersion changes when an older process could not go on with what a newer one wrote.
-const checkpointVersion = 1
-
-// saveCheckpoint makes the run one that others can go on with.
-func (r *run) saveCheckpoint(ctx context.Context) error {
-	if !r.agent.Durable {
-		return nil
-	}
-	h := checkpoint{Version: checkpointVersion, Request: r.req}
-	h.Request.IdempotencyKey, h.Request.Fingerprint, h.Request.Record = "", [32]byte{}, nil // which the log has
-	if r.agent.Rules != nil {
-		h.Scopes, h.Claims = r.caller.Scopes, r.caller.Claims
-	}
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(r.ctx, carrier)
-	h.TraceParent = carrier["traceparent"]
-	request, err := json.Marshal(h)
-	if err != nil {
-		return fmt.Errorf("encode a request: %w", err)
-	}
-	if r.job, err = r.agent.Log.CreateJob(ctx, r.ID, request); err != nil {
-		return fmt.Errorf("hold a run: %w", err)
-	}
-	r.inbox.startListening()
-	return nil
-}
-
-// decodeCheckpoint reads back what another process held.
-func decodeCheckpoint(request []byte) (h checkpoint, err error) {
-	defer recoverTo(&err) // or the run would be the end of one process after the other
-	if err := json.Unmarshal(request, &h); err != nil {
-		return h, fmt.Errorf("decode a request: %w", err)
-	}
-	if h.Version != checkpointVersion {
-		return h, fmt.Errorf("a request of version %d", h.Version)
-	}
-	return h, nil
-}
-
-// appendStart appends the first event of the run.
-func (r *run) appendStart(ctx context.Context) error {
-	return r.out.Append(ctx, event.Start{
-		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
-	})
 }
