@@ -13,11 +13,11 @@ import (
 
 const root = "../.."
 
-// TestOnlyMainReadsTheEnvironmentAndExits keeps configuration in one place and lets
-// every room end its work: nobody but cmd/server may stop the process, and there is no
-// other command. A test binary that is a process for others may; bench and docker have
-// helpers of their own, which are no part of the service.
-func TestOnlyMainReadsTheEnvironmentAndExits(t *testing.T) {
+// TestEnvironmentAndExitAreOnlyUsedByMain keeps the configuration in one place and lets
+// every package finish its work: only cmd/server may end the process, and there is no other
+// command. A test binary that other tests start as a process may end itself. bench and
+// docker have programs of their own, which are not part of the service.
+func TestEnvironmentAndExitAreOnlyUsedByMain(t *testing.T) {
 	forbidden := map[string]bool{
 		"os.Getenv": true, "os.LookupEnv": true, "os.Environ": true, "os.Exit": true,
 		"log.Fatal": true, "log.Fatalf": true, "log.Fatalln": true,
@@ -27,12 +27,12 @@ func TestOnlyMainReadsTheEnvironmentAndExits(t *testing.T) {
 			return
 		}
 		if file.Name.Name == "main" {
-			t.Errorf("%s is of a command beside cmd/server", path)
+			t.Errorf("%s: got a command, want cmd/server as the only one", path)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {
 				if pkg, ok := sel.X.(*ast.Ident); ok && forbidden[pkg.Name+"."+sel.Sel.Name] {
-					t.Errorf("%s uses %s.%s", path, pkg.Name, sel.Sel.Name)
+					t.Errorf("%s: got %s.%s, want it only in cmd/server", path, pkg.Name, sel.Sel.Name)
 				}
 			}
 			return true
@@ -43,8 +43,8 @@ func TestOnlyMainReadsTheEnvironmentAndExits(t *testing.T) {
 	}
 }
 
-// TestTestsDoNotSleep: time in tests is testing/synctest's, and waiting is for
-// something.
+// TestTestsDoNotSleep requires tests to use the fake time of testing/synctest, or to wait for
+// an event.
 func TestTestsDoNotSleep(t *testing.T) {
 	eachFile(t, ".", func(path string, file *ast.File) {
 		if !strings.HasSuffix(path, "_test.go") {
@@ -53,7 +53,7 @@ func TestTestsDoNotSleep(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {
 				if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "time" && sel.Sel.Name == "Sleep" {
-					t.Errorf("%s sleeps", path)
+					t.Errorf("%s: got time.Sleep, want testing/synctest or waiting for an event", path)
 				}
 			}
 			return true
@@ -61,19 +61,20 @@ func TestTestsDoNotSleep(t *testing.T) {
 	})
 }
 
-// TestFilesStayReadable: a file that outgrows 500 lines hides a second noun.
-func TestFilesStayReadable(t *testing.T) {
+// TestFilesHaveAtMost500Lines keeps one topic per file.
+func TestFilesHaveAtMost500Lines(t *testing.T) {
 	eachFile(t, ".", func(path string, _ *ast.File) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if lines := strings.Count(string(b), "\n"); lines > 500 {
-			t.Errorf("%s has %d lines", path, lines)
+			t.Errorf("%s: got %d lines, want at most 500", path, lines)
 		}
 	})
 }
 
+// eachFile parses every Go file below dir and calls f with it.
 func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
