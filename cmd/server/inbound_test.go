@@ -86,7 +86,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	writeFile(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
 	on := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example/jwks"}
 	for settings, want := range map[[2]string]string{
-		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a signature algorithm that can be used`,
+		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a supported signature algorithm`,
 		{"AUTH_JWKS_URL", "http://iam.example/jwks"}: "AUTH_JWKS_URL: the URL must be https, or http on the loopback address",
 		{"AUTH_SCOPE", `a"b`}:                        "AUTH_SCOPE: the scope has characters that no scope may have",
 		{"AUTH_CLIENTS", "web, "}:                    "AUTH_CLIENTS: has a comma too many",

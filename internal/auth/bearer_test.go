@@ -60,7 +60,7 @@ func TestChallengeAnswersEveryError(t *testing.T) {
 	}{
 		{ErrNoToken, 401, anonymous},
 		{fmt.Errorf("x: %w", ErrInvalidToken), 401, invalidToken},
-		{invalid(errNoKey), 401, invalidToken},
+		{invalidTokenReason(errNoKey), 401, invalidToken},
 		{ErrMalformed, 400, badRequest},
 		{&ScopeError{Required: "ask"}, 403, scopeMissing},
 		{fmt.Errorf("x: %w", &ScopeError{Required: "ask"}), 403, scopeMissing},

@@ -8,43 +8,43 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// refused is ErrInvalidToken with the reason, one of a fixed few: it names no value of the
-// token.
-type refused struct{ reason string }
+// invalidTokenError is ErrInvalidToken with one of a fixed set of reasons. It contains no
+// value of the token.
+type invalidTokenError struct{ reason string }
 
-func (e *refused) Error() string { return ErrInvalidToken.Error() + ": " + e.reason }
-func (e *refused) Unwrap() error { return ErrInvalidToken }
+func (e *invalidTokenError) Error() string { return ErrInvalidToken.Error() + ": " + e.reason }
+func (e *invalidTokenError) Unwrap() error { return ErrInvalidToken }
 
-// What is wrong with a token that we find ourselves.
+// The reasons that Verifier finds itself.
 var (
-	errAlgorithm = &refused{"algorithm"}
-	errType      = &refused{"type"}
-	errClient    = &refused{"client"}
-	errLifetime  = &refused{"lifetime"}
-	errSubject   = &refused{"subject"}
+	errAlgorithm = &invalidTokenError{"algorithm"}
+	errType      = &invalidTokenError{"type"}
+	errClient    = &invalidTokenError{"client"}
+	errLifetime  = &invalidTokenError{"lifetime"}
+	errSubject   = &invalidTokenError{"subject"}
 )
 
-// found is what the parser finds wrong, the first that holds. golang-jwt's own texts quote
-// the token.
-var found = []struct {
+// parserReasons maps the errors of the parser to reasons; the first match counts.
+// golang-jwt's own texts quote the token.
+var parserReasons = []struct {
 	is  error
-	err *refused
+	err *invalidTokenError
 }{
-	{errHeader, &refused{"header"}},
-	{errNoKey, &refused{"key"}},
-	{jwt.ErrTokenSignatureInvalid, &refused{"signature"}},
-	{jwt.ErrTokenMalformed, &refused{"malformed"}},
-	{jwt.ErrTokenRequiredClaimMissing, &refused{"a required claim is missing"}},
-	{jwt.ErrTokenExpired, &refused{"expired"}},
-	{jwt.ErrTokenNotValidYet, &refused{"not valid yet"}},
-	{jwt.ErrTokenUsedBeforeIssued, &refused{"issued in the future"}},
-	{jwt.ErrTokenInvalidAudience, &refused{"audience"}},
-	{jwt.ErrTokenInvalidIssuer, &refused{"issuer"}},
+	{errHeader, &invalidTokenError{"header"}},
+	{errNoKey, &invalidTokenError{"key"}},
+	{jwt.ErrTokenSignatureInvalid, &invalidTokenError{"signature"}},
+	{jwt.ErrTokenMalformed, &invalidTokenError{"malformed"}},
+	{jwt.ErrTokenRequiredClaimMissing, &invalidTokenError{"a required claim is missing"}},
+	{jwt.ErrTokenExpired, &invalidTokenError{"expired"}},
+	{jwt.ErrTokenNotValidYet, &invalidTokenError{"not valid yet"}},
+	{jwt.ErrTokenUsedBeforeIssued, &invalidTokenError{"issued in the future"}},
+	{jwt.ErrTokenInvalidAudience, &invalidTokenError{"audience"}},
+	{jwt.ErrTokenInvalidIssuer, &invalidTokenError{"issuer"}},
 }
 
-// invalid is ErrInvalidToken with the reason of the parser's error.
-func invalid(err error) error {
-	for _, known := range found {
+// invalidTokenReason returns ErrInvalidToken with the reason of the parser's error.
+func invalidTokenReason(err error) error {
+	for _, known := range parserReasons {
 		if errors.Is(err, known.is) {
 			return known.err
 		}
@@ -52,11 +52,11 @@ func invalid(err error) error {
 	return ErrInvalidToken
 }
 
-// Reason is why somebody was not let in, in a word or a few with underscores between, for
-// a metric: one of Reasons, whatever the error.
+// Reason returns why a caller was refused, as an attribute of a metric: one of Reasons,
+// whatever the error.
 func Reason(err error) string {
 	var scope *ScopeError
-	token, ok := errors.AsType[*refused](err)
+	token, ok := errors.AsType[*invalidTokenError](err)
 	switch {
 	case ok:
 		return strings.ReplaceAll(token.reason, " ", "_")
@@ -72,13 +72,13 @@ func Reason(err error) string {
 	return "other"
 }
 
-// Reasons are all that Reason says.
+// Reasons returns every value that Reason may return, sorted.
 func Reasons() []string {
 	all := []string{"no_token", "malformed", "scope", "keys_unavailable", "other"}
-	for _, e := range []*refused{errAlgorithm, errType, errClient, errLifetime, errSubject} {
+	for _, e := range []*invalidTokenError{errAlgorithm, errType, errClient, errLifetime, errSubject} {
 		all = append(all, Reason(e))
 	}
-	for _, known := range found {
+	for _, known := range parserReasons {
 		all = append(all, Reason(known.err))
 	}
 	slices.Sort(all)

@@ -15,14 +15,14 @@ func TestReasonIsOneOfAFixedSet(t *testing.T) {
 	for err, want := range map[error]string{
 		ErrNoToken: "no_token", ErrMalformed: "malformed", &ScopeError{Required: "x"}: "scope", ErrInvalidToken: "other",
 		fmt.Errorf("%w: down", ErrKeysUnavailable): "keys_unavailable", errors.New("eve"): "other",
-		invalid(fmt.Errorf("eve: %w", errNoKey)): "key", fmt.Errorf("x: %w", errSubject): "subject",
+		invalidTokenReason(fmt.Errorf("eve: %w", errNoKey)): "key", fmt.Errorf("x: %w", errSubject): "subject",
 	} {
 		if got := Reason(err); got != want || !slices.Contains(all, got) {
 			t.Errorf("%v: %s", err, got)
 		}
 	}
-	for _, known := range found {
-		if err := invalid(known.is); !errors.Is(err, ErrInvalidToken) || !slices.Contains(all, Reason(err)) {
+	for _, known := range parserReasons {
+		if err := invalidTokenReason(known.is); !errors.Is(err, ErrInvalidToken) || !slices.Contains(all, Reason(err)) {
 			t.Errorf("%v: %v", known.is, err)
 		}
 	}

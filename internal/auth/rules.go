@@ -11,16 +11,17 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Rules say which callers may use which servers, tools and models: whatever any rule
-// allows that is about the caller. Whom no rule is about may use nothing. A nil *Rules
-// lets everybody use everything, which is how a service without rules works.
+// Rules say which callers may use which servers, tools and models: whatever any rule that
+// matches the caller allows. A caller whom no rule matches may use nothing. A nil *Rules
+// allows everything to everybody, as for a service without rules. It may be used
+// concurrently.
 type Rules struct{ current atomic.Pointer[[]Rule] }
 
-// Rule is one rule. What a condition or a permission leaves out is met by everybody, and
-// allowed whole. Names are globs of path.Match, in which * goes over "/" too: subjects
-// and models have it in their names.
+// Rule is one rule. A condition that is left out matches every caller, and a permission that
+// is left out allows everything. Names are globs of path.Match, in which * also matches "/",
+// which names of subjects and models may contain.
 type Rule struct {
-	Name string `json:"name"` // in the log; its number in the file, from 1, where the file gives none
+	Name string `json:"name"` // for the log; if left out, the number of the rule in the file, from 1
 
 	Subjects []string            `json:"subjects"` // the caller's is one of them
 	Scopes   []string            `json:"scopes"`   // the caller has all of them; no globs
@@ -31,24 +32,24 @@ type Rule struct {
 	Models  []string `json:"models"`
 }
 
-// NewRules is rules in force.
+// NewRules returns Rules with the given rules in force.
 func NewRules(rules []Rule) *Rules {
 	r := &Rules{}
 	r.Replace(rules)
 	return r
 }
 
-// Replace puts other rules into force, for runs that go on too.
+// Replace puts other rules into force, also for runs in progress.
 func (r *Rules) Replace(rules []Rule) { r.current.Store(&rules) }
 
-// Of is what the caller may use, by the rules that are in force now.
+// Of returns what the caller may use by the rules that are in force now.
 func (r *Rules) Of(id Identity) Access {
 	if r == nil {
 		return Access{all: true}
 	}
 	var a Access
 	for _, rule := range *r.current.Load() {
-		if rule.about(id) {
+		if rule.matches(id) {
 			a.rules = append(a.rules, rule)
 		}
 	}
@@ -58,65 +59,65 @@ func (r *Rules) Of(id Identity) Access {
 // Access is what one caller may use.
 type Access struct {
 	all   bool   // there are no rules
-	rules []Rule // that are about the caller
+	rules []Rule // that match the caller
 }
 
-// Unlimited reports whether there are no rules to look at.
+// Unlimited reports whether there are no rules.
 func (a Access) Unlimited() bool { return a.all }
 
-// Nothing reports whether the caller may use nothing at all.
+// Nothing reports whether no rule matches the caller, who may then use nothing.
 func (a Access) Nothing() bool { return !a.all && len(a.rules) == 0 }
 
-// Server reports whether the caller may know of a server, because he may use what it has.
+// Server reports whether the caller may see a server.
 func (a Access) Server(name string) bool {
-	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return within(r.Servers, name) })
+	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Servers, name) })
 }
 
 // Model reports whether the caller may use a model.
 func (a Access) Model(name string) bool {
-	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return within(r.Models, name) })
+	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Models, name) })
 }
 
 // Tool reports whether the caller may use a tool of a server, and by which rule, ""
 // where there are none.
 func (a Access) Tool(server, tool string) (rule string, ok bool) {
 	for _, r := range a.rules {
-		if within(r.Servers, server) && within(r.Tools, tool) {
+		if matchesAny(r.Servers, server) && matchesAny(r.Tools, tool) {
 			return r.Name, true
 		}
 	}
 	return "", a.all
 }
 
-// about reports whether the caller meets every condition of the rule.
-func (r Rule) about(id Identity) bool {
+// matches reports whether the caller meets every condition of the rule.
+func (r Rule) matches(id Identity) bool {
 	for _, scope := range r.Scopes {
 		if !slices.Contains(id.Scopes, scope) {
 			return false
 		}
 	}
 	for name, wanted := range r.Claims {
-		if !slices.ContainsFunc(claimValues(id.Claims, name), func(value string) bool { return within(wanted, value) }) {
+		if !slices.ContainsFunc(claimValues(id.Claims, name), func(value string) bool { return matchesAny(wanted, value) }) {
 			return false
 		}
 	}
-	return within(r.Subjects, id.Subject)
+	return matchesAny(r.Subjects, id.Subject)
 }
 
-// within reports whether one of globs matches name; where there are none, anything does.
-func within(globs []string, name string) bool {
+// matchesAny reports whether one of globs matches name. nil matches every name.
+func matchesAny(globs []string, name string) bool {
 	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool {
-		ok, err := path.Match(flat(glob), flat(name))
+		ok, err := path.Match(withoutSlashes(glob), withoutSlashes(name))
 		return ok && err == nil
 	})
 }
 
-// flat lets * go over "/", the one character that path.Match keeps it from.
-func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+// withoutSlashes replaces "/", the only character that * of path.Match does not match.
+func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
-// claimValues are the values of one claim: a string, number or truth value, or a list of
-// such. Name is the claim's, or, with a "/" in front, a JSON pointer (RFC 6901) to what
-// stands within one, as in "/realm_access/roles".
+// claimValues returns the values of one claim: a string, number or boolean, or a list of
+// them. name is the name of the claim or, with a leading "/", a JSON pointer (RFC 6901) to a
+// member of one, such as "/realm_access/roles".
 func claimValues(claims map[string]json.RawMessage, name string) []string {
 	raw := claims[name]
 	if strings.HasPrefix(name, "/") {
@@ -145,7 +146,7 @@ func claimValues(claims map[string]json.RawMessage, name string) []string {
 		case bool:
 			values = append(values, strconv.FormatBool(v))
 		case float64:
-			values = append(values, string(item)) // as it is written: 1e3 is not 1000
+			values = append(values, string(item)) // as written: 1e3 is not 1000
 		}
 	}
 	return values

@@ -23,10 +23,10 @@ const (
 	maxRules     = 1000
 )
 
-// RulesError is what is wrong with a file of rules.
+// RulesError says why a file of rules is invalid.
 type RulesError struct {
-	Pointer string // to the member (RFC 6901); "" where the file is no JSON
-	Line    int    // from 1, where the file is no JSON; else 0
+	Pointer string // to the member (RFC 6901); "" if the file is not JSON
+	Line    int    // from 1 if the file is not JSON; else 0
 	Detail  string
 }
 
@@ -41,8 +41,7 @@ func (e *RulesError) Error() string {
 }
 
 // ParseRules reads a file of rules, {"rules": [{"subjects": […], "tools": […]}]}. It is
-// strict, because a condition that is misspelt would be one that everybody meets. Errors
-// are *RulesError.
+// strict, because a misspelled condition would match everybody. Errors are *RulesError.
 func ParseRules(data []byte) ([]Rule, error) {
 	if len(data) > maxRulesFile {
 		return nil, &RulesError{Detail: fmt.Sprintf("is larger than %d bytes", maxRulesFile)}
@@ -60,7 +59,7 @@ func ParseRules(data []byte) ([]Rule, error) {
 		return nil, &RulesError{Pointer: "/rules", Detail: fmt.Sprintf("has more than %d rules", maxRules)}
 	}
 	for i := range file.Rules {
-		if err := file.Rules[i].check(); err != nil {
+		if err := file.Rules[i].validate(); err != nil {
 			err.Pointer = fmt.Sprintf("/rules/%d", i) + err.Pointer
 			return nil, err
 		}
@@ -69,7 +68,7 @@ func ParseRules(data []byte) ([]Rule, error) {
 	return file.Rules, nil
 }
 
-// What the values of a file must be.
+// The requirements on values of the file.
 const (
 	mustBeObject = "must be an object whose names are unique, in UTF-8"
 	mustBeRules  = "must be a list"
@@ -105,8 +104,8 @@ func rulesError(data []byte, err error) *RulesError {
 	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
 }
 
-// check returns what is wrong with a rule, nil if nothing.
-func (r *Rule) check() *RulesError {
+// validate returns why a rule is invalid; nil if it is valid.
+func (r *Rule) validate() *RulesError {
 	if len(r.Name) > 64 {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}
 	}
@@ -117,12 +116,12 @@ func (r *Rule) check() *RulesError {
 		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values
 	}
 	for _, at := range slices.Sorted(maps.Keys(lists)) {
-		// Empty, a list could be taken for nothing as well as for everything.
+		// An empty list is ambiguous: it could mean nothing or everything.
 		if list := lists[at]; list != nil && len(list) == 0 {
 			return &RulesError{Pointer: at, Detail: mustBeTexts}
 		}
 		for i, text := range lists[at] {
-			_, err := path.Match(flat(text), "")
+			_, err := path.Match(withoutSlashes(text), "")
 			switch {
 			case text == "":
 				return &RulesError{Pointer: fmt.Sprintf("%s/%d", at, i), Detail: "must not be empty"}

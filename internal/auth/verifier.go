@@ -16,45 +16,46 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// clockSkew is by how much the issuer's clock and ours may differ.
+// clockSkew is how much the issuer's clock and ours may differ.
 const clockSkew = 60 * time.Second
 
-// ErrAlgorithm: the configuration names an algorithm by which nobody may sign.
-var ErrAlgorithm = errors.New("is not a signature algorithm that can be used")
+// ErrAlgorithm means that the configuration names an unsupported signature algorithm.
+var ErrAlgorithm = errors.New("is not a supported signature algorithm")
 
-// VerifierConfig says whose tokens are good here.
+// VerifierConfig says which tokens are accepted.
 type VerifierConfig struct {
-	// Issuer must be the token's iss, letter by letter: a trailing slash counts.
+	// Issuer must be identical to the token's iss: a trailing slash counts.
 	Issuer string
 	// Audience must be among the token's aud.
 	Audience string
-	// JWKSURL is where the issuer publishes its keys: https, or http on the loopback
-	// address. It is required, not discovered: issuers whose iss is not an address
-	// (OCI's is the same for all its customers) have nothing to discover, and it
-	// stands as jwks_uri in {issuer}/.well-known/openid-configuration of the others.
+	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. It
+	// is not discovered, because some issuers' iss is not a URL (OCI's is the same for all
+	// its customers). Other issuers publish it as jwks_uri in
+	// {issuer}/.well-known/openid-configuration.
 	JWKSURL string
-	// Scope must be in the token's scope; several with spaces between, all of them
-	// needed; "" needs none.
+	// Scope must be in the token's scope. Several are separated by spaces, and all of them
+	// are required; "" requires none.
 	Scope string
-	// Algorithms may sign; nil means RS256 and ES256. Only asymmetric ones are taken.
+	// Algorithms lists the accepted signature algorithms; nil means RS256 and ES256. Only
+	// asymmetric ones are supported.
 	Algorithms []string
-	// Clients are the only ones whose tokens are taken, by the token's azp, else its
-	// client_id (RFC 9068 section 2.2); nil takes those of any.
+	// Clients lists the clients whose tokens are accepted, by the token's azp, else its
+	// client_id (RFC 9068 section 2.2); nil accepts those of any client.
 	Clients []string
-	// OnlyAccessTokens takes no token whose typ is not at+jwt (RFC 9068 section 4).
+	// OnlyAccessTokens refuses tokens whose typ is not at+jwt (RFC 9068 section 4).
 	OnlyAccessTokens bool
-	// MaxLifetime is how long a token may be good in all, from its iat to its exp; 0
-	// is no bound. A token without iat has no lifetime that could be judged.
+	// MaxLifetime bounds the time from a token's iat to its exp; 0 means no bound. With a
+	// bound, a token without iat is refused.
 	MaxLifetime time.Duration
-	// HTTPClient is used with its redirects off; nil means one of our own.
+	// HTTPClient is used with its redirects off; nil means one with its own connections.
 	HTTPClient *http.Client
 	// Logger gets a debug line per fetch of the keys and a warning per failure; nil
-	// is silent. Refused tokens are the caller's to log.
+	// is silent. The caller of Verify logs refused tokens.
 	Logger *slog.Logger
 }
 
-// Verifier judges the bearer tokens of callers. Verdicts are not kept: a signature costs
-// some 50 µs, and caches of them have mixed up callers before (CVE-2026-35030).
+// Verifier verifies the bearer tokens of callers. It does not cache outcomes: verifying a
+// signature takes about 50 µs, and such caches have mixed up callers (CVE-2026-35030).
 type Verifier struct {
 	cfg    VerifierConfig
 	scopes []string
@@ -63,8 +64,8 @@ type Verifier struct {
 	parser *jwt.Parser
 }
 
-// NewVerifier checks cfg and fetches nothing: an issuer that is down keeps nobody from
-// starting. Close must be called in the end.
+// NewVerifier checks cfg and sends nothing, so that the service can start while the issuer is
+// down. Close must be called in the end.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" || cfg.JWKSURL == "" {
 		return nil, errors.New("the issuer, the audience and the JWKS URL must be set")
@@ -74,7 +75,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	}
 	// RFC 6749 section 3.3; the scope goes into a quoted string of the challenge.
 	if strings.ContainsFunc(cfg.Scope, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
-		return nil, errors.New("the scope has characters that no scope may have")
+		return nil, errors.New("the scope has characters that are not allowed in a scope")
 	}
 	if cfg.Algorithms == nil {
 		cfg.Algorithms = []string{"RS256", "ES256"}
@@ -94,7 +95,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	return v, nil
 }
 
-// Close ends the renewal of the keys and waits for it.
+// Close ends the polling of the keys, cancels a request in flight and waits for it.
 func (v *Verifier) Close() {
 	v.keys.sets.Close()
 	if v.cfg.HTTPClient == nil {
@@ -102,7 +103,7 @@ func (v *Verifier) Close() {
 	}
 }
 
-// Verify says whose token it is. Errors are ErrMalformed, ErrInvalidToken with a reason
+// Verify returns the identity that the token states. Errors are ErrMalformed, ErrInvalidToken with a reason
 // for the log, *ScopeError, and ErrKeysUnavailable: Challenge answers all of them.
 // It waits, under ctx, only while there are no keys or the token's key is a new one.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
@@ -111,7 +112,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	}
 	h, err := parseHeader(token)
 	if err != nil {
-		return Identity{}, invalid(err)
+		return Identity{}, invalidTokenReason(err)
 	}
 	if !slices.Contains(v.cfg.Algorithms, h.alg) {
 		return Identity{}, errAlgorithm
@@ -123,18 +124,17 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	c, err := v.check(token, h, keys)
-	// A bad signature too may mean new keys: there are issuers that give every key
-	// the same kid.
+	c, err := v.parseToken(token, h, keys)
+	// An invalid signature may also mean new keys: some issuers give every key the same kid.
 	if errors.Is(err, errNoKey) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		if rotated, ok := v.keys.newerThan(ctx, keys); ok {
-			c, err = v.check(token, h, rotated)
+			c, err = v.parseToken(token, h, rotated)
 		}
 	}
 	if err != nil {
-		return Identity{}, invalid(err)
+		return Identity{}, invalidTokenReason(err)
 	}
-	if err := v.refuses(c); err != nil {
+	if err := v.checkRestrictions(c); err != nil {
 		return Identity{}, err
 	}
 	id, ok := c.identity()
@@ -149,9 +149,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	return id, nil
 }
 
-// refuses is why the operator does not want a token that is in order otherwise; nil if he
-// does.
-func (v *Verifier) refuses(c *claims) error {
+// checkRestrictions returns why the configuration excludes a token that is otherwise valid;
+// nil if it does not.
+func (v *Verifier) checkRestrictions(c *claims) error {
 	if client := cmp.Or(c.authorizedParty, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
 		return errClient
 	}
@@ -161,10 +161,10 @@ func (v *Verifier) refuses(c *claims) error {
 	return nil
 }
 
-// check verifies the signature by keys, then the claims, in that order: what a forged
-// token says is nobody's business. golang-jwt looks up the algorithm in the parser's list,
-// and the key fits that algorithm or is not found.
-func (v *Verifier) check(token string, h header, keys keySet) (*claims, error) {
+// parseToken verifies the signature with keys and then the claims, so that nothing is read
+// from a forged token. golang-jwt requires an algorithm of the parser's list, and find
+// returns only keys for that algorithm.
+func (v *Verifier) parseToken(token string, h header, keys keySet) (*claims, error) {
 	var c claims
 	_, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return keys.find(h) })
 	return &c, err

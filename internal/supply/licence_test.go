@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// marks are sentences by which a licence is known, by SPDX identifier. They are looked
-// for in text whose white space is single.
-var marks = map[string]*regexp.Regexp{
+// licencePatterns match a sentence of each licence, by SPDX identifier. They are applied to
+// text whose white space is reduced to single spaces.
+var licencePatterns = map[string]*regexp.Regexp{
 	"Apache-2.0":   regexp.MustCompile(`Apache License,? Version 2\.0`),
 	"MIT":          regexp.MustCompile(`Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation`),
 	"ISC":          regexp.MustCompile(`Permission to use, copy, modify, and(/or)? distribute this software`),
@@ -26,8 +26,8 @@ var marks = map[string]*regexp.Regexp{
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)`)
 
-// licencesIn are the SPDX identifiers of the licence files in a module's directory.
-func licencesIn(dir string) (ids []string, _ error) {
+// readLicences returns the SPDX identifiers of the licence files in a module's directory.
+func readLicences(dir string) (ids []string, _ error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("find licences: %w", err)
@@ -41,24 +41,24 @@ func licencesIn(dir string) (ids []string, _ error) {
 			return nil, fmt.Errorf("read a licence: %w", err)
 		}
 		text := strings.Join(strings.Fields(string(data)), " ")
-		for id, mark := range marks {
-			if mark.MatchString(text) {
+		for id, pattern := range licencePatterns {
+			if pattern.MatchString(text) {
 				ids = append(ids, id)
 			}
 		}
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	if slices.Contains(ids, "BSD-3-Clause") { // whose text has the other's
+	if slices.Contains(ids, "BSD-3-Clause") { // its text contains that of BSD-2-Clause
 		ids = slices.DeleteFunc(ids, func(id string) bool { return id == "BSD-2-Clause" })
 	}
 	if len(ids) == 0 {
-		return nil, errors.New("no licence that is known")
+		return nil, errors.New("no known licence")
 	}
 	return ids, nil
 }
 
-// licencesPage is docs/licences.md.
+// licencesPage returns the text of docs/licences.md.
 func licencesPage(modules []module) string {
 	var b strings.Builder
 	b.WriteString("# Licences\n\n" +
@@ -71,7 +71,7 @@ func licencesPage(modules []module) string {
 	return b.String()
 }
 
-func TestLicencesAreKnownByTheirText(t *testing.T) {
+func TestReadLicencesKnowsTheirText(t *testing.T) {
 	for want, text := range map[string]string{
 		"MIT":          "Permission is hereby granted, free of\n charge, to any person obtaining a copy of this software and associated documentation files",
 		"BSD-2-Clause": "Redistributions in binary form must reproduce the above copyright notice",
@@ -83,9 +83,9 @@ func TestLicencesAreKnownByTheirText(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "LICENSE.txt"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := licencesIn(dir)
+		got, err := readLicences(dir)
 		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
-			t.Errorf("%q is %v, %v", want, got, err)
+			t.Errorf("readLicences(%q) = %v, %v, want %q", text, got, err, want)
 		}
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"testing"
 )
 
-// module is a module that packages of the binary come from.
+// module is a Go module that is linked into the binary.
 type module struct {
 	Path, Version, Dir string
 	licences           []string // SPDX identifiers, in alphabetical order
 }
 
-// linked are the modules that are linked into cmd/server, ours left out, in order.
-func linked(t *testing.T) (all []module) {
+// linkedModules returns the modules that are linked into cmd/server, without ours, by path.
+func linkedModules(t *testing.T) (all []module) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=Module", "answerd/cmd/server")
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0") // as the image is built, wherever we are
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0") // the platform of the image, not of this machine
 	list, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("list the packages of the binary: %v", err)
@@ -41,7 +41,7 @@ func linked(t *testing.T) (all []module) {
 	slices.SortFunc(all, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
 	all = slices.CompactFunc(all, func(a, b module) bool { return a.Path == b.Path })
 	for i := range all {
-		if all[i].licences, err = licencesIn(all[i].Dir); err != nil {
+		if all[i].licences, err = readLicences(all[i].Dir); err != nil {
 			t.Fatalf("%s: %v", all[i].Path, err)
 		}
 	}

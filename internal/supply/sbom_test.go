@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// A bill of materials as CycloneDX 1.6 has it, as far as we fill it in. It has no time
-// and no serial number: the same modules give the same bytes.
+// bom is a bill of materials in CycloneDX 1.6, with the members that we set. It has neither a
+// time nor a serial number, so that the same modules give the same bytes.
 type bom struct {
 	Format   string      `json:"bomFormat"`
 	Spec     string      `json:"specVersion"`
@@ -34,6 +34,7 @@ type license struct {
 	} `json:"license"`
 }
 
+// newComponent returns a component for a Go module, with its package URL.
 func newComponent(kind, path, version string, licences []string) component {
 	url := "pkg:golang/" + path + "@" + version
 	c := component{Type: kind, Name: path, Version: version, Ref: url, URL: url}
@@ -45,7 +46,7 @@ func newComponent(kind, path, version string, licences []string) component {
 	return c
 }
 
-// newBOM is the bill of materials of that version of answerd.
+// newBOM returns the bill of materials of a version of answerd.
 func newBOM(version string, modules []module) bom {
 	b := bom{Format: "CycloneDX", Spec: "1.6", Version: 1, Metadata: metadata{newComponent("application", "answerd", version, []string{"Apache-2.0"})}}
 	for _, m := range modules {
@@ -54,8 +55,8 @@ func newBOM(version string, modules []module) bom {
 	return b
 }
 
-// bytes is b as a file.
-func (b bom) bytes() ([]byte, error) {
+// encode returns b as indented JSON.
+func (b bom) encode() ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetIndent("", "  ")

@@ -1,7 +1,6 @@
-// Package supply says what the answerd binary is made of, from the modules that its
-// packages come from, and holds that every licence is one of those that we may link. It
-// has tests only; they write the table of docs/licences.md and a bill of materials
-// (CycloneDX 1.6):
+// Package supply lists the modules that are linked into the answerd binary, and checks that
+// each of their licences is permissive. It has tests only; they write the table of
+// docs/licences.md and a bill of materials (CycloneDX 1.6):
 //
 //	go test ./internal/supply -update
 //	go test ./internal/supply -sbom /tmp/answerd.cdx.json -version v1.2.3
@@ -16,23 +15,23 @@ import (
 )
 
 var (
-	update  = flag.Bool("update", false, "renew docs/licences.md")
-	sbom    = flag.String("sbom", "", "the file that the bill of materials goes to, by its whole path")
-	version = flag.String("version", "v1.2.3", "the version of answerd that the bill of materials is of")
+	update  = flag.Bool("update", false, "write docs/licences.md")
+	sbom    = flag.String("sbom", "", "the absolute path of the file to write the bill of materials to")
+	version = flag.String("version", "v1.2.3", "the version of answerd in the bill of materials")
 )
 
-// permissive are the licences under which a module may be linked in.
+// permissive lists the licences that a linked module may have.
 var permissive = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "UPL-1.0"}
 
-func TestEveryModuleIsPermissivelyLicensedAndListed(t *testing.T) {
-	modules := linked(t)
+func TestModulesHaveListedPermissiveLicences(t *testing.T) {
+	modules := linkedModules(t)
 	if len(modules) < 20 {
-		t.Fatalf("only %d modules: nothing was proved", len(modules))
+		t.Fatalf("got %d modules, want at least 20", len(modules))
 	}
 	for _, m := range modules {
 		for _, id := range m.licences {
 			if !slices.Contains(permissive, id) {
-				t.Errorf("%s is under %s", m.Path, id)
+				t.Errorf("%s has the licence %s, want one of %v", m.Path, id, permissive)
 			}
 		}
 	}
@@ -44,13 +43,13 @@ func TestEveryModuleIsPermissivelyLicensedAndListed(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("%s is not what is linked (%v): make licences", page, err)
+		t.Errorf("%s differs from the linked modules (%v); run make licences", page, err)
 	}
 }
 
-func TestTheBillOfMaterialsNamesEveryModule(t *testing.T) {
-	modules := linked(t)
-	file, err := newBOM(*version, modules).bytes()
+func TestBOMNamesEveryModule(t *testing.T) {
+	modules := linkedModules(t)
+	file, err := newBOM(*version, modules).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,11 +58,11 @@ func TestTheBillOfMaterialsNamesEveryModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(b.Parts) != len(modules) || b.Format != "CycloneDX" || b.Metadata.Component.URL != "pkg:golang/answerd@"+*version {
-		t.Errorf("%d of %d modules, %+v", len(b.Parts), len(modules), b.Metadata)
+		t.Errorf("got %d components and %+v, want %d components of answerd %s", len(b.Parts), b.Metadata, len(modules), *version)
 	}
 	for i, m := range modules {
 		if c := b.Parts[i]; c.URL != "pkg:golang/"+m.Path+"@"+m.Version || len(c.Licenses) == 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("got component %+v, want %s@%s with a licence", c, m.Path, m.Version)
 		}
 	}
 	if *sbom != "" && !t.Failed() {
