@@ -174,7 +174,7 @@ func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
 				}
 				last, all = p.Progress, all+p.Message+"\n"
 			}
-			for _, part := range []string{"Run " + out.RunID + " begins.", "Step 1", "add is called.", "add has answered", "Step 2"} {
+			for _, part := range []string{"Run " + out.RunID + " starts.", "Step 1", "add is called.", "add has answered", "Step 2"} {
 				if !strings.Contains(all, part) {
 					t.Errorf("nothing says %q:\n%s", part, all)
 				}

@@ -1,23 +1,23 @@
-// Package agui is the AG-UI face: its RunAgentInput to an agent.Request, the run's
-// events to AG-UI events, for clients of version 1.0 and of 0.0.59 alike.
+// Package agui implements the API format of AG-UI: it decodes a RunAgentInput to an agent.Request,
+// and encodes the events of a run as AG-UI events, for clients of versions 1.0 and 0.0.59.
 //
 //	q, err := agui.Decode(body)              // *agui.Invalid names the field
 //	enc := agui.NewEncoder(agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1})
 //	frames := enc.Encode(e)                  // for every event of the run, from the first
 //
-// Clients of 1.0 say so (protocolVersion); the shapes that 0.0.59 takes for fatal go to
-// those alone. What a person must answer ends the AG-UI run with an interrupt outcome,
-// and its resumption is a new AG-UI run on the same thread: to us both are one run.
+// Clients of 1.0 send protocolVersion, and only they get events that are fatal to clients of
+// 0.0.59. A question to a person ends the AG-UI run with an interrupt outcome. The client resumes
+// with a new AG-UI run on the same thread; here both are one run.
 package agui
 
-// Header is what a stream says about its run.
+// Header has what a stream says about its run.
 type Header struct {
-	ThreadID    string // as the client named it
-	ClientRunID string // as the client named it
-	RunID       string // our run's id, which makes the ids of messages unique in the thread
-	V1          bool   // the client speaks 1.0
-	// After is the event at which the AG-UI run before this one ended, in the same run of
-	// ours; 0 for the first. The encoder sees the events up to it and says nothing of them.
+	ThreadID    string // the client's id of the thread
+	ClientRunID string // the client's id of the AG-UI run
+	RunID       string // the id of the run, which makes the ids of messages unique in the thread
+	V1          bool   // the client uses version 1.0
+	// After is the event at which the earlier AG-UI run of the same run ended; 0 for the first. The
+	// encoder needs the events up to After too, and encodes nothing for them.
 	After int64
 }
 

@@ -15,15 +15,14 @@ type Request struct {
 	agent.Request // its ThreadID is the client's
 	RunID         string
 	V1            bool
-	// Answers are to what the thread's suspended run waits for. A request has those or a
-	// question, not both.
+	// Answers are to the interrupts of the thread's suspended run. A request has either answers or
+	// a question.
 	Answers []Answer
-	// Options is the member forwardedProps.answerd, where native fields can be given;
-	// nil where it is missing.
+	// Options is the member forwardedProps.answerd, which has native fields; nil if it is missing.
 	Options json.RawMessage
 }
 
-// input is what is read of a request. Members that are not here are ignored.
+// input has the members of a request that Decode reads; it ignores others.
 type input struct {
 	ThreadID        string          `json:"threadId"`
 	RunID           string          `json:"runId"`
@@ -106,8 +105,7 @@ func (q *Request) readTools(in []tool) error {
 	return nil
 }
 
-// readContext takes what the page says of itself, and our own member of the properties
-// that it forwards.
+// readContext adds the client's context to the instructions, and reads forwardedProps.answerd.
 func (q *Request) readContext(in input) error {
 	if len(in.Context) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
@@ -127,8 +125,8 @@ func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-// readQuestion takes the user's last message out of the history. After results of the
-// client's tools there is none: the run goes on with those.
+// readQuestion moves the user's last message from the history to the question. If the history ends
+// with results of the client's tools, there is no question and the run continues with those.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {

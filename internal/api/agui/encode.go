@@ -8,9 +8,9 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder turns the events of one run into the events of one AG-UI run. It must see all
-// of them, from the first of the run on. What it returns for a suspended event is the end
-// of a stream, which nothing may follow; what comes after it is the same as without it.
+// Encoder encodes the events of one run as the events of one AG-UI run. It must get all events, from
+// the first of the run on. The frames of a suspended event end a stream. Later frames are the same
+// as if that event had not been encoded.
 type Encoder struct {
 	head   Header
 	seq    int64       // of the event that is being encoded
@@ -29,7 +29,7 @@ type Encoder struct {
 // NewEncoder returns the encoder of a stream that no event has gone through.
 func NewEncoder(h Header) *Encoder { return &Encoder{head: h, args: make(map[string]bool)} }
 
-// fields are the members of an event besides its type and time. None may be null.
+// fields are the members of an event besides type and timestamp. None may be null.
 type fields = map[string]any
 
 func (enc *Encoder) emitEvent(kind string, f fields) {
@@ -50,14 +50,14 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			started["protocolVersion"] = "1.0"
 		}
 		enc.emitEvent("RUN_STARTED", started)
-		// The client's own name for the run says nothing to our other endpoints.
+		// Other endpoints do not know the client's id of the run.
 		enc.emitEvent("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
 	}
 	enc.encodeEvent(e.Body)
 	return enc.frames
 }
 
-// runFields returns the members that name the run, and f.
+// runFields returns f with the ids of the thread and the AG-UI run.
 func (enc *Encoder) runFields(f fields) fields {
 	if f == nil {
 		f = fields{}
@@ -74,7 +74,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	case event.StepEnd:
 		enc.emitEvent("STEP_FINISHED", fields{"stepName": enc.stepName()})
 	case event.StepReset:
-		// Messages cannot be taken back; the custom event tells clients that know it.
+		// Messages cannot be withdrawn, but a client may know this custom event.
 		enc.endText()
 		enc.endReasoning()
 		enc.emitEvent("CUSTOM", fields{"name": "step_reset", "value": fields{"step": b.Step, "reason": b.Reason}})
@@ -116,8 +116,8 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// TokenExpired returns the events of a stream that ends before its run, because its
-// caller's token has: an error, since the protocol has no other end for it.
+// TokenExpired returns the events that end a stream before its run, because the caller's token has
+// expired. The protocol has only an error for that.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
 	enc.emitEvent("RUN_ERROR", fields{"message": "The access token has expired. The run goes on.", "code": "token_expired"})
@@ -140,11 +140,11 @@ func (enc *Encoder) finishRun(b event.FinalAnswer) {
 
 func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
 
-// stepMessage returns the message of the current step that calls belong to.
+// stepMessage returns the id of the message that the calls of the current step belong to.
 func (enc *Encoder) stepMessage() string { return fmt.Sprintf("%s-%s", enc.head.RunID, enc.stepName()) }
 
-// nextMessage returns the id of the next text message: the first one of a step is the one
-// that the step's calls belong to.
+// nextMessage returns the id of the next text message. The first one of a step has the id that
+// stepMessage returns.
 func (enc *Encoder) nextMessage() string {
 	enc.messages++
 	if enc.messages == 1 {

@@ -25,7 +25,7 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-// part is a part of a user's message, as 1.0 has it (source) and as 0.0.x had (binary).
+// part is a part of a user's message, in the form of 1.0 (source) or of 0.0.x (binary).
 type part struct {
 	Type   string `json:"type"`
 	Text   string `json:"text"`
@@ -62,7 +62,7 @@ func (q *Request) readMessage(at string, m message) error {
 		q.addInstruction(text)
 		return nil
 	case "activity", "reasoning":
-		return nil // of no use to the model
+		return nil // the model does not need it
 	case "user":
 	case "assistant":
 		for i, c := range m.ToolCalls {

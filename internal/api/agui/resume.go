@@ -9,7 +9,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Answer is what became of one interrupt, as the client says it.
+// Answer is the client's answer to one interrupt.
 type Answer struct {
 	ID        string
 	Cancelled bool
@@ -44,9 +44,9 @@ func (q *Request) readResume(in []resumption) error {
 	return nil
 }
 
-// Input returns the answer to an interrupt of that kind. The payload to an approval is
-// {"approved", "reason", "editedArgs"}, to a limit {"approved", "reason", "max"}, to a form
-// what it was filled in with. The error is an *Invalid.
+// Input returns the answer to an interrupt of that kind. The payload of an approval is
+// {"approved", "reason", "editedArgs"}, of a limit {"approved", "reason", "max"}, and of a form its
+// content. The error is an *Invalid.
 func (a Answer) Input(kind string) (agent.Input, error) {
 	payload := a.Payload
 	if string(payload) == "null" {

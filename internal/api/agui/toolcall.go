@@ -7,7 +7,7 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall is the events of one tool call.
+// encodeCall encodes the events of tool calls.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -50,8 +50,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeResult is the end of a call. The event has no member for an error: clients of 0.0.59
-// get it as text alone.
+// encodeResult encodes the result of a call. The event has no member for errors, so clients of
+// 0.0.59 get an error as text only.
 func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	f := fields{"messageId": enc.head.RunID + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
 	if enc.head.V1 && metadata != nil {
@@ -60,7 +60,7 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	enc.emitEvent("TOOL_CALL_RESULT", f)
 }
 
-// interruptFields returns what a person has to answer before the run goes on.
+// interruptFields returns an interrupt as AG-UI has it.
 func interruptFields(i event.Interrupt) fields {
 	f := fields{"id": i.ID, "message": i.Message, "expiresAt": formatTime(i.ExpiresAt)}
 	switch i.Kind {
@@ -82,10 +82,10 @@ func interruptFields(i event.Interrupt) fields {
 	return f
 }
 
-// approvalSchema is what the payload of a resolved approval may be.
+// approvalSchema is the schema of the payload that resolves an approval.
 const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"editedArgs":{"type":"object"}},"required":["approved"]}`
 
-// budgetSchema is what the payload of a resolved limit may be.
+// budgetSchema is the schema of the payload that resolves a budget limit.
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
 
 func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

@@ -1,18 +1,18 @@
-// Package aisdk is the API format for the AI SDK's useChat: its UI messages to an
-// agent.Request, the run's events to a UI message stream as versions 5, 6 and 7 of the
-// SDK read it.
+// Package aisdk implements the API format of the AI SDK's useChat: it decodes UI messages to an
+// agent.Request, and encodes the events of a run as a UI message stream for versions 5, 6 and 7 of
+// the SDK.
 //
 //	q, err := aisdk.Decode(body)              // *aisdk.Invalid names the field
 //	enc := aisdk.NewEncoder(aisdk.Header{MessageID: id, RunID: run.ID, ThreadID: run.ThreadID})
 //	frames := enc.Encode(e)                   // for every event of the run, from the first
 //
-// A chat is a thread, and a message of the assistant is a run. The tools of MCP servers
-// are dynamic and executed by the provider: without that the SDK's helper for automatic
-// sending posts for ever. What a server asks the person is a call of a client tool named
-// "elicitation", whose output is {"action", "content"}.
+// A chat is a thread, and a message of the assistant is a run. The tools of MCP servers are dynamic
+// and executed by the provider; otherwise the SDK's helper for automatic sending would post without
+// end. An elicitation is a call of the client tool "elicitation", whose output is
+// {"action", "content"}.
 //
-// Only chunks are sent that all three versions know, since an unknown one is fatal to the
-// stream; those of approvals, which version 5 lacks, come only when a person must agree.
+// The stream has only chunks that all three versions know, because an unknown chunk is fatal to a
+// stream. Version 5 has no chunks for approvals; they are sent only when a call needs approval.
 package aisdk
 
 import (
@@ -22,16 +22,16 @@ import (
 	"answerd/internal/event"
 )
 
-// Header is what a stream says about its message.
+// Header has what a stream says about its message.
 type Header struct {
-	MessageID string // of the message that the stream makes or goes on with
+	MessageID string // of the message that the stream creates or continues
 	RunID     string
 	ThreadID  string
-	// After is the event at which the stream before this one ended, in the same run; 0
-	// for the first. The encoder sees the events up to it and says nothing of them.
+	// After is the event at which the earlier stream of the same run ended; 0 for the first. The
+	// encoder needs the events up to After too, and encodes nothing for them.
 	After int64
-	// NoApprovals is for pages that have no chunks for approvals: what was declined on
-	// their behalf is a tool that failed.
+	// NoApprovals is for pages that do not know the chunks for approvals. A call that was declined
+	// because of that is encoded as a tool that failed.
 	NoApprovals bool
 	// Outputs are the outputs of the tool "elicitation" that the page posted to get this
 	// stream, by interrupt; the run's events do not repeat them.
@@ -58,29 +58,31 @@ type Invalid struct {
 
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// formatName is how the record of a run says whose it is.
+// formatName marks the stored requests of this API format.
 const formatName = "aisdk"
 
-// StoredRequest is what has to be known of a run's request to tell the run again.
+// StoredRequest is the part of a request that is needed to stream its run again. It is stored with
+// the run.
 type StoredRequest struct {
 	Format      string `json:"face"`
-	MessageID   string `json:"message_id"` // that the run goes on with; "" for one of its own
+	MessageID   string `json:"message_id"` // that the run continues; "" if it has its own
 	NoApprovals bool   `json:"no_approvals"`
 }
 
-// Header returns the beginning of a header that tells the run from its first event.
+// Header returns the header of a stream of the run from its first event on.
 func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }
 
-// Encode returns the record as it is kept with the run.
+// Encode returns the stored form of r.
 func (r StoredRequest) Encode() []byte {
 	r.Format = formatName
 	b, _ := json.Marshal(r) // texts always marshal
 	return b
 }
 
-// DecodeStored reads what Encode returns. A record of another API format is empty.
+// DecodeStored decodes what Encode returns. It returns the zero value for the request of another API
+// format.
 func DecodeStored(data []byte) StoredRequest {
 	var r StoredRequest
 	if json.Unmarshal(data, &r) != nil || r.Format != formatName {

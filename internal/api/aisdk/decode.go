@@ -14,25 +14,23 @@ import (
 // Request is a decoded body.
 type Request struct {
 	agent.Request // its ThreadID is the chat's id
-	// MessageID is the message of the assistant that the stream goes on with; "" where
-	// it makes a new one.
+	// MessageID is the message of the assistant that the stream continues; "" creates a new one.
 	MessageID string
-	// Answers are the person's that this message has. Some may be old; where one is to
-	// what a run still waits for, the request goes on with that run and not with a new one.
+	// Answers are the person's answers in that message. Some may be old. If one is to an open
+	// interrupt of a run, the request resumes that run instead of starting a new one.
 	Answers []Answer
-	// Options is the member "answerd", where native fields can be given; nil where it is
-	// missing.
+	// Options is the member "answerd", which has native fields; nil if it is missing.
 	Options json.RawMessage
 }
 
-// HasToolResults reports whether there is something to go on with besides the answers: results
-// of the page's own tools.
+// HasToolResults reports whether the request has results of the page's own tools, with which a new
+// run can continue the message.
 func (q Request) HasToolResults() bool {
 	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
 
-// body is what is read of a request. Members that are not here are ignored: pages add
-// their own.
+// body has the members of a request that Decode reads. It ignores others, because pages add their
+// own.
 type body struct {
 	ID        string          `json:"id"`
 	Messages  []message       `json:"messages"`
@@ -86,10 +84,10 @@ func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// readQuestion takes the user's last message out of the history. Where the request is
-// about a message of the assistant's, it goes on with that: with answers to what its run
-// waits for, or with results of client tools. That need not be the last message: a person
-// may have asked something else before he agreed to a call.
+// readQuestion moves the user's last message from the history to the question. If the request is
+// about a message of the assistant, it continues that message instead, with answers to interrupts or
+// results of client tools. That need not be the last message: a person may have asked something else
+// before they approved a call.
 func (q *Request) readQuestion(messages []message, id string) error {
 	about := len(messages) - 1
 	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
@@ -116,7 +114,7 @@ func (q *Request) readQuestion(messages []message, id string) error {
 	return nil
 }
 
-// inTool is a client tool, which pages send in the body of their own accord.
+// inTool is a client tool, which the page declares in the body.
 type inTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
@@ -148,7 +146,7 @@ func (q *Request) readTools(in []inTool) error {
 	}
 	for i, t := range in {
 		if t.Name == ElicitationTool {
-			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is the name by which servers ask the person"}
+			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is reserved for elicitations"}
 		}
 		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
 			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
@@ -165,8 +163,8 @@ type Answer struct {
 	Output json.RawMessage
 }
 
-// readAnswers returns those in the parts of a message. An elicitation whose answer was taken is
-// marked as executed by the provider since.
+// readAnswers returns the answers in the parts of a message. It ignores elicitations that are marked
+// as executed by the provider, because those have been answered.
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
@@ -183,8 +181,8 @@ func readAnswers(parts []part) (out []Answer) {
 	return out
 }
 
-// readElicitation reads the output of the tool "elicitation": {"action", "content"}. What is
-// something else makes an action that the agent refuses.
+// readElicitation reads the output of the tool "elicitation": {"action", "content"}. Any other
+// output gives an action that the agent refuses.
 func readElicitation(p part) agent.Input {
 	var o struct {
 		Action  string          `json:"action"`

@@ -7,9 +7,9 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder turns the events of one run into the chunks of one stream. It must see all of
-// them, from the first of the run on. What it returns for a suspended event is the end of
-// a stream, and for those that follow the same as if there had not been any.
+// Encoder encodes the events of one run as the chunks of one stream. It must get all events, from the
+// first of the run on. The frames of a suspended event end a stream. Later frames are the same as if
+// that event had not been encoded.
 type Encoder struct {
 	head   Header
 	seq    int64       // of the event that is being encoded
@@ -29,8 +29,8 @@ func NewEncoder(h Header) *Encoder {
 	return &Encoder{head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation)}
 }
 
-// chunk is one chunk. Its members are never null but where that is said: a null is
-// fatal in place of a member that may be missing.
+// chunk is one chunk. Its members are not null unless a comment says so: null is fatal to the SDK
+// where an optional member is expected.
 type chunk = map[string]any
 
 func (enc *Encoder) emitChunk(c chunk) {
@@ -73,7 +73,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	case event.ReasoningEnd:
 		enc.endReasoning()
 	case event.StepReset:
-		// What was streamed cannot be taken back; the data part tells pages that know it.
+		// Streamed text cannot be withdrawn, but a page may know this data part.
 		enc.endText()
 		enc.endReasoning()
 		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
@@ -86,7 +86,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// endStream is the last chunks of a stream.
+// endStream encodes the last chunks of a stream.
 func (enc *Encoder) endStream(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
 		enc.encodeHeldCalls()
@@ -104,7 +104,7 @@ func (enc *Encoder) endStream(body event.Body) {
 			"usage": chunk{"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens},
 		}})
 	case event.RunError:
-		// The chunk for errors has room for a text only.
+		// The error chunk can have only a text, so the metadata have the code.
 		enc.emitChunk(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
 		enc.emitChunk(chunk{"type": "error", "errorText": b.Message})
 	case event.Cancelled:
@@ -115,9 +115,9 @@ func (enc *Encoder) endStream(body event.Body) {
 	}
 }
 
-// TokenExpired returns the chunks of a stream that ends before its message, because its
-// caller's token has. The chunk for errors has room for a text only; the one before it
-// tells pages what to do, and stays in no message.
+// TokenExpired returns the chunks that end a stream before its message, because the caller's token
+// has expired. The error chunk can have only a text, so a transient data chunk before it tells pages
+// the reason.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
 	enc.emitChunk(chunk{"type": "data-token-expired", "transient": true, "data": chunk{"runId": enc.head.RunID}})

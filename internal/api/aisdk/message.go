@@ -15,7 +15,7 @@ type message struct {
 	Parts []part `json:"parts"`
 }
 
-// part is a part of a message: a text, a file, a call of a tool, or what is passed over.
+// part is a part of a message: a text, a file, a tool call, or something that Decode ignores.
 type part struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
@@ -35,7 +35,7 @@ type part struct {
 	} `json:"approval"`
 }
 
-// calledTool returns the name of the tool that the part is a call of; "" if it is none.
+// calledTool returns the name of the tool that the part calls; "" if it is not a call.
 func (p part) calledTool() string {
 	if p.Type == "dynamic-tool" {
 		return p.ToolName
@@ -47,7 +47,7 @@ func (p part) calledTool() string {
 	return name
 }
 
-// resultText returns what came of a call of a client tool, for the model.
+// resultText returns the result of a client tool's call for the model.
 func (p part) resultText() string {
 	var text string
 	switch {
@@ -102,9 +102,9 @@ func decodeContent(at string, m message) (string, []agent.Media, error) {
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// readSteps takes a message of the assistant: for every step what he said, with the calls
-// of client tools in it, and their results. What the service's own tools did is in the
-// text already.
+// readSteps adds a message of the assistant to the history: for every step its text, the calls of
+// client tools, and their results. Calls of the service's own tools are left out, because the text
+// has what they contributed.
 func (q *Request) readSteps(at string, parts []part) error {
 	said := agent.Message{Role: "assistant"}
 	var results []agent.Message

@@ -4,7 +4,7 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall is the events of one tool call.
+// encodeCall encodes the events of tool calls, approvals and elicitations.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -65,6 +65,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
+// encodeInput encodes the complete input of a call.
 func (enc *Encoder) encodeInput(b event.ToolCall) {
 	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
 	if b.Args == nil {
@@ -73,18 +74,18 @@ func (enc *Encoder) encodeInput(b event.ToolCall) {
 	enc.emitChunk(enc.callChunk(b.Call, c))
 }
 
-// encodeHeldCalls tells the calls that the page executes. That is left to the end of the run,
-// when it waits for nothing else: the SDK's helpers for automatic sending post when all
-// calls of a step are done. They would post the page's results while a person still has
-// to agree to another call, or not post his agreement while the page's call is open.
+// encodeHeldCalls encodes the calls that the page executes. It is called at the end of the run,
+// when the run waits for nothing else, because the SDK's helpers for automatic sending post when
+// all calls of a step are done. They would post the page's results while a person has not yet
+// approved another call, or not post the approval while the page's call is open.
 func (enc *Encoder) encodeHeldCalls() {
 	for _, b := range enc.held {
 		enc.encodeInput(b)
 	}
 }
 
-// callChunk marks a chunk as one of that call. Client tools are those that the page declares,
-// which the SDK knows by name; all others are dynamic.
+// callChunk adds to a chunk the members that name the call. The SDK knows client tools, which the
+// page declares, by name; all others are dynamic.
 func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	if call.Server != "" {
 		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
@@ -92,7 +93,7 @@ func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	return enc.callEndChunk(call, c)
 }
 
-// callEndChunk returns of for what ends a call: version 5 knows no metadata there.
+// callEndChunk is callChunk for chunks that end a call, which have no metadata in version 5.
 func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	c["toolCallId"] = call.CallID
 	if !enc.clients[call.CallID] {
@@ -101,10 +102,9 @@ func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	return c
 }
 
-// elicitationCall returns the call of the client tool that stands for an elicitation. Once it is
-// answered, it turns into a call that the provider executes: the SDK's helper for
-// automatic sending would post the answer again whenever the run waits for something
-// else, or is cancelled.
+// elicitationCall returns the call of the client tool that represents an elicitation. Once answered
+// it becomes a call that the provider executes; otherwise the SDK's helper for automatic sending
+// would post the answer again when the run is suspended for something else or cancelled.
 func elicitationCall(b event.Elicitation, answered bool) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {

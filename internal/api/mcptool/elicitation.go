@@ -10,17 +10,18 @@ import (
 	"answerd/internal/event"
 )
 
-// maxShown is how much of a call's arguments is shown to who is asked about it, in bytes.
+// maxShown bounds the arguments that an approval shows, in bytes.
 const maxShown = 4 << 10
 
-// approvalForm asks for an agreement that nobody gives by mistake: hosts that accept empty
-// forms by themselves refuse.
+// approvalForm requires a value, so that a client which accepts empty forms by itself approves
+// nothing.
 var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 	`"approved":{"type":"boolean","title":"Allow this call"},` +
 	`"reason":{"type":"string","title":"Reason","description":"for the agent, above all of a refusal","maxLength":1024}},` +
 	`"required":["approved"]}`)
 
-// Elicitation is what a person is asked: a form to fill in, or an address to visit.
+// Elicitation is a question to a person: a form to fill in or a URL to visit. It has the fields of
+// mcpserver.Elicitation.
 type Elicitation struct {
 	ID      string
 	Mode    string // form or url
@@ -29,7 +30,7 @@ type Elicitation struct {
 	URL     string
 }
 
-// InterruptOf returns what the event asks a person; ok is false if it asks nothing.
+// InterruptOf returns the interrupt that the event opens; ok is false if it opens none.
 func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
@@ -42,7 +43,7 @@ func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	return event.Interrupt{}, false
 }
 
-// ResolvedInterrupt returns the id of what is no longer asked after the event; "" if it resolves nothing.
+// ResolvedInterrupt returns the id of the interrupt that the event resolves; "" if it resolves none.
 func ResolvedInterrupt(b event.Body) string {
 	switch b := b.(type) {
 	case event.ApprovalResolved:
@@ -53,7 +54,7 @@ func ResolvedInterrupt(b event.Body) string {
 	return ""
 }
 
-// ElicitationOf returns an interrupt as the host asks it. An approval is a form.
+// ElicitationOf returns the elicitation of an interrupt. An approval is a form.
 func ElicitationOf(i event.Interrupt) Elicitation {
 	if i.Kind == event.KindElicitation {
 		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
@@ -68,8 +69,8 @@ func ElicitationOf(i event.Interrupt) Elicitation {
 	}
 }
 
-// InputOf returns the answer to an interrupt. A form of ours that is not filled in as it asks
-// is a refusal; one of a server's is for the agent to judge.
+// InputOf returns the answer to an interrupt. An approval form with invalid content is a refusal; the
+// agent validates the content of a server's form.
 func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if i.Kind == event.KindElicitation {
 		if action == "accept" && content == nil && i.Mode == "form" {
@@ -90,8 +91,8 @@ func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.In
 	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
 }
 
-// Suspended returns the result of a run that waits for a person whom the host cannot ask. It is
-// answered elsewhere, and its answer is to be had there.
+// Suspended returns the result of a run that is suspended for a person whom the client cannot ask. The
+// person answers elsewhere, and the answer of the run is available there.
 func Suspended(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")

@@ -1,6 +1,6 @@
-// Package mcptool is the agent as one MCP tool, in MCP's terms but not its messages: the
-// schemas of the tool, an event as what the host's person is told meanwhile, what a run
-// waits for as something to elicit, and the end of a run as a result.
+// Package mcptool describes the agent as one MCP tool: the schemas of the tool, the events of a run as
+// progress messages, its interrupts as elicitations, and its end as the result of the call. It does
+// not know the messages of the protocol; mcpserver does.
 //
 //	req, err := mcptool.Decode(arguments)
 //	told := mcptool.NewProgressReporter()
@@ -18,7 +18,7 @@ import (
 	"answerd/internal/event"
 )
 
-// What the tool is to the host and its model.
+// The tool as the client and its model see it.
 const (
 	Name        = "answer"
 	Title       = "Ask the agent"
@@ -44,9 +44,9 @@ func Decode(arguments []byte) (agent.Request, error) {
 	return r, err
 }
 
-// Result is the end of a call.
+// Result is the result of a call.
 type Result struct {
-	Text       string // for the host's model
+	Text       string // for the client's model
 	Structured any    // as OutputSchema says
 	IsError    bool
 }
@@ -56,7 +56,8 @@ func Completed(r event.Run, f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: native.NewAnswer(r, f)}
 }
 
-// failure is a result that is none. Run names the run, if there is one.
+// failure is the structured content of a call without an answer. The ids are those of the run, if
+// there is one.
 type failure struct {
 	Error    any    `json:"error"` // a problem
 	RunID    string `json:"run_id,omitempty"`
@@ -64,8 +65,8 @@ type failure struct {
 	TraceID  string `json:"trace_id,omitempty"`
 }
 
-// Failed returns the result of a run that failed, or did not begin: r is the zero value then.
-// problem is the problem document, and text says it in words.
+// Failed returns the result of a run that failed or did not start (r is then the zero value). problem
+// is the problem document, and text the same in words.
 func Failed(r event.Run, problem any, text string) Result {
 	return Result{Text: text, Structured: failure{problem, r.ID, r.ThreadID, r.TraceID}, IsError: true}
 }

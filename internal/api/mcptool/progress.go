@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// textEvery and progressEvery are how long, in milliseconds of the log's time, what was
-	// told of the text or a tool's progress stands before it is told again.
+	// textEvery and progressEvery are the least times between two messages about the text and about
+	// the progress of tools, in milliseconds of the log's time.
 	textEvery     = 1000
 	progressEvery = 200
 	// maxText and maxMessage bound a message, in bytes.
@@ -19,25 +19,25 @@ const (
 	maxMessage = 500
 )
 
-// ProgressReporter tells a run in short messages, of which a host shows the newest. It must see
+// ProgressReporter describes a run in short messages, of which a client shows the newest. It must get
 // all events, from the first on.
 type ProgressReporter struct {
-	text       string // of the step, or the end of it
-	shown      string // what was told of it
-	textAt     int64  // when
+	text       string // of the step, or its last maxText bytes
+	shown      string // the text in the last message about it
+	textAt     int64  // the time of that message
 	progressAt int64
 }
 
-// NewProgressReporter returns the narrator of a run that nothing was told of.
+// NewProgressReporter returns the reporter of a new run.
 func NewProgressReporter() *ProgressReporter {
 	return &ProgressReporter{textAt: -textEvery, progressAt: -progressEvery}
 }
 
-// Message returns what the event is worth; "" if nothing.
+// Message returns the message for an event; "" for none.
 func (n *ProgressReporter) Message(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.Start:
-		return "Run " + e.RunID + " begins."
+		return "Run " + e.RunID + " starts."
 	case event.StepStart:
 		n.text, n.shown = "", ""
 		return fmt.Sprintf("Step %d: the model is asked.", b.Step)
@@ -58,7 +58,7 @@ func (n *ProgressReporter) Message(e event.Event) string {
 	return truncate(callMessage(e.Body), maxMessage)
 }
 
-// callMessage returns what the events of calls and questions are worth.
+// callMessage returns the message for the events of calls, interrupts and budgets; "" for others.
 func callMessage(body event.Body) string {
 	switch b := body.(type) {
 	case event.ToolCall:
@@ -92,7 +92,8 @@ func progressText(b event.ToolProgress) string {
 	return strings.TrimSpace(b.Message + " (" + amount + ")")
 }
 
-// addText returns the text so far, unless it was told a moment ago.
+// addText adds a delta and returns the text so far; "" if a message about it was sent less than
+// textEvery ago.
 func (n *ProgressReporter) addText(delta string, now int64) string {
 	n.text = lastBytes(n.text+delta, maxText)
 	if now-n.textAt < textEvery {
@@ -101,7 +102,7 @@ func (n *ProgressReporter) addText(delta string, now int64) string {
 	return n.newText(now)
 }
 
-// newText returns the text so far, unless it was told.
+// newText returns the text so far; "" if the last message had it already.
 func (n *ProgressReporter) newText(now int64) string {
 	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
 		return ""
@@ -110,7 +111,7 @@ func (n *ProgressReporter) newText(now int64) string {
 	return n.text
 }
 
-// LogSource returns a server's log message as the host gets it.
+// LogSource returns the level and the logger name of a server's log message.
 func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
 		return m.Level, m.Server
@@ -118,7 +119,7 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// truncate returns s, cut at the end of a letter to at most limit bytes and a sign that it was.
+// truncate returns at most limit bytes of s, cut between characters, and "…" if it was longer.
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -129,7 +130,7 @@ func truncate(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// lastBytes returns the end of s, cut likewise.
+// lastBytes returns at most the last limit bytes of s, with "…" before them if it was longer.
 func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s

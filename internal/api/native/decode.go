@@ -123,7 +123,7 @@ func (d *decoder) readRequest() (r agent.Request) {
 	return r
 }
 
-// readOption reads a field that requests in other formats may have, too.
+// readOption reads a field that requests in other API formats may have in their member "answerd".
 func (d *decoder) readOption(name string, r *agent.Request) {
 	switch name {
 	case "servers":
@@ -191,7 +191,7 @@ func (d *decoder) readPrompt() *agent.ServerPrompt {
 	return p
 }
 
-// readMessage takes any role, because the agent skips those that it doesn't know (S2.5).
+// readMessage accepts any role, because the agent ignores messages with unknown roles.
 func (d *decoder) readMessage() (m agent.Message) {
 	for name := range d.readObject("role", "content") {
 		switch name {
@@ -214,7 +214,7 @@ const maxReason = 1024
 
 // DecodeInput reads the body of POST /runs/{run_id}/input: an answer to an approval,
 // which has approved, or to an elicitation, which has action. The error is an *Invalid.
-// Whether the answer is one to what the run asks is for the agent to say.
+// The agent checks whether the answer fits the interrupt.
 func DecodeInput(body []byte) (agent.Input, error) {
 	d := newDecoder("", body)
 	var in agent.Input
@@ -256,8 +256,8 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	return in, d.finishBody()
 }
 
-// DecodeToolCall reads the body of POST /tools/{name}/call, which says all but the
-// tool's name. The error is an *Invalid.
+// DecodeToolCall reads the body of POST /tools/{name}/call, which has everything but the tool's name.
+// The error is an *Invalid.
 func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 	d := newDecoder("", body)
 	var call agent.ToolCall

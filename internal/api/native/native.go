@@ -1,5 +1,5 @@
-// Package native is the wire format of answerd's own endpoints: a request body to an
-// agent.Request, an event to a frame, a finished run to its JSON.
+// Package native implements answerd's own API format: it decodes a body to an agent.Request, and encodes
+// an event as a frame and a run as JSON.
 //
 //	req, err := native.Decode(body)       // *native.Invalid names every bad field
 //	call, err := native.DecodeToolCall(body)
@@ -41,10 +41,10 @@ func ParsePosition(id string) (run string, seq int64, ok bool) {
 	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
 }
 
-// TokenExpired returns the frame that ends a stream whose caller's token has ended, while the
-// run goes on. It is no event of the run, so it has no id: a browser's EventSource, and
-// whoever does as it does, goes on after the last event that it saw. Its seq is that of
-// last, so that readers who leave out what they have seen, or look for gaps, find none.
+// TokenExpired returns the frame that ends a stream because the caller's token has expired; the run
+// goes on. The frame is not an event of the run, so it has no id, and an EventSource resumes after the
+// last event that it got. Its seq is last, the one of that event, so that readers who check seq find
+// neither a gap nor a new event.
 func TokenExpired(run string, last int64) sse.Frame {
 	data, _ := json.Marshal(struct { // nothing in it can fail
 		Type  string `json:"type"`

@@ -18,8 +18,8 @@ type Answer struct {
 	TraceID  string         `json:"trace_id"`
 }
 
-// JSON returns a as it goes over the wire. encoding/json would read every result in it once more, byte by
-// byte: of 100 kB that takes it 0.5 ms.
+// JSON returns a as JSON. encoding/json would validate every result in it again, byte by byte, which
+// takes 0.5 ms for 100 kB.
 func (a Answer) JSON() []byte {
 	size := len(a.Answer) + len(a.Answer)/16 + 512
 	for _, lists := range [][]json.RawMessage{a.Metadata.ToolParams, a.Metadata.ToolResults} {
@@ -36,10 +36,10 @@ func (a Answer) JSON() []byte {
 	return append(b, "}\n"...)
 }
 
-// appendMember appends name, which is JSON with what stands around it, and the string s. What is
-// not UTF-8 in it is replaced, as encoding/json does.
-func appendMember(b []byte, name, s string) []byte {
-	b, _ = jsontext.AppendQuote(append(b, name...), s)
+// appendMember appends prefix, which is JSON up to the value, and the string s. It replaces invalid
+// UTF-8 in s, as encoding/json does.
+func appendMember(b []byte, prefix, s string) []byte {
+	b, _ = jsontext.AppendQuote(append(b, prefix...), s)
 	return b
 }
 
@@ -48,8 +48,8 @@ func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
 	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID}
 }
 
-// Status is the body of GET /runs/{run_id}. Which of the optional members are there
-// follows from Status.
+// Status is the body of GET /runs/{run_id}. The field Status decides which of the optional members are
+// set.
 type Status struct {
 	RunID     string    `json:"run_id"`
 	ThreadID  string    `json:"thread_id"`
@@ -65,8 +65,8 @@ type Status struct {
 	Error      any               `json:"error,omitempty"` // a problem
 }
 
-// NewStatus says what the newest event of a run means for it. problem makes the
-// problem document of a failed run.
+// NewStatus returns the status of a run from its newest event. problem returns the problem document of
+// a failed run.
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	s := Status{
 		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
@@ -91,7 +91,7 @@ type RunList struct {
 	Next string      `json:"next,omitempty"` // the parameter before of the next page; "" after the last one
 }
 
-// ListedRun is a run in a list: what tells it from others, without what it answered.
+// ListedRun is a run in a list, without its answer.
 type ListedRun struct {
 	RunID     string       `json:"run_id"`
 	ThreadID  string       `json:"thread_id"`

@@ -1,13 +1,13 @@
-// Package scenario is what can happen in a run, as events, for the tests of the faces:
-// each face shows what it makes of the same events in a golden file.
+// Package scenario has runs as lists of events, for the tests of the API formats: every format has a
+// golden file with its encoding of the same events.
 //
 //	for _, s := range scenario.All(t) {
 //		t.Run(s.Name, func(t *testing.T) { s.Golden(t, "aisdk", encode(s.Events)) })
 //	}
 //
-// A scenario is a directory of testdata: events.jsonl, which begins with prose in lines
-// of "#", and a golden file for every face. The events go through an event.Writer, so
-// that no scenario shows what no run would do; -update writes the golden files anew.
+// A scenario is a directory of testdata: events.jsonl, which begins with a description in lines of "#",
+// and a golden file for every API format. The events go through an event.Writer, so that every scenario
+// is one that a run could produce. The flag -update writes the golden files.
 package scenario
 
 import (
@@ -23,7 +23,7 @@ import (
 	"answerd/internal/event/memory"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 // RunID and ThreadID are those of every scenario.
 const (
@@ -42,7 +42,7 @@ type Scenario struct {
 	dir    string
 }
 
-// All returns the scenarios that there are.
+// All returns all scenarios.
 func All(t *testing.T) []Scenario {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
@@ -98,8 +98,8 @@ func loadScenario(t *testing.T, dir string) Scenario {
 	return s
 }
 
-// Segments returns the parts that the run is read in by those who come back after every
-// question to a person: the position that each begins after, and its events.
+// Segments returns the parts of the run between its suspensions, which a reader gets who resumes after
+// every suspension.
 func (s Scenario) Segments() []Segment {
 	var out []Segment
 	var from int
@@ -112,8 +112,8 @@ func (s Scenario) Segments() []Segment {
 	return out
 }
 
-// EventsUntil returns the run up to the end of a stretch, as the log shows it to who begins to read
-// then: a reader is told that the run waits only where it still does.
+// EventsUntil returns the events up to the end of a segment, as a reader gets them who begins then:
+// without suspensions that are over.
 func (s Scenario) EventsUntil(end Segment) []event.Event {
 	var out []event.Event
 	last := end.Events[len(end.Events)-1].Seq
@@ -125,7 +125,7 @@ func (s Scenario) EventsUntil(end Segment) []event.Event {
 	return out
 }
 
-// Segment is a part of a run.
+// Segment is the part of a run after the event After.
 type Segment struct {
 	After  int64
 	Events []event.Event
