@@ -23,6 +23,10 @@ const (
 	subscribeGap = time.Second
 )
 
+// calmStream is how long a subscription must have lasted for the next one not to wait longer than
+// the one before.
+const calmStream = 10 * time.Second
+
 // subscribeChanges has the server notify us of changes: of its tools, and of the resources
 // that are configured. It returns when ctx ends, which is when the session is no longer the
 // current one, or when the server offers no notifications.
@@ -108,7 +112,7 @@ func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
 		switch {
 		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f):
 			return
-		case interrupted || time.Since(opened) > transport.CalmStream:
+		case interrupted || time.Since(opened) > calmStream:
 			failures = 0
 		}
 		wait := subscribeGap // so that resources that are read together share one request

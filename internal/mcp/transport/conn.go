@@ -100,8 +100,6 @@ type pendingRequest struct {
 // maxDropLog is how many dropped messages of one connection are logged.
 const maxDropLog = 5
 
-var errConnClosed = errors.New("the connection was closed by us")
-
 func newStreamConn(e *streamEndpoint) *streamConn {
 	return &streamConn{
 		endpoint: e, log: e.log,

@@ -244,6 +244,13 @@ func Recover(log *slog.Logger, end func(*Failure)) {
 	end(&Failure{Kind: Protocol, Public: "what it sent could not be processed"})
 }
 
+// withoutPanic calls f. A panic in it ends f and nothing else: what f belongs to continues to its own
+// end, which others wait for.
+func withoutPanic(log *slog.Logger, f func()) {
+	defer Recover(log, func(*Failure) {})
+	f()
+}
+
 const (
 	minBackoff = time.Second
 	MaxBackoff = time.Minute

@@ -22,12 +22,6 @@ type HeaderTransport struct {
 	Tokens Sender
 }
 
-// Sender sends requests with someone's bearer token by next. It may change r. Its error is a
-// *Failure if there is no token.
-type Sender interface {
-	Send(next http.RoundTripper, r *http.Request) (*http.Response, error)
-}
-
 // RoundTrip implements http.RoundTripper.
 func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	// Not even a redirect that was followed by mistake would get headers or a token.

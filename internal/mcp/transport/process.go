@@ -292,13 +292,6 @@ func (p *process) exitError() *Failure {
 	return f
 }
 
-// withoutPanic calls f. A panic in it ends f and nothing else: what f belongs to continues to its own
-// end, which others wait for.
-func withoutPanic(log *slog.Logger, f func()) {
-	defer Recover(log, func(*Failure) {})
-	f()
-}
-
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -190,12 +190,6 @@ func (c *streamConn) dropMessage(reason string) {
 // maxGivenUp bounds the calls of a connection that are kept as given up.
 const maxGivenUp = 1000
 
-// serverMayAsk reports whether the server may ask something while it works on a request of that
-// method (2026-07-28 basic/utilities/mrtr).
-func serverMayAsk(method string) bool {
-	return method == methodCall || method == methodRead || method == methodPrompt
-}
-
 // onlyCall returns the RoundTrip of the one call that the server can be working on. Where there is
 // none, or several, it returns nil and counts the message.
 func (c *streamConn) onlyCall() *RoundTrip {

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/json"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,12 @@ type Session struct {
 // Ambiguous reports whether messages of the server can no longer be attributed to one call in this
 // session, because a call was given up that the server may go on with. A new session can.
 func (s *Session) Ambiguous() bool { return s.inflight.ambiguous() }
+
+// Sender sends requests with someone's bearer token by next. It may change r. Its error is a
+// *Failure if there is no token.
+type Sender interface {
+	Send(next http.RoundTripper, r *http.Request) (*http.Response, error)
+}
 
 // Handlers are what a connection calls for messages that are not answers. They are called where
 // messages are read, in order, and must not wait.
@@ -107,4 +114,10 @@ func (c *inflightCalls) progress(params json.RawMessage) {
 	for x := range c.calls {
 		x.Session.Progress(x, params)
 	}
+}
+
+// serverMayAsk reports whether the server may ask something while it works on a request of that
+// method (2026-07-28 basic/utilities/mrtr).
+func serverMayAsk(method string) bool {
+	return method == methodCall || method == methodRead || method == methodPrompt
 }

@@ -31,9 +31,9 @@ type standaloneStream struct {
 	retry       time.Duration
 }
 
-// CalmStream is how long a stream must have lasted for the next one not to wait longer than the
+// calmStream is how long a stream must have lasted for the next one not to wait longer than the
 // one before.
-const CalmStream = 10 * time.Second
+const calmStream = 10 * time.Second
 
 // openStandaloneStream opens the standalone stream and reads it until the session ends. The first
 // GET is made before the session is used, because most servers do not keep what they send while
@@ -136,7 +136,7 @@ func (s *standaloneStream) endStream() {
 	if s.resp == nil {
 		return
 	}
-	if time.Since(s.opened) > CalmStream {
+	if time.Since(s.opened) > calmStream {
 		s.failures = 0
 	}
 	s.cancel()

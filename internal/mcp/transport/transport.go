@@ -56,6 +56,9 @@ type Transport interface {
 // servers of before 2026-07-28 do so at every request that comes before initialize.
 var ErrHungUp = errors.New("the server hung up at " + methodDiscover)
 
+// errConnClosed ends a connection that is closed by us.
+var errConnClosed = errors.New("the connection was closed by us")
+
 // MethodPrefix is put before the name of a method so that the SDK sends it as a method of our own
 // and returns its result as it was received. The connection removes it.
 const MethodPrefix = "answerd/"
