@@ -123,3 +123,38 @@ func TestAllowedHostsFollowTheAddress(t *testing.T) {
 		}
 	}
 }
+
+func TestNormalizeHostsMatchesRequests(t *testing.T) {
+	settings := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
+	c, err := loadConfig(envOf(append(settings,
+		"ALLOWED_HOSTS", "App.Example, [::1],agent.corp.", "CORS_ORIGINS", "https://App.Example:443, http://localhost:3000")...))
+	if got := fmt.Sprint(c.AllowedHosts, c.CORSOrigins); err != nil || got != "[app.example ::1 agent.corp] [https://app.example http://localhost:3000]" {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, bad := range [][2]string{
+		{"ALLOWED_HOSTS", "app.example:443"}, {"ALLOWED_HOSTS", "https://app.example"}, {"ALLOWED_HOSTS", "*"}, {"ALLOWED_HOSTS", "*.example"}, {"ALLOWED_HOSTS", "a,,b"},
+		{"CORS_ORIGINS", "*"}, {"CORS_ORIGINS", "null"}, {"CORS_ORIGINS", "https://app.example/"}, {"CORS_ORIGINS", "app.example"}, {"CORS_ORIGINS", "https://u@app.example"},
+	} {
+		_, err := loadConfig(envOf(append(settings, bad[0], bad[1])...))
+		if e, ok := errors.AsType[*configError](err); !ok || e.name != bad[0] {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// Settings that are written with a unit.
+func FuzzSettingsWithUnits(f *testing.F) {
+	for _, s := range []string{"1MiB", "10/s", "1000/h", "0", "-1", "1KiB ", "9223372036854775807B", "8589934592GiB", "/s", "1/s/s", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var size byteSize
+		if err := size.UnmarshalText([]byte(text)); err == nil && size < 0 {
+			t.Errorf("%q is %d bytes", text, size)
+		}
+		var rate rateLimit
+		if err := rate.UnmarshalText([]byte(text)); err == nil && (rate.N < 1 || rate.N > maxRate || rate.Per <= 0) {
+			t.Errorf("%q is %v", text, rate)
+		}
+	})
+}

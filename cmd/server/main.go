@@ -19,9 +19,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
+	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
 )
 
@@ -95,4 +99,28 @@ func exitCode(err error, stderr io.Writer) int {
 		return 2
 	}
 	return 1
+}
+
+// Set by the linker for releases.
+var (
+	version = "dev"
+	commit  = ""
+)
+
+// printVersion prints what a bug report needs.
+func printVersion(stdout io.Writer) error {
+	rev := commit
+	if info, ok := debug.ReadBuildInfo(); ok && rev == "" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				rev = s.Value
+			}
+		}
+	}
+	if rev == "" {
+		rev = "unknown"
+	}
+	_, err := fmt.Fprintf(stdout, "answerd %s\ncommit  %s\ngo      %s\nmcp     %s\n",
+		version, rev, runtime.Version(), strings.Join(mcp.ProtocolVersions(), ", "))
+	return err
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"answerd/internal/auth"
 )
 
 // serveMetrics serves /metrics at METRICS_ADDR until end is called. here is what is left to
@@ -32,4 +38,20 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here htt
 		_ = server.Close() // what goes on is a scrape, and the next one finds nobody anyway
 		<-ended
 	}, nil
+}
+
+// newAuthFailureCounter puts the count of requests that were not let in on m, and returns what
+// counts one.
+func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
+	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
+		metric.WithDescription("Requests whose token was not taken, or that had none, by reason."))
+	if err != nil {
+		return nil, fmt.Errorf("create the metric of refused logins: %w", err)
+	}
+	by := make(map[string]metric.AddOption)
+	for _, reason := range auth.Reasons() {
+		by[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
+		counter.Add(context.Background(), 0, by[reason]) // an alert on the first needs a zero to rise from
+	}
+	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, by[reason]) }, nil
 }
