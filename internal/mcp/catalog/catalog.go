@@ -26,63 +26,63 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// maxReservedNames bounds the names that are remembered beyond the tools that there are.
+// maxReservedNames bounds the names that are reserved for tools that were offered.
 const maxReservedNames = 8192
 
-// toolID is a tool's identity.
+// toolID identifies a tool: its server's name and its name there.
 type toolID struct{ server, original string }
 
-// Resolved is what a name stands for.
+// Resolved is the tool that a name stands for, and its server.
 type Resolved struct {
 	Tool
-	ServerID int    // id of the server
-	Disabled string // why it cannot be called, fit for the caller; "": it can
+	ServerID int    // as in SetServers
+	Disabled string // why it cannot be called, fit for the caller; "" if it can be
 }
 
-// serverEntry is one server's latest list.
+// serverEntry has the tools that one server listed last.
 type serverEntry struct {
 	cfg     *config.Server
 	listed  []Tool
-	digests map[string]string // of their definitions; nil where they are not pinned
-	usable  []Tool            // of these, what may be called
-	blocked []blockedTool     // and what the operator has not accepted
+	digests map[string]string // of their definitions, by the tools' own names; nil without Pin
+	usable  []Tool            // the listed tools that may be called
+	blocked []blockedTool     // the listed tools whose definitions the operator has not accepted
 }
 
-// Catalog is the tools of all servers under unique names.
+// Catalog has the tools of all servers under unique names. New makes one.
 //
-// Which tool gets a name depends on the configuration's order and the lists alone,
-// not on which server answered first. But a name that was once offered stays with
-// its tool for as long as the process lives: when an earlier server comes up late, or
-// leaves the configuration, a run that is under way must not find another tool under
-// a name that it was given.
+// Which tool gets a name depends on the configuration's order and the lists alone, not on which
+// server answered first. But a name that was once offered stays with its tool for the life of the
+// process: when an earlier server connects late or is removed, a running run must not find
+// another tool under a name that it was offered.
 type Catalog struct {
 	log *slog.Logger
 
 	mu            sync.Mutex // protects what follows
-	order         []int      // the servers' ids in the configuration's order
+	order         []int      // the servers' ids, in the configuration's order
 	entries       map[int]serverEntry
 	pins          *acceptedTools
-	reservedNames map[string]toolID // names that were offered
+	reservedNames map[string]toolID // by the name that was offered
 	byName        map[string]Resolved
-	offered       []Tool // shared read-only
-	isStale       bool   // something changed since byName and offered were made
+	offered       []Tool // shared with callers: replaced, never changed
+	isStale       bool   // byName and offered must be rebuilt
 }
 
 // LoadPins reads the accepted definitions in the file at path and applies them.
 func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
+// New returns a catalog without servers.
 func New(log *slog.Logger) *Catalog {
 	return &Catalog{log: log, entries: map[int]serverEntry{}, pins: &acceptedTools{}, reservedNames: map[string]toolID{}, isStale: true}
 }
 
-// SetTools replaces the list of the server with that id, leaves out what its
-// configuration does, and returns how many tools remain. A server that has left the
-// configuration has none.
+// SetTools replaces the tools of the server with that id and returns how many can be called: those
+// that the configuration allows and, with Pin, whose definitions are accepted. The tools of a
+// removed server are ignored.
 func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	c.compileSchemas(id, tools)
 	e := serverEntry{cfg: cfg, listed: tools}
 	if cfg.Pin {
-		// Before the lock: these are some 60 MiB at worst, and calls wait for the lock.
+		// Before locking: the definitions have up to 60 MiB, and calls wait for the lock.
 		e.digests = digestsOf(cfg, tools)
 	}
 	c.mu.Lock()
@@ -93,13 +93,12 @@ func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	return c.storeLocked(id, e)
 }
 
-// storeLocked sifts e and puts it in its place.
+// storeLocked filters the tools of e and stores it.
 func (c *Catalog) storeLocked(id int, e serverEntry) int {
-	// The filters come before names are given: a tool that is not offered must not
-	// take a name from one that is.
+	// Filter before naming: a tool that is not offered must not take the name of one that is.
 	e.usable = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
 		switch {
-		case t.ReadsResources: // our own; an heir may offer no resources any more
+		case t.ReadsResources: // a reconfigured server may offer no resources any more
 			return len(e.cfg.Resources) == 0
 		case t.SignsIn:
 			return e.cfg.Auth != config.AuthAuthorizationCode
@@ -116,11 +115,11 @@ func (c *Catalog) storeLocked(id int, e serverEntry) int {
 	return len(e.usable)
 }
 
-// maxBlockedLogged bounds the lines that one list of tools adds to the log.
+// maxBlockedLogged bounds the log lines for one list of tools.
 const maxBlockedLogged = 50
 
-// logBlocked writes a line about each tool that is disabled now and wasn't for that reason
-// before, and about each that no longer is.
+// logBlocked logs each tool that is blocked now and was not blocked for that reason before, and
+// each that is no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	lines := 0
 	for _, b := range now {
@@ -142,14 +141,14 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	}
 }
 
-// SetServers sets which servers there are, by id, in the configuration's order. A server
-// that stands for an earlier one (heirs: its id to the earlier one's) begins with that
-// one's list, under its own configuration.
-func (c *Catalog) SetServers(order []int, heirs map[int]int, cfg func(id int) *config.Server) {
+// SetServers sets the ids of the configured servers, in the configuration's order. replacements
+// maps the id of a reconfigured server to the id that it had before: it starts with the tools that
+// were listed before, under its new configuration, which cfg returns.
+func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.order = order
-	for id, before := range heirs {
+	for id, before := range replacements {
 		if e, ok := c.entries[before]; ok {
 			e.cfg = cfg(id)
 			if e.cfg.Pin && e.digests == nil {
@@ -162,7 +161,7 @@ func (c *Catalog) SetServers(order []int, heirs map[int]int, cfg func(id int) *c
 	c.isStale = true
 }
 
-// setPins sets the accepted definitions.
+// setPins sets the accepted definitions and filters all tools again.
 func (c *Catalog) setPins(p *acceptedTools) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,13 +171,12 @@ func (c *Catalog) setPins(p *acceptedTools) {
 	}
 }
 
-// Counts is how many tools of a server can be used, and the names of those that the
-// operator has not accepted, sorted.
-func (c *Catalog) Counts(id int) (int, []string) {
+// Counts returns how many tools of a server can be called, and the sorted names of those whose
+// definitions the operator has not accepted.
+func (c *Catalog) Counts(id int) (usable int, disabled []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[id]
-	var disabled []string
 	for _, b := range e.blocked {
 		disabled = append(disabled, b.Original)
 	}
@@ -186,7 +184,7 @@ func (c *Catalog) Counts(id int) (int, []string) {
 	return len(e.usable), disabled
 }
 
-// pinnedEntries is, by server, the tools of the pinned servers that have been listed.
+// pinnedEntries returns the entries of the servers with Pin that have been listed.
 func (c *Catalog) pinnedEntries() []serverEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,8 +197,8 @@ func (c *Catalog) pinnedEntries() []serverEntry {
 	return out
 }
 
-// isAllowed applies a server's allow and deny lists to a tool's own name and to the
-// names that it may be offered under.
+// isAllowed reports whether a server's allow and deny lists let a tool be called. Their globs may
+// match the tool's own name or a name that it may be offered under.
 func isAllowed(cfg *config.Server, original string) bool {
 	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
 	if MatchAny(cfg.DenyTools, names...) {
@@ -209,13 +207,13 @@ func isAllowed(cfg *config.Server, original string) bool {
 	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
 }
 
-// Offered is the tools for a model. Their names are held from now on.
+// Offered returns the tools for a model and reserves their names. The slice is shared.
 func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
 	if len(c.reservedNames) > maxReservedNames {
-		c.reservedNames = map[string]toolID{} // a server that keeps inventing tools
+		c.reservedNames = map[string]toolID{} // some server keeps inventing tools
 	}
 	for name, b := range c.byName {
 		if b.Disabled == "" {
@@ -225,7 +223,7 @@ func (c *Catalog) Offered() []Tool {
 	return c.offered
 }
 
-// Resolve is what name stands for.
+// Resolve returns the tool that has a name now.
 func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,15 +232,15 @@ func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	return b, ok
 }
 
-// rebuildLocked names all tools again, if a list has changed since. The slice that
-// offer gave out before stays as it is: its readers have it without a lock.
+// rebuildLocked names all tools again if a list has changed. It does not change the slice that
+// Offered returned before, since callers read it without the lock.
 func (c *Catalog) rebuildLocked() {
 	if !c.isStale {
 		return
 	}
 	c.isStale = false
 	c.byName = map[string]Resolved{}
-	c.offered = []Tool{} // a list in JSON, even when it is empty
+	c.offered = []Tool{} // not nil, so that JSON has an array
 	for _, id := range c.order {
 		e, ok := c.entries[id]
 		if !ok {
@@ -252,7 +250,7 @@ func (c *Catalog) rebuildLocked() {
 		var own []Tool
 		for _, t := range n.sortTools(e.usable) {
 			name, clash := n.nameTool(t.Original)
-			if clash != "" && c.reservedNames[name] != (toolID{t.Server, t.Original}) { // said once
+			if clash != "" && c.reservedNames[name] != (toolID{t.Server, t.Original}) { // log it once
 				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80),
 					"name", name, "reason", clash)
 			}
@@ -269,8 +267,8 @@ func (c *Catalog) rebuildLocked() {
 	c.nameBlockedLocked()
 }
 
-// nameBlockedLocked names the tools that cannot be called, so that a call learns why.
-// They come last: they must not take a name from one that can.
+// nameBlockedLocked names the blocked tools, so that a call of one returns the reason. They come
+// last: they must not take the name of a tool that can be called.
 func (c *Catalog) nameBlockedLocked() {
 	barred := map[toolID]Resolved{}
 	for _, id := range c.order {
@@ -286,14 +284,14 @@ func (c *Catalog) nameBlockedLocked() {
 			}
 		}
 	}
-	for name, r := range c.reservedNames { // under which a run may still know it
+	for name, r := range c.reservedNames { // names that a run may have been offered
 		if b, ok := barred[r]; ok && !c.isTakenLocked(name, r) {
 			c.byName[name] = b
 		}
 	}
 }
 
-// isTakenLocked reports whether name belongs to another tool.
+// isTakenLocked reports whether another tool has the name or has it reserved.
 func (c *Catalog) isTakenLocked(name string, by toolID) bool {
 	if b, ok := c.byName[name]; ok {
 		return toolID{b.Server, b.Original} != by

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// What a server says of its tools never takes away what the operator demands, and says
-// nothing where the operator does not ask for it.
-func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
+// A server's annotations count only for ApproveDestructive, and never against ApproveTools.
+func TestNeedsApprovalTrustsNoAnnotationAgainstTheOperator(t *testing.T) {
 	yes, no := true, false
 	silent, reads := (*Annotations)(nil), &Annotations{ReadOnly: true, Destructive: &yes}
 	tame, wild := &Annotations{Destructive: &no}, &Annotations{Destructive: &yes}
@@ -40,12 +39,12 @@ func TestHintsNeverReduceWhatTheOperatorDemands(t *testing.T) {
 	} {
 		cfg := config.Server{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.globs}
 		if got := needsApproval(&cfg, Tool{Name: "p_add", Original: "add", Annotations: c.hints}); got != c.want {
-			t.Errorf("%q %v %+v: %v", c.approval, c.globs, c.hints, got)
+			t.Errorf("needsApproval with %q, %v, %+v = %v, want %v", c.approval, c.globs, c.hints, got, c.want)
 		}
 	}
 }
 
-func TestArgumentsAsHeaders(t *testing.T) {
+func TestHeaderValuesOfArguments(t *testing.T) {
 	params := []HeaderParam{{"A", []string{"a"}}, {"B", []string{"in", "b"}}}
 	for args, want := range map[string]map[string]string{
 		`{"a":"us-west1","in":{"b":true}}`: {"Mcp-Param-A": "us-west1", "Mcp-Param-B": "true"},
@@ -60,14 +59,14 @@ func TestArgumentsAsHeaders(t *testing.T) {
 		`{"in":7}`:                         {},
 	} {
 		if got := HeaderValues(params, json.RawMessage(args)); !maps.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", args, got, want)
+			t.Errorf("HeaderValues(%s) = %v, want %v", args, got, want)
 		}
 	}
 }
 
-// What is accepted is bound to where it is, and to every part of a definition; not to
-// the tool's place in the list, its blanks, or the URL's query.
-func TestDigest(t *testing.T) {
+// The digest depends on every part of a definition and on the endpoint, but not on the order of a
+// list, on blanks, or on the URL's query.
+func TestDigestDependsOnDefinitionAndEndpoint(t *testing.T) {
 	base := Tool{Original: "t", Title: "T", Description: "d", InputSchema: json.RawMessage(`{"type":"object","a":1}`)}
 	cfg := config.Server{Type: config.TypeHTTP, URL: "https://h/mcp?key=1"}
 	digest := func(cfg config.Server, change func(*Tool)) string {
@@ -83,7 +82,7 @@ func TestDigest(t *testing.T) {
 		"the prefix": digest(config.Server{Type: config.TypeHTTP, URL: "https://h/mcp", ToolPrefix: "p"}, func(*Tool) {}),
 	} {
 		if got != want {
-			t.Errorf("%s makes a difference", name)
+			t.Errorf("digest with another %s = %s, want %s as before", name, got, want)
 		}
 	}
 	yes := true
@@ -106,13 +105,13 @@ func TestDigest(t *testing.T) {
 		"order in list": digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{"type":"object","a":[1]}`) }),
 	} {
 		if other, ok := seen[got]; ok {
-			t.Errorf("%s has the digest of %s", name, other)
+			t.Errorf("digest with another %s = that of another %s, want a different one", name, other)
 		}
 		seen[got] = name
 	}
 }
 
-// Headers that a tool's schema asks for are ones that can be sent, whatever the arguments.
+// For all schemas and arguments, the headers can be sent as they are.
 func FuzzHeaderParams(f *testing.F) {
 	for _, s := range [][2]string{
 		{`{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`, `{"a":"b"}`},
@@ -130,7 +129,7 @@ func FuzzHeaderParams(f *testing.F) {
 		for name, value := range HeaderValues(params, json.RawMessage(args)) {
 			var b strings.Builder
 			if err := (http.Header{name: {value}}).Write(&b); err != nil || b.String() != name+": "+value+"\r\n" {
-				t.Errorf("%q with %q gives %q", schema, args, b.String())
+				t.Errorf("header of %q with %q = %q, %v, want %q", schema, args, b.String(), err, name+": "+value)
 			}
 		}
 	})

@@ -12,10 +12,10 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// definition is what the operator of a pinned server accepts: all of a tool that
-// reaches a model or a decision, and where it is reached.
+// definition is the part of a tool that the operator of a pinned server accepts: everything that a
+// model sees or that decides about calls, and the server's endpoint.
 type definition struct {
-	Name         string          `json:"name"` // the server's own
+	Name         string          `json:"name"` // on the server
 	Title        string          `json:"title,omitempty"`
 	Description  string          `json:"description,omitempty"`
 	InputSchema  json.RawMessage `json:"input_schema"`
@@ -24,8 +24,8 @@ type definition struct {
 	Endpoint     string          `json:"endpoint"`
 }
 
-// newDefinition is the definition of a server's tool in its canonical form, which is the same
-// however the server orders and spaces its JSON.
+// newDefinition returns the definition of a tool in canonical form: it does not depend on how the
+// server orders and spaces its JSON.
 func newDefinition(cfg *config.Server, t Tool) definition {
 	return definition{
 		Name: t.Original, Title: t.Title, Description: t.Description,
@@ -34,19 +34,18 @@ func newDefinition(cfg *config.Server, t Tool) definition {
 	}
 }
 
-// digest is the SHA-256 of a definition that define made, in hex.
+// digest returns the SHA-256 of a definition of newDefinition, in hex.
 func (d definition) digest() string {
 	data, err := json.Marshal(d)
 	if err != nil {
-		return "" // can't be: the schemas are JSON; and nothing is accepted with it
+		return "" // cannot happen: the schemas are JSON. No accepted digest is empty.
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// Endpoint is where a server is, without what may be secret or change from one start
-// to the next: a URL's query, and the arguments of a command, of which the digest
-// stands for them.
+// Endpoint returns the address of a server without what may be secret or differ from one start to
+// the next: a URL without its query, a command with a digest of its arguments.
 func Endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
@@ -57,15 +56,15 @@ func Endpoint(cfg *config.Server) string {
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
-		return cfg.Type // can't be: the configuration was checked
+		return cfg.Type // cannot happen: the configuration was checked
 	}
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// canonicalJSON is JSON with the members of its objects in the order of their names,
-// without blanks, and with one spelling of each string. Numbers stay as written. A
-// name that occurs twice stays twice, in order: which of them a reader takes is his
-// own affair, so a change of either is a change. raw must be valid; nil stays nil.
+// canonicalJSON returns JSON with the members of objects sorted by name, without blanks, and with
+// one spelling of each string. Numbers stay as written. Duplicate names stay, in order: readers
+// differ in which one counts, so a change of either is a change. raw must be valid or nil; it
+// returns nil for nil.
 func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	if raw == nil {
 		return nil
@@ -75,12 +74,12 @@ func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	return canonicalValue(dec)
 }
 
-// canonicalValue reads one value. It recurses no deeper than schema.MaxDepth, which schemas
-// were checked for.
+// canonicalValue returns the next value of dec in canonical form. It recurses at most
+// schema.MaxDepth levels, since Decode has checked the schemas.
 func canonicalValue(dec *json.Decoder) json.RawMessage {
 	tok, err := dec.Token()
 	if err != nil {
-		return json.RawMessage("null") // can't be: the JSON is valid
+		return json.RawMessage("null") // cannot happen: the JSON is valid
 	}
 	type member struct{ name, text []byte }
 	var out []member

@@ -3,11 +3,11 @@ package catalog
 import "strings"
 
 const (
-	diffContext = 2       // lines that are shown around a difference
-	maxDiff     = 4 << 20 // cells of the table; beyond, the parts that differ are shown whole
+	diffContext = 2       // unchanged lines that are shown around a difference
+	maxDiff     = 4 << 20 // cells of the table; larger texts are shown as entirely different
 )
 
-// diffLines is the difference of two texts, line by line; "" if there is none.
+// diffLines returns the difference between two texts, line by line; "" if there is none.
 func diffLines(old, new []string) string {
 	type line struct {
 		mark byte
@@ -19,7 +19,7 @@ func diffLines(old, new []string) string {
 			all = append(all, line{mark, t})
 		}
 	}
-	// What they begin and end with alike, since that is most of it.
+	// Most of the lines are equal at the beginning and at the end, so compare those first.
 	head := 0
 	for head < min(len(old), len(new)) && old[head] == new[head] {
 		head++
@@ -41,13 +41,13 @@ func diffLines(old, new []string) string {
 	add(' ', old[len(old)-tail:])
 
 	var out strings.Builder
-	shown := -1 // the last line that was
+	shown := -1 // index of the last line shown
 	for i := range all {
-		near := false
+		isNear := false
 		for j := max(0, i-diffContext); j <= min(len(all)-1, i+diffContext); j++ {
-			near = near || all[j].mark != ' '
+			isNear = isNear || all[j].mark != ' '
 		}
-		if !near {
+		if !isNear {
 			continue
 		}
 		if shown >= 0 && shown != i-1 {
@@ -59,11 +59,11 @@ func diffLines(old, new []string) string {
 	return out.String()
 }
 
-// diffStep is how many lines to skip on each side before the next common one.
+// diffStep has the number of lines to skip in each text before the next common line.
 type diffStep struct{ a, b int }
 
-// commonLines is the longest common subsequence of a and b, as the steps to each of its
-// lines and one to the end.
+// commonLines returns the longest common subsequence of a and b, as the steps to each of its lines
+// and one to the end.
 func commonLines(a, b []string) []diffStep {
 	if (len(a)+1)*(len(b)+1) > maxDiff {
 		return []diffStep{{len(a), len(b)}}

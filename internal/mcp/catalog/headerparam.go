@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// Of tools whose arguments a server wants to see in headers, too, so that proxies can
-// route by them (SEP-2243).
+// A server may ask for some arguments of a tool in headers as well, so that proxies can route by
+// them (SEP-2243).
 const (
 	headerAnnotation = "x-mcp-header"
 	headerPrefix     = "Mcp-Param-"
-	maxSafeInteger   = 1<<53 - 1 // beyond it, JSON numbers differ between languages
+	maxSafeInteger   = 1<<53 - 1 // larger JSON numbers differ between languages
 )
 
-// HeaderParam is one argument that also goes into a header.
+// HeaderParam is an argument that is also sent as a header.
 type HeaderParam struct {
 	header string
 	path   []string // the names that lead to it in the arguments
 }
 
-// HeaderParams reads the annotations of an input schema within its bounds. The error
-// is one for which a client must leave the tool out.
+// HeaderParams returns the annotated arguments of an input schema. If it returns an error, a
+// client must leave the tool out.
 //
-// The SDK has its own reading of them, from the lists that its session has seen. It
-// sends no headers where that session has not listed yet, or where a type in the
-// schema is a list of types; and the server then refuses the call.
+// The SDK reads the annotations too, from the lists of its session. It sends no headers if that
+// session has not listed yet, or if a type in the schema is a list of types, and then the server
+// refuses the call.
 func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if !bytes.Contains(schema, []byte(headerAnnotation)) {
 		return nil, nil
@@ -51,12 +51,12 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	return params, nil
 }
 
-// appendHeaderParams adds those of the properties of schema, which stands at path.
+// appendHeaderParams appends the annotated properties of the schema at path to params.
 func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []string) ([]HeaderParam, error) {
 	var s struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
-	// What is no object schema has no properties; true and false are schemas, too.
+	// Other schemas, such as true and false, have no properties.
 	if json.Unmarshal(schema, &s) != nil {
 		return params, nil
 	}
@@ -81,7 +81,7 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 	return params, nil
 }
 
-// parseHeaderName is what an annotation says, if it may stand at a property of that type.
+// parseHeaderName returns the header of an annotation, which a property of this type may have.
 func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 	switch string(kind) {
 	case `"string"`, `"integer"`, `"boolean"`:
@@ -93,8 +93,7 @@ func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 		return "", errors.New(headerAnnotation + " is not a name")
 	}
 	for _, c := range []byte(name) {
-		// token of RFC 9110 section 5.6.2; anything else would let a server write
-		// into our requests.
+		// RFC 9110 section 5.6.2: a token. Other characters would let a server forge headers.
 		if !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
 			return "", fmt.Errorf("%s %.60q is not a header name", headerAnnotation, name)
 		}
@@ -102,8 +101,8 @@ func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// HeaderValues are what the arguments put into the headers of a call. An argument that is
-// missing or null has none.
+// HeaderValues returns the headers of a call with these arguments. An argument that is missing or
+// null has none.
 func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string {
 	out := make(map[string]string, len(params))
 	for _, p := range params {
@@ -114,8 +113,8 @@ func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string 
 	return out
 }
 
-// argumentText is the argument as text; false where it is none of the types that may be sent.
-func (p HeaderParam) argumentText(args json.RawMessage) (string, bool) {
+// argumentText returns the argument as text; ok is false if its type cannot be sent.
+func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 	for _, name := range p.path {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(args, &object) != nil {

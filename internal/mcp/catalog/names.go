@@ -10,11 +10,11 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// maxName is the longest tool name that all providers take.
+// maxName is the length of the longest tool name that all model providers accept.
 const maxName = 64
 
-// sanitizeName is s with everything outside [A-Za-z0-9_-] as "_", trimmed; it may be empty
-// and too long.
+// sanitizeName replaces characters other than [A-Za-z0-9_-] by "_" and removes "_" from both ends.
+// The result may be empty or too long.
 func sanitizeName(s string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		if isUnsafe(r) {
@@ -24,6 +24,7 @@ func sanitizeName(s string) string {
 	}, s), "_")
 }
 
+// isUnsafe reports whether model providers refuse r in the name of a tool.
 func isUnsafe(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
@@ -32,7 +33,7 @@ func isUnsafe(r rune) bool {
 	return true
 }
 
-// joinName is prefix_tool, or the bare name without a prefix (S4.3).
+// joinName returns prefix_name, or the name if there is no prefix.
 func joinName(prefix, original string) string {
 	if prefix == "" {
 		return original
@@ -40,18 +41,18 @@ func joinName(prefix, original string) string {
 	return prefix + "_" + original
 }
 
-// prefixedName is the name that a tool has if nothing stands against it.
+// prefixedName returns the preferred name of a tool: its own with the configured prefix.
 func prefixedName(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.ToolPrefix, original), toolID{cfg.Name, original})
 }
 
-// nameWithServer is the name of a tool whose plain name an earlier server has.
+// nameWithServer returns the name of a tool if another server's tool has its preferred one.
 func nameWithServer(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.Name, original), toolID{cfg.Name, original})
 }
 
-// providerSafe makes a provider-safe name of s. One that is cut, or of which nothing remains,
-// gets the tool's digest; an s that is safe as it is stays letter by letter.
+// providerSafe returns a name that all model providers accept. It returns s unchanged if it is one.
+// A name that must be truncated, or that has no safe character, gets the tool's digest.
 func providerSafe(s string, of toolID) string {
 	if s != "" && len(s) <= maxName && strings.IndexFunc(s, isUnsafe) < 0 {
 		return s
@@ -66,24 +67,23 @@ func providerSafe(s string, of toolID) string {
 	}
 }
 
-// withDigest is s, cut as needed, with the digest of the tool that it stands for. The
-// digest depends on server and original name alone, so it is the same after every
-// restart.
+// withDigest returns s, truncated as needed, with a digest of the tool. The digest depends on the
+// server's name and the tool's own name only, so it is the same after a restart.
 func withDigest(s string, of toolID) string {
 	sum := sha256.Sum256([]byte(of.server + "\x00" + of.original))
 	tail := "_" + hex.EncodeToString(sum[:4])
 	return s[:min(len(s), maxName-len(tail))] + tail
 }
 
-// toolNamer names the tools of one server.
+// toolNamer chooses names for the tools of one server.
 type toolNamer struct {
 	cfg     *config.Server
 	isTaken func(name string, by toolID) bool
-	wanted  map[string]int // how many of the server's tools want a plain name
+	wanted  map[string]int // how many of the server's tools have this preferred name
 }
 
-// sortTools sorts a server's tools so that their names don't depend on the order that
-// it lists them in: those whose names are safe as they are come first, and keep them.
+// sortTools returns a server's tools in an order that does not depend on the order in which they
+// were listed. Tools whose names are safe come first, so they keep them.
 func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	n.wanted = map[string]int{}
 	for _, t := range tools {
@@ -102,14 +102,14 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	return out
 }
 
-// isChanged reports whether making a name safe changes it.
+// isChanged reports whether making the preferred name of a tool safe changes it.
 func (n *toolNamer) isChanged(original string) bool {
 	return prefixedName(n.cfg, original) != joinName(n.cfg.ToolPrefix, original)
 }
 
-// nameTool is the name of a tool: its plain one; if its server has others that come to
-// the same, the digest tells them apart; if another server has it, <server>_<tool>;
-// and if that is taken too, the digest again. clash says why it isn't the plain one.
+// nameTool returns the name of a tool. It is the preferred one; with a digest if tools of the same
+// server have the same preferred name; <server>_<tool> if another server's tool has it; and with a
+// digest if that is taken too. clash says why it is not the preferred one, if it is not.
 func (n *toolNamer) nameTool(original string) (name, clash string) {
 	me := toolID{n.cfg.Name, original}
 	plain := prefixedName(n.cfg, original)
@@ -125,8 +125,8 @@ func (n *toolNamer) nameTool(original string) (name, clash string) {
 	return n.freeName(withDigest(plain, me), me), "other tools have its names"
 }
 
-// freeName is name, or a name made from it that nobody has. Only a server that makes
-// its tool names from our digests gets to the second.
+// freeName returns name, or a name made from it that no tool has. The latter is needed only for a
+// server that puts our digests into the names of its tools.
 func (n *toolNamer) freeName(name string, me toolID) string {
 	for n.isTaken(name, me) {
 		name = withDigest(name, toolID{me.server, me.original + name})
@@ -134,7 +134,7 @@ func (n *toolNamer) freeName(name string, me toolID) string {
 	return name
 }
 
-// MatchAny reports whether one of the globs matches one of the names.
+// MatchAny reports whether any of the globs (as in path.Match) matches any of the names.
 func MatchAny(globs []string, names ...string) bool {
 	for _, g := range globs {
 		for _, n := range names {

@@ -12,8 +12,7 @@ import (
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// S3.6, S4.3: what a tool is called when nothing stands against it.
-func TestPlainNames(t *testing.T) {
+func TestPrefixedNameIsSafeForProviders(t *testing.T) {
 	long := strings.Repeat("x", 70)
 	for _, test := range []struct{ prefix, tool, want string }{
 		{"", "list_files", "list_files"},
@@ -31,19 +30,20 @@ func TestPlainNames(t *testing.T) {
 	} {
 		got := prefixedName(&config.Server{Name: "srv", ToolPrefix: test.prefix}, test.tool)
 		if got != test.want {
-			t.Errorf("%q %q: %q, want %q", test.prefix, test.tool, got, test.want)
+			t.Errorf("prefixedName with prefix %q of %q = %q, want %q", test.prefix, test.tool, got, test.want)
 		}
 	}
 }
 
-// newTestCatalog is the catalogue of servers 0 to 3, which have listed nothing yet.
+// newTestCatalog returns a catalog of servers 0 to 3 without tools.
 func newTestCatalog() *Catalog {
 	c := New(slog.New(slog.DiscardHandler))
 	c.SetServers([]int{0, 1, 2, 3}, nil, nil)
 	return c
 }
 
-// names are the names of lists of tools, as server/tool=name.
+// namesIn sets the lists of tools of servers a, b and so on, and returns the names as
+// server/tool=name.
 func namesIn(c *Catalog, lists ...[]string) string {
 	for i, list := range lists {
 		var tools []Tool
@@ -60,9 +60,8 @@ func namesIn(c *Catalog, lists ...[]string) string {
 	return strings.Join(out, " ")
 }
 
-// S3.6, S4.3: clashes are told apart the same way whatever order a server lists its
-// tools in.
-func TestClashes(t *testing.T) {
+// The names do not depend on the order in which a server lists its tools.
+func TestNamesOfClashingToolsDoNotDependOnTheListsOrder(t *testing.T) {
 	for _, test := range []struct {
 		lists [][]string
 		want  string
@@ -92,30 +91,29 @@ func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
 		t.Fatal(got)
 	}
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=a_search b/search=search" {
-		t.Error(got)
+		t.Errorf("names = %q, want a/search=search b/search=b_search", got)
 	}
 	if got := namesIn(c, []string{"search"}, nil); got != "a/search=a_search" {
-		t.Error(got)
+		t.Errorf("names = %q, want a/search=search b/search=b_search", got)
 	}
 	if b, ok := c.Resolve("search"); ok {
 		t.Errorf("search is %s of %s", b.Original, b.Server)
 	}
 }
 
-// But a name that nobody was told is free.
-func TestNameThatWasNotOfferedIsFree(t *testing.T) {
+func TestNameThatWasNotOfferedIsNotReserved(t *testing.T) {
 	c := newTestCatalog()
 	c.SetTools(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}})
 	if _, ok := c.Resolve("search"); !ok {
-		t.Error("not found")
+		t.Error("Resolve(search) = not found, want the tool of b")
 	}
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
-		t.Error(got)
+		t.Errorf("names = %q, want a/search=search b/search=b_search", got)
 	}
 }
 
-// tools.allow and tools.deny, by a tool's own name and by the one it is offered as.
-func TestAllowAndDeny(t *testing.T) {
+// Globs match a tool's own name and the names that it may be offered under.
+func TestAllowAndDenyListsMatchAllNamesOfATool(t *testing.T) {
 	all := []string{"get_a", "get_b", "set_a"}
 	for _, test := range []struct {
 		allow, deny []string
@@ -137,13 +135,12 @@ func TestAllowAndDeny(t *testing.T) {
 			}
 		}
 		if s := strings.Join(got, " "); s != test.want {
-			t.Errorf("%v %v: %s", test.allow, test.deny, s)
+			t.Errorf("tools with allow %v and deny %v = %q, want %q", test.allow, test.deny, s, test.want)
 		}
 	}
 }
 
-// Whatever servers call their tools: every one has a safe name of its own that leads
-// back to it.
+// Every tool gets a safe, unique name that resolves to it.
 func FuzzNames(f *testing.F) {
 	f.Add("fs", "list files", "list.files", "日本語")
 	f.Add("", strings.Repeat("x", 80), strings.Repeat("x", 81), "tool")
@@ -164,12 +161,12 @@ func FuzzNames(f *testing.F) {
 		for _, tool := range list {
 			b, ok := c.Resolve(tool.Name)
 			if !safeName.MatchString(tool.Name) || seen[tool.Name] || !ok || b.Server != tool.Server || b.Original != tool.Original {
-				t.Errorf("%q of %s: name %q, found %v %+v", tool.Original, tool.Server, tool.Name, ok, b)
+				t.Errorf("Resolve(%q) = %v, %v, want %q of %s, and the name safe and unique", tool.Name, b, ok, tool.Original, tool.Server)
 			}
 			seen[tool.Name] = true
 		}
 		if len(list) != want {
-			t.Errorf("%d of %d tools", len(list), want)
+			t.Errorf("Offered() has %d tools, want %d", len(list), want)
 		}
 	})
 }

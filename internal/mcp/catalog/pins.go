@@ -18,23 +18,22 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// acceptedTools are the tool definitions that the operator has accepted. A tool of a server
-// with Pin whose definition is another, or new, cannot be called: what a model was
-// told about a tool, and what was judged harmless, is not to change behind the
-// operator's back (F22; CVE-2025-54136). It is read-only once made.
+// acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a
+// tool with another definition cannot be called: a server must not change what the operator has
+// reviewed without the operator noticing (CVE-2025-54136). It is read-only.
 type acceptedTools struct {
-	servers map[string]map[string]acceptedTool // by server and the tool's own name
-	problem string                             // why there are none; "" where they were read
+	servers map[string]map[string]acceptedTool // by the server's name and the tool's own name
+	problem string                             // why the file has no definitions; "" if it was read
 }
 
-// acceptedTool is one accepted definition. The digest decides; the definition beside it is
-// for the difference that an operator is shown.
+// acceptedTool is one accepted definition. The digest decides; the definition serves to show the
+// operator the difference.
 type acceptedTool struct {
 	SHA256     string     `json:"sha256"`
 	Definition definition `json:"definition"`
 }
 
-// pinsFile is the file of pins.
+// pinsFile is the content of the file of accepted definitions.
 type pinsFile struct {
 	Comment string                             `json:"_comment"`
 	Version int                                `json:"version"`
@@ -49,8 +48,8 @@ const (
 	pinsComment = "Tool definitions that were accepted with: answerd check -accept"
 )
 
-// readPinsFile reads the file at path. What is wrong with it is in problem: a service
-// with an unreadable file of pins runs, without the tools that need one.
+// readPinsFile reads the file at path. If that fails, problem says why: the service then runs
+// without the tools of pinned servers.
 func readPinsFile(path string) *acceptedTools {
 	none := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
 	if path == "" {
@@ -77,13 +76,13 @@ func readPinsFile(path string) *acceptedTools {
 	return &acceptedTools{servers: file.Servers}
 }
 
-// writeFile replaces the file at path whole: whoever reads it gets the old one or the new.
+// writeFile replaces the file at path atomically.
 func (p *acceptedTools) writeFile(path string) error {
 	data, err := json.MarshalIndent(pinsFile{pinsComment, pinsVersion, p.servers}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the accepted definitions: %w", err)
 	}
-	// 0600, since what a tool says of itself may be confidential.
+	// CreateTemp uses mode 0600: descriptions of tools may be confidential.
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("write the accepted definitions: %w", err)
@@ -104,14 +103,15 @@ type blockedTool struct {
 	Tool
 	reason   string // fit for the caller
 	digest   string
-	accepted string // the digest that was accepted; "" where there is none
+	accepted string // the digest that was accepted; "" if none was
 }
 
+// sameAs reports whether the other is the same tool, blocked for the same reason.
 func (b blockedTool) sameAs(other blockedTool) bool {
 	return b.Original == other.Original && b.digest == other.digest && b.reason == other.reason
 }
 
-// digestsOf are those of a server's tools, by their own names.
+// digestsOf returns the digests of a server's tools, by the tools' own names.
 func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 	out := make(map[string]string, len(tools))
 	for _, t := range tools {
@@ -120,44 +120,42 @@ func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 	return out
 }
 
-// split splits a server's tools into those whose definitions are as accepted, and the
-// others.
-func (p *acceptedTools) split(cfg *config.Server, tools []Tool, digests map[string]string) (kept []Tool, out []blockedTool) {
+// split splits a server's tools into those whose definitions are accepted and the others.
+func (p *acceptedTools) split(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
 	for _, t := range tools {
 		digest := digests[t.Original]
 		known, ok := p.servers[cfg.Name][t.Original]
-		why := ""
+		reason := ""
 		switch {
 		case p.problem != "":
-			why = "its definition is not accepted: " + p.problem
+			reason = "its definition is not accepted: " + p.problem
 		case !ok:
-			why = "it is new, and its definition has not been accepted by the operator"
+			reason = "it is new, and its definition has not been accepted by the operator"
 		case known.SHA256 != digest:
-			why = "its definition has changed since the operator accepted it"
+			reason = "its definition has changed since the operator accepted it"
 		default:
-			kept = append(kept, t)
+			usable = append(usable, t)
 			continue
 		}
-		out = append(out, blockedTool{t, "the tool is disabled: " + why, digest, known.SHA256})
+		blocked = append(blocked, blockedTool{t, "the tool is disabled: " + reason, digest, known.SHA256})
 	}
-	return kept, out
+	return usable, blocked
 }
 
-// PinKind is how a tool differs from what was accepted.
+// PinKind says how a tool differs from its accepted definition.
 type PinKind string
 
-// The first two disable the tool; of the third there is none to disable.
+// New and changed tools cannot be called. A removed tool is only in the file.
 const (
 	PinNew     PinKind = "new"
 	PinChanged PinKind = "changed"
 	PinRemoved PinKind = "removed"
 )
 
-// PinChange is a difference between what a pinned server offers and what the operator
-// has accepted.
+// PinChange is a difference between a tool of a pinned server and its accepted definition.
 type PinChange struct {
 	Server string
-	Tool   string // the server's own name for it
+	Tool   string // its name on the server
 	Kind   PinKind
 
 	accepted, offered definition
@@ -222,7 +220,7 @@ func (c *Catalog) AcceptPins(path string) error {
 	return nil
 }
 
-// allTools is what the server offers and its configuration allows, accepted or not.
+// allTools returns the tools that the configuration allows, accepted or not.
 func (e serverEntry) allTools() []Tool {
 	out := slices.Clone(e.usable)
 	for _, b := range e.blocked {
@@ -231,10 +229,9 @@ func (e serverEntry) allTools() []Tool {
 	return out
 }
 
-// Diff is the difference for an operator's terminal: lines that begin with "-" were
-// accepted, lines with "+" are offered now, and what is the same is left out but for
-// two lines around. Tools describe themselves as they like, so what is not printable
-// is written as its code, and no line can pass for another.
+// Diff returns the difference for an operator's terminal: lines with "-" were accepted, lines with
+// "+" are offered now, with two unchanged lines around each. Servers choose the texts, so
+// unprintable characters are escaped, and no line can look like another.
 func (ch PinChange) Diff() string {
 	old, new := ch.accepted.printedLines(), ch.offered.printedLines()
 	switch ch.Kind {
@@ -250,7 +247,7 @@ func (ch PinChange) Diff() string {
 	return d
 }
 
-// printedLines is the definition to be read.
+// printedLines returns the definition as lines for a person.
 func (d definition) printedLines() []string {
 	out := []string{"endpoint: " + d.Endpoint}
 	if d.Title != "" {
@@ -281,9 +278,8 @@ func (d definition) printedLines() []string {
 	return out
 }
 
-// escapeUnprintable writes what is not printable as its code: escape sequences move a
-// terminal's cursor, and tag characters (U+E0000 …) say things that only a model
-// reads.
+// escapeUnprintable replaces unprintable characters by their escapes: escape sequences move a
+// terminal's cursor, and tag characters (U+E0000 …) are visible to a model only.
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for _, r := range s {

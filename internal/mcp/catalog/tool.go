@@ -25,24 +25,24 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
-	// NeedsApproval says that a person must agree to each call (Call.Approved).
+	// NeedsApproval says that a person must approve each call.
 	NeedsApproval bool `json:"needs_approval,omitempty"`
-	// Unchecked is why arguments are only checked for being an object: the input schema
-	// is none that can be used. "" where they are checked.
+	// Unchecked says why arguments are not checked against the input schema: it cannot be
+	// used. "" if they are checked.
 	Unchecked string `json:"unchecked,omitempty"`
 
 	// ReadsResources marks our own tool that reads the server's resources, SignsIn our own
 	// tool that stands for the tools of a server that nobody has authorized yet.
 	ReadsResources bool `json:"-"`
 	SignsIn        bool `json:"-"`
-	// The schemas compiled, once for each version of the tool; nil where they can't be.
+	// The compiled schemas, nil if they cannot be used.
 	inputSchema, outputSchema *schema.Schema
 	cfg                       *config.Server
 	lazyVersion               *lazyDigest
 }
 
-// Annotations are a server's own claims about a tool. They are hints from outside
-// and never widen what may be done.
+// Annotations are a server's own claims about a tool. They are not trusted and never allow what
+// the configuration does not.
 type Annotations struct {
 	ReadOnly    bool  `json:"read_only,omitempty"`
 	Idempotent  bool  `json:"idempotent,omitempty"`
@@ -50,16 +50,16 @@ type Annotations struct {
 	OpenWorld   *bool `json:"open_world,omitempty"`
 }
 
-// Bounds of one listed tool (F21).
+// Bounds of one listed tool.
 const (
-	maxNameBytes   = 256      // bytes of a server's own name for a tool
-	MaxTitle       = 256      // bytes; a longer one is cut
-	MaxDescription = 16 << 10 // bytes; a longer one is cut
+	maxNameBytes   = 256      // bytes of a tool's name on its server
+	MaxTitle       = 256      // bytes; a longer one is truncated
+	MaxDescription = 16 << 10 // bytes; a longer one is truncated
 )
 
-// Decode reads one element of a tools/list result. The schemas stay the bytes
-// that the server sent, without blanks, so their order of keys reaches the model. A
-// tool without an input schema takes any object. A $ref in a schema is never followed.
+// Decode reads one element of a tools/list result. The schemas keep the bytes that the server sent,
+// without blanks, so the model sees the server's order of keys. A tool without an input schema
+// accepts any object. External references in a schema are never fetched.
 func Decode(raw json.RawMessage) (Tool, error) {
 	var w struct {
 		Name         string          `json:"name"`
@@ -104,16 +104,15 @@ func Decode(raw json.RawMessage) (Tool, error) {
 	if _, err = HeaderParams(t.InputSchema); err != nil {
 		return t, fmt.Errorf("its inputSchema: %w", err)
 	}
-	// What a tool says about its results is of no use to a call: a bad output schema
-	// is left out and the tool kept.
+	// A call works without an output schema, so a bad one does not remove the tool.
 	if out, err := schema.Bounded(w.OutputSchema); err == nil {
 		t.OutputSchema = out
 	}
 	return t, nil
 }
 
-// requiresTask reports whether a server refuses every plain call of a tool (2025-11-25
-// basic/utilities/tasks): a model that was offered it would try in vain.
+// requiresTask reports whether a server accepts calls of a tool only as tasks, which we do not
+// support (2025-11-25 basic/utilities/tasks).
 func requiresTask(execution json.RawMessage) bool {
 	var e struct {
 		TaskSupport string `json:"taskSupport"`
@@ -121,7 +120,7 @@ func requiresTask(execution json.RawMessage) bool {
 	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
 }
 
-// CheckName refuses names that no honest tool has. Others are made safe.
+// CheckName refuses names that are empty, too long or have control characters. Others are made safe.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -134,10 +133,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// compileSchemas compiles the schemas of the tools of the server with that id. Those that are
-// as they were listed before are not compiled again: some servers are listed every
-// minute. It is done before the catalogue is locked, since calls wait for the lock: a
-// schema takes some 50 µs, and a bad one of 64 KiB a hundred times that.
+// compileSchemas compiles the schemas of the tools of the server with that id. It reuses those that
+// have not changed, since some servers are listed every minute. It runs without the lock, which
+// calls wait for: a schema takes some 50 µs, and a bad one of 64 KiB a hundred times that.
 func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	c.mu.Lock()
 	before := c.entries[id].listed // never written
@@ -164,8 +162,8 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	}
 }
 
-// compileSchema is a schema, or nil and the reason why there is none. The reason goes to the
-// log once for each version of the tool. The tool stays usable: the server checks too.
+// compileSchema returns a schema, or nil and the reason why it cannot be used, which it logs. The
+// tool stays usable: the server checks the arguments too.
 func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
 	s, err := schema.Compile(raw)
 	if err == nil {
@@ -176,8 +174,8 @@ func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*sc
 	return nil, reason
 }
 
-// maxChecked bounds the structured content that is checked, in bytes: a larger one would
-// cost more memory than it is worth.
+// maxChecked bounds the structured content that is checked, in bytes: checking more would take
+// too much memory.
 const maxChecked = 1 << 20
 
 // CheckArgs returns the arguments as they are to be sent: unchanged if they fit the input schema,
@@ -199,20 +197,21 @@ func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	return t.inputSchema.Validate(args)
 }
 
-// Violations is how a result differs from what the tool says about its results.
+// Violations returns how structured content differs from the output schema. Results of a failed
+// tool are not checked.
 func (t *Tool) Violations(structured json.RawMessage, isError bool) []schema.Problem {
 	switch {
 	case t.outputSchema == nil || isError || len(structured) > maxChecked:
 		return nil
-	case structured == nil: // 2025-06-18 server/tools: it must be there
+	case structured == nil: // 2025-06-18 server/tools requires it
 		return []schema.Problem{{Detail: "expected structured content, got none"}}
 	}
 	return t.outputSchema.Validate(structured)
 }
 
-// SchemaExcerpt is the tool's input schema for somebody who is to write the arguments
-// again: whole if it has at most n bytes, else of its fields only those that wrong is
-// about, and if that is still too long, cut. What is missing is said.
+// SchemaExcerpt returns the input schema for a model that must correct its arguments: all of it if
+// it has at most n bytes, else only the fields with problems, truncated if need be. It says what
+// is missing.
 func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 	if len(t.InputSchema) <= n {
 		return string(t.InputSchema)
@@ -220,12 +219,11 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 	return schema.Excerpt(t.InputSchema, wrong, n)
 }
 
-// needsApproval reports whether a person must agree to calls of t. What the server says of
-// its tool counts only where the operator goes by it, and takes nothing away from what
-// the operator names.
+// needsApproval reports whether a person must approve calls of t. The server's annotations count
+// only for ApproveDestructive, and never against ApproveTools.
 func needsApproval(s *config.Server, t Tool) bool {
 	switch {
-	case t.SignsIn: // ours, and the person's own doing
+	case t.SignsIn: // the person asked to sign in
 		return false
 	case s.Approval == config.ApproveAlways:
 		return true
@@ -235,8 +233,8 @@ func needsApproval(s *config.Server, t Tool) bool {
 	return MatchAny(s.ApproveTools, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
 }
 
-// isDestructive is MCP's reading of the hints (2025-11-25 schema, ToolAnnotations): a tool
-// that does not say that it only reads is taken to destroy, unless it says otherwise.
+// isDestructive interprets the annotations as MCP does (2025-11-25 schema, ToolAnnotations): a tool
+// that is not read-only is destructive unless it says otherwise.
 func (t Tool) isDestructive() bool {
 	a := t.Annotations
 	switch {
@@ -248,16 +246,16 @@ func (t Tool) isDestructive() bool {
 	return a.Destructive == nil || *a.Destructive
 }
 
-// lazyDigest is the digest of a tool's definition, made when somebody first asks: a
-// server's whole list can be tens of megabytes, of which few are ever called.
+// lazyDigest computes the digest of a tool's definition at first use: a server's list can have
+// tens of megabytes, and few of its tools are ever called.
 type lazyDigest struct {
 	once   sync.Once
 	digest string
 }
 
-// Version is the SHA-256 in hex of the tool's definition: all of it that reaches a model
-// or a decision, and where its server is. It is what mcp.pins.json has. "" for a Tool that no
-// Client gave out.
+// Version returns the SHA-256, in hex, of the tool's definition: everything that a model sees or that
+// decides about calls, and the server's endpoint. The file of pins has the same value. It returns
+// "" for a Tool that does not come from a Catalog.
 func (t Tool) Version() string {
 	if t.lazyVersion == nil {
 		return ""
