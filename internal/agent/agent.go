@@ -1,18 +1,24 @@
-// Package agent runs questions to their final answers: it thinks in turns, calls
-// the model and the tools, and appends everything that happens to the event log.
+// Package agent answers questions: it asks the model in turns, executes the tool calls that the
+// model asks for, and appends everything that happens to the event log.
 //
 //	a, err := agent.New(agent.Options{Model: model, Tools: servers, Log: log})
 //	run, err := a.Start(ctx, identity, agent.Request{Question: "What time is it in Rome?"})
-//	// read the events of run.ID from the log
-//	err = a.Drain(ctx)
+//	reader := a.OpenReader(run.ID) // a run without readers is cancelled after a while
+//	page, err := log.After(ctx, run.ID, 0)
+//	reader.Close()
+//	a.Drain(ctx)
 //
-// Start returns at once with the run's first event in the log. From then on the run
-// lives on the agent's own context and belongs to no connection: it ends with its
-// answer, its failure, Cancel, or when nobody has watched it for the grace period.
-// Whatever happens, a panic included, a run gets exactly one terminal event.
+// Start returns as soon as the log has the run's first event. From then on the run belongs to no
+// connection. It ends with its answer, its failure, Cancel, or when nobody has read it for
+// Options.DisconnectGrace. Whatever happens, a panic included, it gets exactly one terminal
+// event.
 //
-// All calls of one turn run at the same time; their results go back to the model in
-// call order; a failed call is told to the model and the run goes on.
+// All calls of a turn run at the same time, and their results go back to the model in call order.
+// A call that fails is a message to the model, and the run goes on.
+//
+// Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps
+// of a tool call. takeover.go says how a run goes on in another process, suspension.go how it
+// waits for people, and reader.go when it is cancelled because nobody reads it.
 package agent
 
 import (
@@ -38,38 +44,37 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Options are the parts and limits of an Agent. Model, Tools and Log are required;
-// the rest have the defaults of the settings of the same name.
+// Options are the parts and limits of an Agent. Model, Tools and Log are required.
 type Options struct {
 	Model llm.Model
 	Tools *mcp.Client
 	Log   event.Log
 
 	DefaultModel string // the model of requests that name none
-	// Profiles are the models that are served, by what requests name. Empty means any
-	// model, with a profile of which nothing is known.
+	// Profiles are the models that requests may name. Empty means any model, with an unknown
+	// profile.
 	Profiles        map[string]llm.Profile
-	ToolSearch      ToolSearch // from when on the model has to look for tools; the zero value is never
+	ToolSearch      ToolSearch // when the model has to search for tools; the zero value means never
 	Prompt          *Prompt
-	Hooks           *webhook.Client // nil asks nobody
-	Rules           *auth.Rules     // who may use what; nil lets everybody use everything
-	Budget          Budget          // of every run; requests may ask for less
+	Hooks           *webhook.Client // nil means no hooks
+	Rules           *auth.Rules     // who may use what; nil allows everything
+	Budget          Budget          // of every run; requests may lower it
 	MaxHistory      int             // messages of history that are used; 0 means 16
 	MaxTurns        int             // model turns with tools; 0 means 10
 	MaxRuns         int             // runs and direct calls at a time; 0 means 512
-	DisconnectGrace time.Duration   // how long a run goes on that nobody watches; 0 means not at all
+	DisconnectGrace time.Duration   // how long a run goes on that nobody reads; 0 means not at all
 	InputTimeout    time.Duration   // how long a run waits for a person's answer; 0 means 15 min
-	// Durable says that the log outlives this process: runs that cannot end here go on in
-	// another one, and those of processes that died go on here.
+	// Durable says that the log outlives this process. Other processes then go on with runs that
+	// cannot end here, and this one goes on with those of processes that died.
 	Durable bool
-	// Youth is how long this process leaves the runs of others alone where it is Durable. One
-	// that dies again and again right after its start would take runs with it each time.
+	// ClaimDelay is the time after New before this process claims runs of others. Without it a
+	// process that dies right after each start would take runs with it each time.
 	ClaimDelay time.Duration
-	// AuditArguments puts the arguments of every call into its line in the log.
+	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 
-	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means as many as there may
-	// be. MemoryShort, unless nil, keeps new ones out while it is true.
+	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means no limit. While MemoryShort
+	// returns true, new runs are refused; nil means never.
 	MaxRunsPerCaller int
 	Rate             admission.Rate
 	MemoryShort      func() bool
@@ -79,14 +84,14 @@ type Options struct {
 	Meter  metric.Meter
 }
 
-// Why a request does not become a run.
+// Reasons for which a request does not become a run.
 var (
 	ErrDraining = errors.New("the service is shutting down")
 	// ErrKeyReused: the idempotency key was used with another request.
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
-	// ErrForbidden: the rules let the caller use nothing, or not the model that he wants.
+	// ErrForbidden: the rules let the caller use nothing, or not the model that they name.
 	ErrForbidden = errors.New("the rules do not allow it")
 )
 
@@ -121,16 +126,16 @@ type Agent struct {
 
 	stopClaims   context.CancelFunc
 	claiming     sync.WaitGroup
-	idleSignal   chan struct{} // of capacity 1: a run has left, or waits for a person
+	idleSignal   chan struct{} // of capacity 1: a run ended, or was suspended
 	handOverOnce sync.Once
-	handingOver  chan struct{} // closed by leave, when what goes on here goes on elsewhere
+	handingOver  chan struct{} // closed when Drain hands runs over
 
 	gate *admission.Gate
 
-	mu          sync.Mutex // guards the fields below and the timer of every run
+	mu          sync.Mutex // protects the fields below and the grace timer of every run
 	active      map[string]*run
-	directCalls int            // calls without a run that go on
-	readers     map[string]int // how many read a run here, by its id
+	directCalls int            // in flight
+	readers     map[string]int // open readers in this process, by run id
 	draining    bool
 }
 
@@ -181,12 +186,9 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Start makes a run of r that belongs to owner, and returns it with its start event
-// in the log. With an idempotency key that owner used before, it returns the run of
-// that time instead. ctx gives the trace that the run continues, and nothing else:
-// the run outlives it.
-//
-// Where too many runs go on, it waits for a place, for at most a second.
+// Start starts a run of r for owner and returns it with its start event in the log. If owner used
+// the idempotency key of r before, it returns the run of that time instead. From ctx it takes the
+// trace; the run outlives ctx. While too many runs are active it waits for at most a second.
 //
 // Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
 // ErrKeyReused, or the log's.
@@ -197,7 +199,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.validateForcedTool(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
-	// Before anything is refused: whoever repeats a request is no new load.
+	// Before anything is refused: a repeated request is not a new load.
 	if run, err := a.runByKey(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
 		return run, err
 	}
@@ -241,17 +243,17 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (e
 	return run, err
 }
 
-// beginRun puts a run and its first event into the log.
+// beginRun creates the run, its job and its first event in the log.
 func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	err := ru.saveCheckpoint(ctx) // first, so that a run which can be read is one that somebody executes
+	err := ru.saveCheckpoint(ctx) // first, so that every run with events has a job
 	if err == nil {
 		err = ru.appendStart(ctx)
 	}
 	if err != nil {
-		// A run that never began must not keep its key. The log forgets it in time too.
+		// A run that never began must not keep its idempotency key.
 		over := context.WithoutCancel(ctx)
 		_ = a.Log.Delete(over, ru.ID)
 		if ru.job != nil {
@@ -264,20 +266,20 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Whoever started the run is about to watch it, however short the grace is.
+	// The caller is about to open a reader, however short the grace period is.
 	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	return nil
 }
 
-// admitRun counts a run in, before the log is asked for anything: the log may be slow, and
-// whoever finds the run there must find it here.
+// admitRun takes a slot and registers the run, before the log is asked for anything: the log may
+// be slow, and whoever finds the run there must find it here.
 func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
 	_, err := a.acquireSlot(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
 	return err
 }
 
-// acquireSlot gives a caller a place, and keeps Drain waiting until a.runs is done for it. then
-// is called with the agent's mutex held.
+// acquireSlot takes a slot for caller and makes Drain wait until a.runs is done for it. It calls
+// then with the agent's mutex held.
 func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
 	slot, err := a.gate.Acquire(ctx, caller.Key())
 	if err == nil && !a.registerWork(slot, then) {
@@ -294,7 +296,7 @@ func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, then func
 	return slot, nil
 }
 
-// registerWork adds to a.runs, unless Drain waits for them already.
+// registerWork adds to a.runs. It reports false if Drain has begun.
 func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,11 +308,11 @@ func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) b
 	return true
 }
 
-// HandingOver is closed when Drain has given up waiting for runs which other processes go on
-// with, or has nothing to wait for: whoever reads a run here can read it there.
+// HandingOver returns a channel that is closed when Drain hands runs over to other processes: their
+// readers can read them there.
 func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
 
-// StopAccepting lets no further run begin, and returns when that holds.
+// StopAccepting refuses new runs and direct calls from now on.
 func (a *Agent) StopAccepting() {
 	a.mu.Lock()
 	a.draining = true
@@ -318,14 +320,13 @@ func (a *Agent) StopAccepting() {
 	a.gate.Close()
 }
 
-// Drain refuses new runs and waits until the others have ended, or do nothing but wait
-// for a person, who may take longer than any process has. When ctx is done first, it
-// does not wait for them either. What is left then it hands over where the log outlives
-// this process, and ends where it doesn't, each with a terminal event of its own; it
-// returns once that is done.
+// Drain refuses new runs and waits until all others have ended or are suspended: a person may
+// take longer than a process lives. It waits until ctx ends at the longest. Then it hands over
+// what is left if the log outlives this process, or else ends it, each run with a terminal event.
+// It returns once that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.StopAccepting()
-	a.stopClaims() // or what is handed over would come right back
+	a.stopClaims() // or this process would claim what it hands over
 	a.claiming.Wait()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
@@ -344,7 +345,7 @@ func (a *Agent) Drain(ctx context.Context) {
 	<-done
 }
 
-// isIdle reports whether nothing goes on but runs that wait for a person.
+// isIdle reports whether all active runs are suspended and no direct call is in flight.
 func (a *Agent) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -356,7 +357,7 @@ func (a *Agent) isIdle() bool {
 	return a.directCalls == 0
 }
 
-// signalIdle says that there may be less that goes on.
+// signalIdle wakes Drain, since fewer runs may be active.
 func (a *Agent) signalIdle() {
 	select {
 	case a.idleSignal <- struct{}{}:
@@ -364,7 +365,7 @@ func (a *Agent) signalIdle() {
 	}
 }
 
-// handOverRuns leaves all runs to other processes.
+// handOverRuns relinquishes all runs to other processes.
 func (a *Agent) handOverRuns() {
 	a.handOverOnce.Do(func() { close(a.handingOver) })
 	a.mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// strict is a house whose one tool, order, has that schema and answers with that result.
+// strict returns a house whose one tool, order, has that schema and answers with that result.
 // The arguments that reach it come on sent.
 func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.Fixture, sent chan string) {
 	t.Helper()
@@ -44,7 +44,7 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 	return agenttest.NewFixture(t, script, func(o *agent.Options) { o.Tools = tools }), sent
 }
 
-// toldOf is what the model was told of the first call.
+// toldOf returns what the model was told of the first call.
 func toldOf(h *agenttest.Fixture) string {
 	messages := h.Model.Requests()[1].Messages
 	return string(messages[len(messages)-1].Content)

@@ -26,7 +26,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// calls are the lines about tool calls.
+// calls returns the lines about tool calls.
 func (l *logged) calls(t *testing.T) (lines []map[string]any) {
 	t.Helper()
 	l.mu.Lock()

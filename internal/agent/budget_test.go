@@ -22,7 +22,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// told is what readers learn of a run's limits.
+// told returns what readers learn of a run's limits.
 func told(events []event.Event) string {
 	var out []string
 	for _, b := range agenttest.EventsOf[event.Budget](events) {

@@ -18,16 +18,15 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// messageGroup is what stays together of a history, and counts as one message of it: a
-// message of the user or the assistant, and behind an assistant's calls their results.
+// messageGroup is what stays together of a history, and counts as one message of it: a message of
+// the user or the assistant, and behind an assistant's calls their results.
 type messageGroup []llm.Message
 
-// isUser reports whether x is something that the user said.
+// isUser reports whether g is a message of the user.
 func (x messageGroup) isUser() bool { return x[0].Role == llm.User }
 
-// groupHistory reads the history of r. Unknown roles, empty messages and results without
-// their call are skipped, and a call without its result gets a line in its place
-// (S2.5): endpoints refuse either half alone.
+// groupHistory reads the history of r. It skips unknown roles, empty messages and results without a
+// call. A call without a result gets a line in its place: endpoints refuse either half alone.
 func (r Request) groupHistory(p llm.Profile) []messageGroup {
 	var out []messageGroup
 	var results []*llm.Message // in their places, in the order of the calls
@@ -59,8 +58,7 @@ func (r Request) groupHistory(p llm.Profile) []messageGroup {
 	return out
 }
 
-// withCalls is x with calls and places for their results. Calls that cannot be told apart
-// from others are left out.
+// withCalls returns x with calls and empty results. It leaves out calls whose id is empty or comes twice.
 func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	ids := make(map[string]bool, len(calls))
 	for _, c := range calls {
@@ -75,9 +73,8 @@ func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	return x
 }
 
-// fillResult puts a result in its place. One that has none, or comes twice, is dropped. Where
-// an id comes again, as with providers that count anew in every answer, what follows
-// belongs to the newer call.
+// fillResult sets a result. It drops one without a call, and one that comes twice. If an id occurs
+// again, as with providers that number the calls of every answer anew, the newer call counts.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
 	for _, m := range slices.Backward(results) {
 		if m.CallID != id {
@@ -94,8 +91,8 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia is a text of the caller's with what the model is shown of the pictures and
-// sounds beside it. For those that it cannot take there is a line in the text.
+// acceptedMedia returns the media that the model takes, and the text with a line for each of the
+// others.
 func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
@@ -116,8 +113,8 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// questionText is what the run is about: the question, or where it goes on with results of the
-// client's tools, what the user said before.
+// questionText returns the question. If the run goes on with results of the client's tools, that is
+// the user's last message.
 func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
@@ -146,9 +143,9 @@ func (r Request) validateQuestion() error {
 	return &InvalidError{"/question", "must not be blank"}
 }
 
-// openConversation begins the conversation: the system prompt with the caller's instructions, the
-// last exchanges of the history, and the question, or where there is none all since the
-// user spoke last. What the run is about does not count as history.
+// openConversation sets the first messages: the system prompt with the caller's instructions, the
+// last groups of the history, and the question. Without a question, everything since the user's
+// last message takes its place and does not count as history.
 func (l *loop) openConversation(tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
 	system, err := l.agent.Prompt.render(tools, l.run.Created)
@@ -176,8 +173,8 @@ func (l *loop) openConversation(tools []catalog.Tool, p llm.Profile) error {
 	return nil
 }
 
-// splitHistory tells what the run is about from what was before it. The last thing said is
-// dropped only if it is the question (S2.5).
+// splitHistory divides messages into the history and what the run is about. A last message that
+// equals the question is dropped, since clients send the question in both places.
 func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []messageGroup) {
 	if strings.TrimSpace(r.Question) == "" && len(r.Media) == 0 {
 		last := len(all) - 1
@@ -265,8 +262,8 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// render is the prompt of a run that begins now. Templates are slow, so those of one second
-// share what it makes of the same list of tools, which nobody writes to.
+// render returns the prompt of a run that begins now. Templates are slow, so runs that begin in the
+// same second with the same list of tools share the text.
 func (p *Prompt) render(tools []catalog.Tool, now time.Time) (string, error) {
 	if l := p.last.Load(); l != nil && l.second == now.Unix() && len(l.tools) == len(tools) && (len(tools) == 0 || &l.tools[0] == &tools[0]) {
 		return l.text, nil
@@ -298,7 +295,7 @@ func (e *promptError) Error() string {
 
 func (e *promptError) Unwrap() error { return e.err }
 
-// runError is the end of a run that needed it.
+// runError returns the terminal event of a run that needed the prompt.
 func (e *promptError) runError() event.RunError {
 	if errors.Is(e.err, mcp.ErrBadPrompt) {
 		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
@@ -306,7 +303,7 @@ func (e *promptError) runError() event.RunError {
 	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now.", Retryable: true}
 }
 
-// insertServerPrompt puts the messages of a server's prompt right before the question.
+// insertServerPrompt inserts the messages of a server's prompt right before the question.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
 	// As the rules are now: the run may have been taken up long after it was asked for.
 	if !l.agent.Rules.Of(l.run.caller).Server(p.Server) {

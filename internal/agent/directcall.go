@@ -26,12 +26,12 @@ type ToolCallError struct{ event.ToolError }
 
 func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
-// CallTool makes one call for caller and waits for its result, without a run and
-// without a model. It takes the way of a run's calls, so that a call works here if
-// and only if it works there; besides, tools that are kept from the model
-// (auto_register_tools: false) can be called (S4.8). The call ends with ctx.
+// CallTool executes one call for caller and waits for its result, without a run and without a
+// model. It takes the same steps as a run's call, so it succeeds here if and only if it does there;
+// besides, it may call tools that are hidden from the model (auto_register_tools: false). The call
+// ends with ctx.
 //
-// It counts as one of Options.MaxRuns while it goes on, and Drain waits for it.
+// It takes one of Options.MaxRuns while it is in flight, and Drain waits for it.
 // Errors: *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
 	slot, err := a.acquireSlot(ctx, caller, func(*admission.Slot) { a.directCalls++ })

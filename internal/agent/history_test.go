@@ -27,7 +27,7 @@ func replies(id, text string) agent.Message {
 	return agent.Message{Role: "tool", CallID: id, Content: text}
 }
 
-// said is a conversation in one line, without the system prompt.
+// said returns a conversation in one line, without the system prompt.
 func said(messages []llmtest.Message) string {
 	var out []string
 	for _, m := range messages[1:] {

@@ -11,12 +11,12 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// abortError is a run that a hook ended. The reason is one line, fit for the caller.
+// abortError says that a hook ended the run. The reason is one line that the caller may read.
 type abortError struct{ reason string }
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason is what happened, and the reason where one was given.
+// withReason returns what happened, and the reason where one was given.
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what + "."
@@ -24,8 +24,8 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// callPreHook asks the hook pre_tool_call, which may change the call, answer it in place
-// of the tool, or refuse it. Without its word no call is made.
+// callPreHook asks the hook pre_tool_call, which may change the arguments, answer in place of the
+// tool, or refuse the call. Without a usable reply the call is refused (CONTRACT section 8).
 func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	if a.Hooks == nil || x.refusal != "" {
 		return nil
@@ -42,7 +42,7 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 		return x.canceledFailure(ctx)
 	case err != nil:
 		a.logHookFailure(ctx, x, webhook.PreToolCall, err)
-		x.decision = decision{verdict: denied, why: "no word from the hook"}
+		x.decision = decision{verdict: denied, why: "no reply from the hook"}
 		return x.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
 	a.logHookReply(ctx, x, webhook.PreToolCall, reply)
@@ -59,10 +59,10 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// callPostHook asks the hook of how the call ended, and returns how it ends now. Not asked
-// are what a hook answered itself; refusals, which are our own decision and not the
-// tool's failure; and calls that were given up. A result whose review is cut short by
-// that is given up too: the hook might have taken something out.
+// callPostHook asks the hook about the result or the failure, and returns what the hook makes of
+// it. It does not ask about a hook's own answer, about a refusal, which is not the tool's failure,
+// or about a cancelled call. If ctx ends before the reply, the result is dropped: the hook might
+// have removed something from it.
 func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (*content.Result, error) {
 	res := x.result
 	if x.hookResult != nil {
@@ -103,7 +103,7 @@ func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (
 	return res, err
 }
 
-// unreviewedFailure is how a call ends that was given up before the hook had seen how it ended.
+// unreviewedFailure returns the failure of a call that was cancelled before the hook replied.
 func (x *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
 	if err == nil {
 		err = x.canceledFailure(ctx)
@@ -111,7 +111,7 @@ func (x *toolExecution) unreviewedFailure(ctx context.Context, err error) (*cont
 	return nil, err
 }
 
-// hookCall is the call as hooks are told of it.
+// hookCall returns the call as a webhook describes it.
 func (x *toolExecution) hookCall(about webhook.Event) webhook.Call {
 	return webhook.Call{
 		Hook: about, RunID: x.runID, Subject: x.caller.Subject, Server: x.Server, Tool: x.Tool, CallID: x.CallID,
@@ -119,8 +119,8 @@ func (x *toolExecution) hookCall(about webhook.Event) webhook.Call {
 	}
 }
 
-// textResult is a hook's text as a tool's result: for the model, the events and the
-// metadata alike, so that what a hook takes out is nowhere.
+// textResult returns a hook's text as a tool's result, which replaces the tool's own for the model,
+// the events and the log.
 func textResult(text string) *content.Result {
 	if text == "" {
 		return &content.Result{}
@@ -129,8 +129,7 @@ func textResult(text string) *content.Result {
 	return &content.Result{Content: []jsonText{block}}
 }
 
-// contentList is the content of a result as a list, which readers expect even where
-// there is structured content alone.
+// contentList returns the content blocks of a result; an empty list if it has none.
 func contentList(res *content.Result) []jsonText {
 	if res.Content == nil {
 		return []jsonText{}
@@ -138,8 +137,7 @@ func contentList(res *content.Result) []jsonText {
 	return res.Content
 }
 
-// logHookFailure and hookDecided are the log's lines of a hook; one that changes nothing
-// has none.
+// logHookFailure logs that a hook gave no usable reply.
 func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webhook.Event, err error) {
 	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()))
 }

@@ -21,7 +21,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// hooked is a house whose calls go by a service that replies what answer returns.
+// hooked returns a house whose calls go by a service that replies what answer returns.
 func hooked(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options)) (*agenttest.Fixture, *webhooktest.Service) {
 	t.Helper()
 	s := webhooktest.New(t, answer)
@@ -48,7 +48,7 @@ func on(name, reply string) func(webhooktest.Question) string {
 	}
 }
 
-// askedOf is what a service was asked, call by call.
+// askedOf returns what a service was asked, call by call.
 func askedOf(s *webhooktest.Service) map[string]string {
 	out := make(map[string]string)
 	for _, q := range s.Questions() {

@@ -94,7 +94,7 @@ var (
 	asksFor = regexp.MustCompile(`page (\d+)`)
 )
 
-// obedient is a model that reads the page and the document that it is asked about, and
+// obedient returns a model that reads the page and the document that it is asked about, and
 // does whatever it is told by anything in its conversation: by the descriptions of its
 // tools, by their results, by the resources that it reads.
 func obedient(r llmtest.Request) llmtest.Answer {

@@ -49,7 +49,7 @@ type loop struct {
 	replayed *replay.State // what the run did in other processes; nil if it began here
 }
 
-// runTurns is the run loop: the model answers and may ask for tools, the tools' results go back
+// runTurns runs the turns of a run: the model answers and may ask for tools, the tools' results go back
 // to the model, until it answers without a call, or a limit ends it. What a log already has of
 // the run is replayed turn by turn instead, without a model, a tool or an event.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {

@@ -33,7 +33,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{reached: make(chan struct{}), open: make(chan struct{})} }
 
-// hold is an answer that says something and then nothing until the gate opens or
+// hold returns an answer that says something and then nothing until the gate opens or
 // the caller is gone.
 func (g *gate) hold(gone chan<- struct{}) llmtest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -61,7 +61,7 @@ func (s memoryServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// client is a client of the server, under each of the configurations given.
+// client returns a client of the server, under each of the configurations given.
 func (s memoryServer) client(t *testing.T, configs ...config.Server) *mcp.Client {
 	t.Helper()
 	for i := range configs {
@@ -76,7 +76,7 @@ func (s memoryServer) client(t *testing.T, configs ...config.Server) *mcp.Client
 	return c
 }
 
-// text is the answer of a tool that says so.
+// text returns the answer of a tool that says so.
 func text(s string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%%s,"result":{"content":[{"type":"text","text":%q}]}}`, s)
 }

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// modelReply is what the model said in one step.
+// modelReply is the model's answer of one step.
 type modelReply struct {
 	text   string
 	calls  []*call
@@ -22,7 +22,7 @@ type modelReply struct {
 	finish string
 }
 
-// conversationCalls is the reply's calls as the conversation keeps them.
+// conversationCalls returns the calls as the conversation has them.
 func (r modelReply) conversationCalls() []llm.ToolCall {
 	out := make([]llm.ToolCall, len(r.calls))
 	for i, c := range r.calls {
@@ -31,12 +31,12 @@ func (r modelReply) conversationCalls() []llm.ToolCall {
 	return out
 }
 
-// ownCalls are the calls that we make.
+// ownCalls returns the calls that the agent executes.
 func (r modelReply) ownCalls() []*call {
 	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
 }
 
-// hasClientCalls reports whether the run ends here, because the caller has calls to make.
+// hasClientCalls reports whether the caller has calls to execute, which ends the run.
 func (r modelReply) hasClientCalls() bool {
 	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
 }
@@ -55,8 +55,9 @@ type modelStream struct {
 	byIndex   map[int]*call
 }
 
-// modelTurn makes one model call and appends what it says as it says it. A conversation that
-// the model cannot take is shortened first, and once more if its provider finds so.
+// modelTurn makes one model call and appends the answer's parts as events while they arrive. It
+// trims the conversation to the model's window first, and once more if the provider refuses it as
+// too long. A step that the log has is restored instead.
 func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
 	tools := l.offeredTools(last)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -91,7 +92,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	}
 	s.text = l.stepText.String()
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
-		s.finish = "stop" // the text dialect of some models; nobody is left to call
+		s.finish = "stop" // some models end so when their calls were text; there is nothing to call
 	}
 	if err := s.closePart(ctx); err != nil {
 		return modelReply{}, err
@@ -103,7 +104,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	return s.modelReply, l.run.out.Append(ctx, end)
 }
 
-// readAnswer appends one answer of the model's, part by part.
+// readAnswer reads one answer of the model and appends its parts.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	for part, err := range s.agent.Model.Stream(ctx, s.modelRequest(turn, s.finalTurn)) {
 		if err == nil {
@@ -116,7 +117,7 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	return nil
 }
 
-// appendPart appends one part of the model's answer.
+// appendPart appends one part of the answer.
 func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
@@ -147,7 +148,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	return nil
 }
 
-// appendDelta appends a piece of text or reasoning, opening its part where needed.
+// appendDelta appends text or reasoning, and opens a part where the kind changes.
 func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
 	if !strings.HasPrefix(s.partID, kind) {
 		if err := s.openPart(ctx, kind); err != nil {
@@ -184,12 +185,13 @@ func (s *modelStream) closePart(ctx context.Context) error {
 	return s.run.out.Append(ctx, end)
 }
 
+// startCall opens a call that the model begins to write.
 func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
 	if err := s.closePart(ctx); err != nil {
 		return err
 	}
 	s.recordFirstOutput(ctx)
-	// No tool has a longer name; what a model makes up beyond that is not repeated.
+	// No tool has a longer name, so a longer one is invented and is not repeated in full.
 	name = name[:min(len(name), maxToolName)]
 	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
@@ -198,6 +200,7 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
 
+// completeCall appends a call with all of its arguments.
 func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 	if s.byIndex[p.Index] == nil {
 		if err := s.startCall(ctx, p.Index, p.ID, p.Name); err != nil {
@@ -209,8 +212,8 @@ func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
-// uniqueCallID is the provider's call id, or one made from it if an earlier step used
-// it: some providers count their calls anew in every answer.
+// uniqueCallID returns the provider's call id, or one made from it if an earlier step used it: some
+// providers number their calls from 0 in every answer.
 func (l *loop) uniqueCallID(id string) string {
 	unique := id
 	for n := 2; l.callIDs[unique] || unique == ""; n++ {
@@ -220,15 +223,12 @@ func (l *loop) uniqueCallID(id string) string {
 	return unique
 }
 
-// recordFirstOutput measures how long the caller waited for anything but the start event.
+// recordFirstOutput measures the time from the start of the run to the model's first output.
 func (s *modelStream) recordFirstOutput(ctx context.Context) {
 	if s.step == 1 && s.partCount == 0 && len(s.calls) == 0 {
 		s.agent.metrics.firstEvent.Record(ctx, time.Since(s.started).Seconds())
 	}
 }
-
-// harder is the share of what a provider refused as too long that is sent instead.
-const harder = 0.6
 
 // trimToWindow shortens the conversation to the model's context window before a request is
 // made, so that the provider does not refuse it.

@@ -111,10 +111,9 @@ type decision struct {
 	edited  bool   // the arguments are the person's, not the model's
 }
 
-// writeAuditLine writes the one line that every call leaves in the log, whatever became of it:
-// who wanted it and for whom, what exactly, who allowed it, and how it ended. Values of
-// arguments are in it only where the operator wants them. err is how the call itself
-// ended, whatever a hook makes of it.
+// writeAuditLine logs one line for every call, whatever became of it: who wanted it and for whom,
+// what exactly, who allowed it, and how it ended. It has the values of arguments only where the
+// operator wants that. err is how the call itself ended, whatever a hook makes of it.
 func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error) {
 	actor := "model"
 	if x.loop == nil {

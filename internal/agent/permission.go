@@ -15,12 +15,12 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// ToolsFor are the tools that the rules let a caller use. The slice is shared: don't
-// change it.
+// ToolsFor returns the tools that the rules let a caller use. The slice is shared: do not change
+// it.
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
 	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
 	if access.Unlimited() {
-		return all // the very slice, by which catalogueCache knows it
+		return all // this very slice, by which toolCatalogCache recognizes it
 	}
 	allowed := make([]catalog.Tool, 0, len(all))
 	for _, t := range all {
@@ -31,7 +31,7 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 	return allowed
 }
 
-// ServersFor are the states of the servers that the rules let a caller use, in the
+// ServersFor returns the states of the servers that the rules let a caller use, in the
 // configuration's order.
 func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	access := a.Rules.Of(caller)
@@ -43,8 +43,8 @@ func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
 	return a.Rules.Of(caller).Model(model)
 }
 
-// Refresh lists the tools of a server again, for a caller. ErrUnknownServer, also for a
-// server that he may not use, or why it failed.
+// Refresh lists the tools of a server again, for a caller. It returns ErrUnknownServer, also for a
+// server that the caller may not use, or why listing failed.
 func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
 	if !a.Rules.Of(caller).Server(server) {
 		return fmt.Errorf("refresh %.64q: %w", server, ErrUnknownServer)
@@ -52,7 +52,7 @@ func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.RefreshFor(ctx, caller, server)
 }
 
-// Prompts are the prompts of a server, for a caller. ErrUnknownServer as with Refresh.
+// Prompts returns the prompts of a server, for a caller. ErrUnknownServer as with Refresh.
 func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
 	if !a.Rules.Of(caller).Server(server) {
 		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
@@ -65,9 +65,8 @@ func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 	return ok
 }
 
-// authorizeCall refuses what the rules don't let the caller use. They count as they are now:
-// what was offered when the run began may be forbidden since. Tools of ours, which look for
-// others, are nobody's to forbid.
+// authorizeCall refuses a call that the rules do not allow now: they may have changed since the
+// tool was offered. The agent's own tools need no permission.
 func (a *Agent) authorizeCall(_ context.Context, x *toolExecution) error {
 	if x.builtin != nil {
 		return nil
@@ -79,18 +78,19 @@ func (a *Agent) authorizeCall(_ context.Context, x *toolExecution) error {
 	return nil
 }
 
-// denyByRules ends a call that the rules don't allow.
+// denyByRules returns the failure of a call that the rules do not allow.
 func (x *toolExecution) denyByRules() error {
 	x.decision = decision{verdict: denied, why: "rules"}
 	return x.failure(mcp.Denied, "The caller of this service may not use this tool.")
 }
 
-// requireApproval refuses what the run may not do, and asks a person where the operator wants.
+// requireApproval refuses what the run may not call, and asks a person where the operator wants
+// that.
 func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	if x.refusal != "" {
 		return x.failure(mcp.Denied, x.refusal)
 	}
-	// As it is now: the run was given it as it was when it began.
+	// The tool as it is defined now; the run knows it as it was when the run began.
 	if tool, known := a.Tools.Tool(x.Tool); known && x.builtin == nil {
 		x.tool = tool
 	}
@@ -110,22 +110,21 @@ func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// askApproval asks the owner of the run to agree to one call. What he agrees to is this call
-// of this run, of the tool as it is defined now, with the arguments that he was shown or
-// wrote himself; the agreement is spent on it.
+// askApproval asks the owner of the run to approve one call. They approve this call only, of the
+// tool as it is defined now, with the arguments that they were shown or wrote themselves.
 func (l *loop) askApproval(ctx context.Context, x *toolExecution) error {
 	rec := event.Interrupt{
 		Kind: event.KindApproval, Call: x.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", x.Tool, x.Server),
 		Args: x.args, ArgsSHA256: argsDigest(x.args), ToolVersion: x.tool.Version(),
 	}
 	if c := l.replayed.Call(x.CallID); c != nil && c.Approval != nil {
-		rec.ToolVersion = c.Approval.ToolVersion // as it was asked about
+		rec.ToolVersion = c.Approval.ToolVersion // the version that the person was asked about
 	}
 	v, err := l.askOwner(ctx, rec, nil)
 	if err != nil {
 		return err
 	}
-	if errors.Is(v.unanswered, errWithdrawn) { // ctx is over
+	if errors.Is(v.unanswered, errWithdrawn) { // because ctx ended
 		return x.canceledFailure(ctx)
 	}
 	if !v.isApproved() {
@@ -143,8 +142,9 @@ func (l *loop) askApproval(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// recheckEditedArgs asks the hook about arguments that a person wrote: what it may refuse of the
-// model's, it may refuse of them. What it makes of them, nobody has approved.
+// recheckEditedArgs calls the pre-hook again for arguments that a person wrote: what a hook may
+// refuse of the model's, it may refuse of theirs. If the hook changes them, the call is refused,
+// since nobody approved the result.
 func (a *Agent) recheckEditedArgs(ctx context.Context, x *toolExecution) error {
 	approved := x.args
 	if err := a.callPreHook(ctx, x); err != nil {
@@ -157,7 +157,7 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// refusalMessage is what the model is told of a call that was not approved.
+// refusalMessage returns the model's message for a call that was not approved.
 func (v resolution) refusalMessage() string {
 	switch {
 	case v.unanswered == nil && v.Reason != "":
@@ -170,7 +170,7 @@ func (v resolution) refusalMessage() string {
 	return "This call needs a person's approval, and " + v.unanswered.Error() + "."
 }
 
-// denialDecision is the same for the operator. A person's words are not for the log.
+// denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.
 func (v resolution) denialDecision() decision {
 	if v.unanswered == nil {
 		return decision{verdict: denied, by: v.by.Subject, why: "refused"}
@@ -178,7 +178,7 @@ func (v resolution) denialDecision() decision {
 	return decision{verdict: denied, why: v.unanswered.Error()}
 }
 
-// argsDigest is the SHA-256 in hex of arguments as they stand.
+// argsDigest returns the SHA-256 in hex of arguments as they stand.
 func argsDigest(args jsonText) string {
 	sum := sha256.Sum256(args)
 	return hex.EncodeToString(sum[:])

@@ -22,7 +22,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Request is one question to the agent, whichever face it came by.
+// Request is one question to the agent, in whichever API format it came.
 type Request struct {
 	// Question may be empty where the history ends with results of the client's tools:
 	// the question is then the one before.
@@ -52,7 +52,7 @@ type Request struct {
 	// AskAtLimit says that those who answer can raise the request's own budget, and are to be
 	// asked when the run reaches one of its limits. Without it the run sums up.
 	AskAtLimit bool
-	// Context goes to the MCP servers with every call (seed 000).
+	// Context goes to the MCP servers with every call.
 	Context map[string]string
 	// Prompt is a prompt of an MCP server whose messages come right before the question.
 	Prompt     *ServerPrompt
@@ -71,7 +71,7 @@ type Request struct {
 	ApprovalsDeclined bool
 	// Hops is how many agents the question came through on its way here.
 	Hops int
-	// Record is what the face that starts the run needs again; it is kept with the run.
+	// Record is what the API format needs again to encode the run; it is stored with the run.
 	Record []byte
 
 	// IdempotencyKey, if set, makes a second request with the same key and
@@ -116,7 +116,7 @@ type Message struct {
 	CallID  string       // of a tool: the call whose result it is
 }
 
-// validateRequest fills in the defaults of r and refuses what could never run.
+// validateRequest sets the defaults of r, and refuses a request that can never run.
 func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {
 		return ErrTooManyHops
@@ -168,7 +168,7 @@ func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
 }
 
-// filterTools returns the tools of all that the request may use.
+// filterTools returns those of all tools that the request may use.
 func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -200,9 +200,9 @@ func newID(prefix string) string {
 // MaxClientTools bounds the tools that a caller may bring.
 const MaxClientTools = 128
 
-// AddClientTool takes a tool of the caller's. One whose schema is left out, or null, takes no
-// arguments. The error points at /name or /parameters: how the whole tool is written is the
-// format's affair.
+// AddClientTool adds a tool that the caller executes. A schema that is missing or null means no
+// arguments. The error points at /name or /parameters; each API format writes tools in its own
+// way.
 func (r *Request) AddClientTool(t ClientTool) *InvalidError {
 	switch {
 	case !IsToolName(t.Name):
@@ -218,15 +218,15 @@ func (r *Request) AddClientTool(t ClientTool) *InvalidError {
 	return nil
 }
 
-// IsToolName reports whether models' endpoints take s as the name of a function.
+// IsToolName reports whether model endpoints accept s as the name of a function.
 func IsToolName(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
 	})
 }
 
-// clientTools are the caller's tools that the model is shown. Where a tool of ours has
-// the name of one, ours it is: a caller cannot take the place of an operator's tool.
+// clientTools returns the caller's tools that the model is offered. A tool of the operator wins over
+// one of the same name: a caller cannot replace it.
 func (r Request) clientTools(ours *toolCatalog, search *toolSearch) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -246,8 +246,8 @@ func (l *loop) isClientTool(name string) bool {
 	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
 }
 
-// validateForcedTool refuses a request whose model must call a tool that it is not shown, which
-// an endpoint would refuse less clearly.
+// validateForcedTool refuses a request whose model must call a tool that it is not offered. The
+// endpoint would refuse it too, but less clearly.
 func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r Request) error {
 	if r.ForcedTool == "" {
 		return nil
@@ -263,8 +263,8 @@ func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r 
 
 var errMediaURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image or WAV or MP3 sound in base64, or the https: URL of an image")
 
-// NewMedia reads a picture or a sound as callers send it: a data: URL (RFC 2397) with
-// base64, or an https: address, which the model's endpoint fetches and we never do.
+// NewMedia reads an image or audio as callers send it: a data: URL (RFC 2397) in base64, or an
+// https: URL, which the model's endpoint fetches and the agent never does.
 func NewMedia(address string) (Media, error) {
 	rest, inline := strings.CutPrefix(address, "data:")
 	if !inline {
@@ -297,8 +297,8 @@ const (
 // ErrTooManyHops: the question has come through more than MaxHops agents.
 var ErrTooManyHops = errors.New("the question has come through too many agents")
 
-// ParseHops is how many agents a call came through, by its _meta. ok is false for what is no
-// count: whoever writes something else there has a reason to.
+// ParseHops returns how many agents a call came through, by its _meta. ok is false if the entry is
+// not a count: only a client that wants to avoid the limit writes something else.
 func ParseHops(meta map[string]any) (hops int, ok bool) {
 	v, given := meta[HopsKey]
 	if !given {
@@ -311,7 +311,7 @@ func ParseHops(meta map[string]any) (hops int, ok bool) {
 	return int(min(n, MaxHops+1)), true
 }
 
-// nextHops are those of a call that the run makes.
+// nextHops returns the number of agents for the _meta of a call.
 func (x *toolExecution) nextHops() int {
 	if x.loop == nil {
 		return 1
@@ -319,8 +319,8 @@ func (x *toolExecution) nextHops() int {
 	return x.loop.run.req.Hops + 1
 }
 
-// ContinueTrace is ctx in the trace of a caller that tells of it in carrier, as W3C
-// trace context. Where ctx is in that trace already, it is nearer to us than the caller.
+// ContinueTrace returns ctx within the trace that carrier names, as W3C trace context. If ctx is in
+// that trace already, it is returned as it is, since its span is nearer.
 func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
 	of := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
 	span := trace.SpanContextFromContext(of)

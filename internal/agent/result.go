@@ -22,8 +22,9 @@ const (
 	minMetadata = 1 << 10   // of one of them, whatever the others took
 )
 
-// recordResult is the ending of a call that worked. Within a run its event is bounded, and what
-// that leaves out is kept whole beside it; a direct call has nothing but its answer.
+// recordResult returns the outcome of a call that succeeded. The event of a run's call is bounded;
+// the full result is stored beside it if the event has not all of it. A direct call has the full
+// result in its answer.
 func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content.Result) callOutcome {
 	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
 		Call: x.Call, Args: x.args, DurationMS: x.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
@@ -46,8 +47,8 @@ func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content
 	return end
 }
 
-// recordFailure is the ending of a call that failed. A tool's own report is kept whole
-// where its text in the event is not all of it.
+// recordFailure returns the outcome of a call that failed. A tool's own report is stored in full if
+// the event has not all of its text.
 func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp.CallError) callOutcome {
 	end := callOutcome{abort: x.abort, errorEvent: &event.ToolError{
 		Call: x.Call, Args: x.args, ArgsText: x.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: x.duration.Milliseconds(),
@@ -71,8 +72,8 @@ func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp
 	return end
 }
 
-// storeResult keeps a result whole in the log of its run. Without it the run goes on: the
-// parts of the result that matter for it are in its events.
+// storeResult stores a full result in the log of its run, and reports whether it could. The run goes
+// on without it: its events have what matters for that.
 func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.Result) bool {
 	head, err := json.Marshal(storedResultHeader{x.CallID, x.Tool, x.Server, res.IsError})
 	if err == nil {
@@ -120,9 +121,9 @@ type Result struct {
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
 
-// Result returns the whole result of a call of a run, which its event may only have a
-// part of. event.ErrNotFound if the run has no such call, or it has not ended yet;
-// event.ErrGone if it is no longer kept.
+// Result returns the full result of a call of a run; its event may have only a part of it. Errors:
+// event.ErrNotFound if the run has no such call, or it has not ended; event.ErrGone if the result
+// is no longer stored.
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	kept, err := a.Log.Result(ctx, run, callID)
 	if errors.Is(err, event.ErrNotFound) {
@@ -139,7 +140,7 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	return r, nil
 }
 
-// resultFromEvents finds the result that its event has whole, and so was not kept beside.
+// resultFromEvents returns a result that its event has in full, so that it was not stored.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
 	for pos := int64(0); ; {
 		page, err := a.Log.After(ctx, run, pos)

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// picture is a PNG as far as its first bytes tell.
+// picture returns a PNG as far as its first bytes tell.
 func picture(size int) string {
 	return base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, size-8)...))
 }
@@ -114,7 +114,7 @@ func gives(r llmtest.Request) llmtest.Answer {
 	return llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
 }
 
-// Conversation is what the last request says after the call.
+// Conversation returns what the last request says after the call.
 func Conversation(requests []llmtest.Request) string {
 	messages := requests[len(requests)-1].Messages
 	var out strings.Builder

@@ -23,14 +23,14 @@ func echoes(turns, n int) []llmtest.Answer {
 	return append(out, llmtest.Says("Done."))
 }
 
-// small is a model with a window of so many tokens.
+// small returns a model with a window of so many tokens.
 func small(tokens int64) func(*agent.Options) {
 	return func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: tokens}}
 	}
 }
 
-// results are the tool messages of a request.
+// results returns the tool messages of a request.
 func results(r llmtest.Request) (out []string) {
 	for _, m := range r.Messages {
 		if m.Role == "tool" {
@@ -88,7 +88,7 @@ func TestAQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	}
 }
 
-// refuses is an endpoint that takes no more than max bytes of messages.
+// refuses returns an endpoint that takes no more than max bytes of messages.
 func refuses(max int, script llmtest.Script) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		n := 0

@@ -17,8 +17,8 @@ import (
 // makes of the bound in tokens.
 const maxSampled = 128 << 10
 
-// sampleForServer lets the run's model answer a server's own request, within the run's budget.
-// Nothing of the conversation is in it but what the server sent.
+// sampleForServer lets the run's model answer a server's sampling request, within the run's
+// budget. The model gets only what the server sent, nothing of the conversation.
 func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // the goroutine is not ours
 	limit, ok := l.budget.SamplingTokens(s.MaxTokens)
@@ -64,8 +64,8 @@ func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sampl
 	return out, nil
 }
 
-// notificationSink takes what a server says during one call into the log; while the run is
-// suspended it waits. mcp calls it for one thing at a time, and not after the call.
+// notificationSink appends a server's notifications during one call as events; while the run is
+// suspended it waits. mcp calls it for one notification at a time, and not after the call.
 type notificationSink struct {
 	run  *run
 	call event.Call
@@ -76,7 +76,7 @@ func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
 	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
 }
 
-// appendLog appends a log message, after one of our own where some before it were left out.
+// appendLog appends a log message, after a line of our own if some before it were left out.
 func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 	if m.Omitted > 0 {
 		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/mcp"
 )
 
-// waiting is a loop of a run with one call under way, in memory and in a bubble's time.
+// waiting returns a loop of a run with one call under way, in memory and in a bubble's time.
 func waiting(t *testing.T, r Request) (*loop, event.Call) {
 	t.Helper()
 	a, err := New(Options{Log: memory.New(memory.Options{})})

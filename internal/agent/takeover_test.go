@@ -48,7 +48,7 @@ func (c *chronicle) did(what string, now func() error, do func(context.Context, 
 	return err
 }
 
-// history is what was done so far.
+// history returns what was done so far.
 func (c *chronicle) history() []act {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *chronicle) SaveResult(ctx context.Context, run, call string, result []b
 		func(ctx context.Context, log event.Log) error { return log.SaveResult(ctx, run, call, result) })
 }
 
-// diedAfter is the log of a process that died after so many acts.
+// diedAfter returns the log of a process that died after so many acts.
 func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	t.Helper()
 	log := memory.New(memory.Options{})
@@ -117,7 +117,7 @@ func durable(log event.Log) func(*agent.Options) {
 	}
 }
 
-// lastSaid are the messages of the last request that a model got, without the ids of calls.
+// lastSaid returns the messages of the last request that a model got, without the ids of calls.
 func lastSaid(h *agenttest.Fixture) string {
 	all := h.Model.Requests()
 	if len(all) == 0 {
@@ -134,7 +134,7 @@ func lastSaid(h *agenttest.Fixture) string {
 	return strings.Join(out, "\n")
 }
 
-// plain is a text without what makes ids of calls unique: a step that runs again has new
+// plain returns a text without what makes ids of calls unique: a step that runs again has new
 // ones.
 func plain(text string) string { return uniqueCall.ReplaceAllString(text, "$1") }
 
@@ -217,7 +217,7 @@ func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	}
 }
 
-// stateOf is how many calls of each tool had ended when a process died, and how many it
+// stateOf returns how many calls of each tool had ended when a process died, and how many it
 // had sent.
 func stateOf(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
 	t.Helper()

@@ -19,8 +19,8 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// ToolSearch says from when on a model is no longer shown all tools, but one to look
-// for them and those that it has found. A field of 0 is no bound.
+// ToolSearch says when a model is no longer offered all tools, but a tool to search for them and
+// those that it has found. A field of 0 is no limit.
 type ToolSearch struct {
 	MinTools int // with more tools than this
 	MinBytes int // or with more bytes of names, descriptions and schemas
@@ -45,8 +45,8 @@ type toolSearch struct {
 	foundNames []string // names, those that were found last at the end
 }
 
-// newToolSearch returns nil where the run's model is shown all of its tools: they are
-// few, or the request says itself which it wants, or that one must be called.
+// newToolSearch returns nil if the model is offered all of its tools: they are few, or the request
+// names which it wants, or requires a call.
 func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
 	many := o.MinTools > 0 && len(from.tools) > o.MinTools || o.MinBytes > 0 && from.bytes > o.MinBytes
 	if !many || r.restrictsTools() || r.ToolChoice == ToolRequired {
@@ -55,7 +55,7 @@ func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
 	return &toolSearch{catalog: from, tool: from.searchTool()}
 }
 
-// newSearchTool is the tool that searches c, under a name that no tool of c has.
+// newSearchTool returns the tool that searches c, under a name that no tool of c has.
 func newSearchTool(c *toolCatalog) catalog.Tool {
 	name := "search_tools"
 	for n := 2; c.byName[name].Name != ""; n++ {
@@ -67,7 +67,7 @@ func newSearchTool(c *toolCatalog) catalog.Tool {
 	}
 }
 
-// searchDescription tells the model what it cannot see.
+// searchDescription tells the model about the tools that it is not offered.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
 	known := make(map[string]bool)
@@ -87,8 +87,8 @@ func searchDescription(tools []catalog.Tool) string {
 		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
 }
 
-// shownTools is what the model is shown: the search itself, then what it found. What is new
-// stands last, so that a provider's cache of the prompt holds as long as it can.
+// shownTools returns the search tool and then the found tools, the newest last: a provider's cache
+// of the prompt stays valid as far as the beginning stays the same.
 func (s *toolSearch) shownTools() []llm.Tool {
 	out := make([]llm.Tool, 0, len(s.foundNames)+1)
 	out = append(out, llm.Tool{Name: s.tool.Name, Description: s.tool.Description, Schema: s.tool.InputSchema})
@@ -99,8 +99,8 @@ func (s *toolSearch) shownTools() []llm.Tool {
 	return out
 }
 
-// addFound shows the model what the calls of a turn found, in call order, and what it
-// called rightly without having found it. It reports whether that changes anything.
+// addFound offers what the calls of a turn found, in call order, and tools that the model called by
+// name without a search. It reports whether that changes what is offered.
 func (s *toolSearch) addFound(calls []*call) bool {
 	before := len(s.foundNames)
 	for _, c := range calls {
@@ -127,7 +127,7 @@ type searchHit struct {
 	Description string `json:"description"`
 }
 
-// searchTools makes one call of the search tool.
+// searchTools executes one call of the search tool.
 func (s *toolSearch) searchTools(_ context.Context, x *toolExecution) (*content.Result, error) {
 	query, err := queryOf(x.args)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *toolSearch) searchTools(_ context.Context, x *toolExecution) (*content.
 	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
-// queryOf reads the arguments of a search, a JSON object.
+// queryOf returns the query of a search by its arguments, a JSON object.
 func queryOf(args jsonText) (string, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args, &members); err != nil {
@@ -182,7 +182,7 @@ func queryOf(args jsonText) (string, error) {
 	return query, nil
 }
 
-// summarize is the beginning of a description, on one line.
+// summarize returns the beginning of a description, on one line.
 func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
 	if len(line) <= maxSummary {
@@ -195,8 +195,7 @@ func summarize(description string) string {
 	return line[:cut] + "…"
 }
 
-// toolCatalog is the tools that a run may use, in the forms that a run needs. Runs share
-// it: nothing in it is written once it is made.
+// toolCatalog has the tools that a run may use. Runs share it, so it never changes.
 type toolCatalog struct {
 	tools   []catalog.Tool
 	byName  map[string]catalog.Tool
@@ -225,11 +224,11 @@ func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return c
 }
 
-// toolCatalogCache keeps the catalogue of all tools. Almost every run uses it, and making
-// it anew costs more than the rest of a run's beginning.
+// toolCatalogCache has the catalog of all tools. Almost every run uses it, and making one costs more
+// than the rest of a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
-// catalogFor returns the catalogue of what r may use of all, which must not be changed.
+// catalogFor returns the catalog of the tools that r may use of all; do not change it.
 func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
 	if len(all) == 0 || r.restrictsTools() {
 		return newToolCatalog(r.filterTools(all))
@@ -243,8 +242,7 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalo
 	return made
 }
 
-// UsableTools returns the tools that a request of the caller's may use: its Servers, Tools and
-// ToolChoice are looked at. The caller must not change them.
+// UsableTools returns the tools that a request of the caller may use. Do not change the slice.
 func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }

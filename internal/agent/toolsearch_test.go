@@ -56,7 +56,7 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	return tools
 }
 
-// withMany is a house of n tools in which more than min of them are searched.
+// withMany returns a house of n tools in which more than min of them are searched.
 func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixture {
 	tools := manyTools(t, n)
 	return agenttest.NewFixture(t, script, func(o *agent.Options) {
@@ -64,7 +64,7 @@ func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixtur
 	})
 }
 
-// offered are the names of the tools of a request to the model.
+// offered returns the names of the tools of a request to the model.
 func offered(r llmtest.Request) string {
 	var out []string
 	for _, t := range r.Tools {
@@ -289,7 +289,7 @@ func TestThePromptListsOnlyWhatIsShown(t *testing.T) {
 	}
 }
 
-// BenchmarkRunAmongManyTools is a whole run of one tool call, over loopback HTTP with
+// BenchmarkRunAmongManyTools returns a whole run of one tool call, over loopback HTTP with
 // the scripted model's own work in it: all tools shown, and searched. It reports how
 // much of all requests of the run together was about tools.
 func BenchmarkRunAmongManyTools(b *testing.B) {

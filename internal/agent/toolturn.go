@@ -35,8 +35,8 @@ type call struct {
 	foundTools  []string // the names of the tools that it found, if it was a search for some
 }
 
-// parseArgs reads the arguments as the model wrote them. They are never guessed: what is
-// not a JSON object is kept as text and answered with what is wrong (S1.3).
+// parseArgs reads the arguments as the model wrote them. It never guesses: what is not a JSON
+// object stays text, and the model is told what is wrong.
 func (c *call) parseArgs(text string) {
 	trimmed := bytes.TrimSpace([]byte(text))
 	if len(trimmed) == 0 {
@@ -60,7 +60,7 @@ func (c *call) parseArgs(text string) {
 	c.argsText = text
 }
 
-// argsAsWritten is the arguments as the model wrote them, for the conversation.
+// argsAsWritten returns the arguments as the model wrote them, for the conversation.
 func (c *call) argsAsWritten() string {
 	if c.args != nil {
 		return string(c.args)
@@ -68,7 +68,7 @@ func (c *call) argsAsWritten() string {
 	return c.argsText
 }
 
-// metadataParams is the arguments in the metadata, where every element is an object.
+// metadataParams returns the arguments in the metadata, where every element is an object.
 func (c *call) metadataParams() jsonText {
 	if c.args != nil {
 		return c.args
@@ -77,7 +77,7 @@ func (c *call) metadataParams() jsonText {
 	return quoted
 }
 
-// editNote tells the model that what was called is not what it wrote.
+// editNote returns a line that tells the model that a person changed the arguments of the call.
 func (c *call) editNote() string {
 	if !c.edited {
 		return ""
@@ -185,7 +185,8 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	return outcome, err
 }
 
-// resultMessage is the ending as the model is told of it.
+// resultMessage returns the message with the outcome of a call, within the bounds of one result and
+// of the run's budget.
 func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if end.errorEvent != nil {
@@ -198,14 +199,14 @@ func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
 	return m
 }
 
-// errorObject is a failure in the conversation and in the metadata.
+// errorObject returns a failure as the conversation and the metadata have it.
 func errorObject(text string) jsonText {
 	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
 	return quoted
 }
 
-// addMetadata adds a call to the metadata (S2.8). What a run returns of its calls is bounded
-// as a whole; beyond that, each is there with its beginning.
+// addMetadata adds a call to the metadata of the answer. The calls of a run are bounded together;
+// beyond that bound each is there with its beginning only.
 func (l *loop) addMetadata(c *call, end callOutcome) {
 	params := l.boundedParams(c)
 	if end.errorEvent != nil {
@@ -216,7 +217,7 @@ func (l *loop) addMetadata(c *call, end callOutcome) {
 	l.appendMetadata(c, params, content.TruncateValue(end.resultEvent.Payload, l.metadataLeft(), end.resultURL))
 }
 
-// addClientCallMetadata adds a call whose result only the client will know.
+// addClientCallMetadata adds a call that the caller executes, so its result is not known.
 func (l *loop) addClientCallMetadata(c *call) {
 	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
 }
@@ -238,16 +239,16 @@ func (l *loop) appendMetadata(c *call, params, result jsonText) {
 	l.metadata.ToolResults = append(l.metadata.ToolResults, result)
 }
 
-// metadataLeft is how many bytes the next entry may have.
+// metadataLeft returns how many bytes the next entry may have.
 func (l *loop) metadataLeft() int { return max(maxMetadata-l.metadataSize, minMetadata) }
 
-// Bounds of what a model is shown besides text.
+// Bounds of images and audio in the conversation.
 const (
-	maxShownPerTurn = 8        // pictures and sounds
+	maxShownPerTurn = 8        // images and audio
 	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
 )
 
-// mediaBudget is the pictures and sounds of a run's results that its model is shown.
+// mediaBudget bounds the images and audio of results that a run sends to its model.
 type mediaBudget struct {
 	profile     llm.Profile    // of the model
 	budget      *budget.Budget // of the run
@@ -257,8 +258,8 @@ type mediaBudget struct {
 
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
-// admitMedia lets the model be shown m, or says why not. A model that takes nothing such is
-// told nothing: the placeholder in the text is all that there is to say.
+// admitMedia counts m and returns it as the model gets it, or says why it is left out. A model that
+// takes no such media needs no reason: the text has a placeholder.
 func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
 	if m == nil || !g.profile.Images && !g.profile.Audio {
 		return nil, ""
@@ -281,8 +282,7 @@ func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal st
 	return checked, ""
 }
 
-// attachMedia is a result as the model gets it: the text, and what is shown besides. The
-// text says where everything was.
+// attachMedia returns the text of a result and the media that go with it. The text says where each was.
 func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
 	for _, p := range res.Parts() {

@@ -84,7 +84,7 @@ type Gate struct {
 	pace    pace
 }
 
-// New is a gate with nobody in.
+// New returns a gate with nobody in.
 func New(l Limits) *Gate {
 	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*caller)}
 }

@@ -9,7 +9,7 @@ type caller struct {
 	filled      time.Time
 }
 
-// callerLocked is the caller of that name, with what his bucket holds now; nil where there
+// callerLocked returns the caller of that name, with what his bucket holds now; nil where there
 // are more than can be remembered.
 func (g *Gate) callerLocked(name string, now time.Time) *caller {
 	c := g.callers[name]

@@ -57,7 +57,7 @@ func (m *Memory) Short() bool {
 	return m.short
 }
 
-// read is what cannot be collected, in bytes: what the last collection found alive, and
+// read returns what cannot be collected, in bytes: what the last collection found alive, and
 // what is no heap. All that is allocated would not do: garbage grows up to the limit
 // however little is alive.
 func (m *Memory) read() (used, cycles uint64) {

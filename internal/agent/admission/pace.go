@@ -46,7 +46,7 @@ func (p *pace) turn(now time.Time) {
 	}
 }
 
-// interval is the time from one departure to the next. Nothing is known when all places
+// interval returns the time from one departure to the next. Nothing is known when all places
 // have just been taken: then it is short, and grows until somebody leaves.
 func (p *pace) interval(now time.Time) time.Duration {
 	p.turn(now)

@@ -33,7 +33,7 @@ func (q *queue) push(w *waiter) {
 	q.lines = append(q.lines, &line{w.name, []*waiter{w}})
 }
 
-// pop is the next, or nil.
+// pop returns the next, or nil.
 func (q *queue) pop() *waiter {
 	if len(q.lines) == 0 {
 		return nil
@@ -62,7 +62,7 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// position is how many are served until the nth of a caller is, himself included: no
+// position returns how many are served until the nth of a caller is, himself included: no
 // other caller is served more often before that.
 func (q *queue) position(name string, nth int) int {
 	p := nth
@@ -74,7 +74,7 @@ func (q *queue) position(name string, nth int) int {
 	return p
 }
 
-// longest is the line of the caller who has most of them, nil in an empty queue.
+// longest returns the line of the caller who has most of them, nil in an empty queue.
 func (q *queue) longest() *line {
 	var out *line
 	for _, l := range q.lines {

@@ -31,7 +31,7 @@ func (s *ToolServer) count(name string) {
 	s.made[name]++
 }
 
-// CallCounts is how many calls of each tool have arrived.
+// CallCounts returns how many calls of each tool have arrived.
 func (s *ToolServer) CallCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

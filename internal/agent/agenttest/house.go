@@ -237,7 +237,7 @@ func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event)
 	}
 }
 
-// TypesOf are the types of events, in one line.
+// TypesOf returns the types of events, in one line.
 func TypesOf(events []event.Event) string {
 	var out []string
 	for _, e := range events {
@@ -246,7 +246,7 @@ func TypesOf(events []event.Event) string {
 	return strings.Join(out, " ")
 }
 
-// TerminalEvent is the terminal event, which must be a B.
+// TerminalEvent returns the terminal event, which must be a B.
 func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	t.Helper()
 	b, ok := events[len(events)-1].Body.(B)
@@ -256,7 +256,7 @@ func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	return b
 }
 
-// EventsOf are the events that are a B.
+// EventsOf returns the events that are a B.
 func EventsOf[B event.Body](events []event.Event) []B {
 	var out []B
 	for _, e := range events {

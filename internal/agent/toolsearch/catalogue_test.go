@@ -11,7 +11,7 @@ import (
 // wish is a query and the tool that it is for.
 type wish struct{ query, tool string }
 
-// catalogue is the tools of testdata/tools.txt among so many of other kinds that there
+// catalogue returns the tools of testdata/tools.txt among so many of other kinds that there
 // are total, and what is looked for in them.
 func catalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
 	t.Helper()

@@ -112,7 +112,7 @@ func New(docs []Doc) *Index {
 	return x
 }
 
-// words are the words of each field.
+// words returns the words of each field.
 func (d *Doc) words() [fields][]string {
 	var names, texts strings.Builder
 	var schema any
@@ -181,7 +181,7 @@ func (x *Index) Find(query string, limit int) []int {
 	return found[:min(len(found), max(limit, 0))]
 }
 
-// forms are the words of the index that may stand for w, and what they count: w
+// forms returns the words of the index that may stand for w, and what they count: w
 // itself, those that it begins (repo, repository) and those that begin it.
 func (x *Index) forms(w string) map[string]float32 {
 	out := map[string]float32{w: 1}

@@ -14,7 +14,7 @@ var idle = map[string]bool{
 	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
 }
 
-// words are the words of a text in the form in which they are compared. Names are taken
+// words returns the words of a text in the form in which they are compared. Names are taken
 // apart at their seams: create_issue, createIssue and "Create issue" are the same two.
 func words(text string) []string {
 	var out []string

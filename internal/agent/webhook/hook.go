@@ -155,7 +155,7 @@ func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
 	return parseReply(call.Hook, text)
 }
 
-// transportError is why there was no reply. What net/http says names addresses, and
+// transportError returns why there was no reply. What net/http says names addresses, and
 // the URL with a key that it may hold.
 func transportError(ctx context.Context) error {
 	switch err := ctx.Err(); {

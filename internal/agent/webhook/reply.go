@@ -22,7 +22,7 @@ type Reply struct {
 	Reason  string             // of an abort; one line
 }
 
-// String is what the reply does, in one word, for logs and telemetry: nothing of the
+// String returns what the reply does, in one word, for logs and telemetry: nothing of the
 // service's own text.
 func (r Reply) String() string {
 	switch {
@@ -100,7 +100,7 @@ func (r Reply) check(about Event) error {
 	return nil
 }
 
-// line is at most maxReason bytes of s without control characters.
+// line returns at most maxReason bytes of s without control characters.
 func line(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -66,7 +66,7 @@ func New(t testing.TB, answer func(Question) string) *Service {
 	return s
 }
 
-// Questions is what was asked so far, in the order of arrival.
+// Questions returns what was asked so far, in the order of arrival.
 func (s *Service) Questions() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// accept is the receiver's side of the signature, as docs/hooks.md has it.
+// accept returns the receiver's side of the signature, as docs/hooks.md has it.
 func (s *Service) accept(body []byte, signature string) (q Question, ok bool) {
 	mac := hmac.New(sha256.New, []byte(Secret.Reveal()))
 	mac.Write(body)
