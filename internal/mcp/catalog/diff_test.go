@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestLineDiff(t *testing.T) {
+func TestDiffLines(t *testing.T) {
 	short := strings.NewReplacer("    …\n", "… ", "  - ", "-", "  + ", "+", "    ", "", "\n", " ")
 	for _, test := range []struct{ old, new, want string }{
 		{"abc", "abc", ""},
@@ -16,18 +16,17 @@ func TestLineDiff(t *testing.T) {
 		{"abcdefghijkl", "Xabcdefghijk", "+X a b … j k -l "},
 	} {
 		if got := short.Replace(diffLines(strings.Split(test.old, ""), strings.Split(test.new, ""))); got != test.want {
-			t.Errorf("%s to %s: %s", test.old, test.new, got)
+			t.Errorf("diffLines(%s, %s) = %s, want %s", test.old, test.new, got, test.want)
 		}
 	}
 }
 
-// However different two texts are, a difference takes no more than bounded memory.
-func TestHugeDiffIsBounded(t *testing.T) {
+func TestDiffLinesTakesBoundedMemory(t *testing.T) {
 	old, new := make([]string, 40_000), make([]string, 40_000)
 	for i := range old {
 		old[i], new[i] = string(rune('a'+i%7)), string(rune('A'+i%5))
 	}
 	if n := strings.Count(diffLines(old, new), "\n"); n != len(old)+len(new) {
-		t.Errorf("%d lines", n)
+		t.Errorf("diffLines returned %d lines, want %d", n, len(old)+len(new))
 	}
 }

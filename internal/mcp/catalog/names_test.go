@@ -88,16 +88,16 @@ func TestNamesOfClashingToolsDoNotDependOnTheListsOrder(t *testing.T) {
 func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
 	c := newTestCatalog()
 	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
-		t.Fatal(got)
+		t.Fatalf("names = %q, want b/search=search", got)
 	}
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=a_search b/search=search" {
-		t.Errorf("names = %q, want a/search=search b/search=b_search", got)
+		t.Errorf("names = %q, want a/search=a_search b/search=search", got)
 	}
 	if got := namesIn(c, []string{"search"}, nil); got != "a/search=a_search" {
-		t.Errorf("names = %q, want a/search=search b/search=b_search", got)
+		t.Errorf("names = %q, want a/search=a_search", got)
 	}
 	if b, ok := c.Resolve("search"); ok {
-		t.Errorf("search is %s of %s", b.Original, b.Server)
+		t.Errorf("Resolve(search) = %s of %s, want none", b.Original, b.Server)
 	}
 }
 
