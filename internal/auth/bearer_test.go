@@ -46,7 +46,7 @@ func TestFromRequestReadsExactlyOneHeader(t *testing.T) {
 		r.AddCookie(&http.Cookie{Name: "access_token", Value: "abc"})
 		r.Header["Authorization"] = test.headers
 		if got, err := FromRequest(r); got != test.want || err != test.err {
-			t.Errorf("%s: %.20q, %v", test.name, got, err)
+			t.Errorf("%s: got %.20q, %v, want %v, %v", test.name, got, err, test.want, test.err)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestChallengeAnswersEveryError(t *testing.T) {
 		{nil, 500, ""},
 	} {
 		if status, header := Challenge(test.err, metadataURL); status != test.status || header != test.header {
-			t.Errorf("%v: %d %s", test.err, status, header)
+			t.Errorf("%v: got %d %s, want %v, %v", test.err, status, header, test.status, test.header)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func FuzzKeySet(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		keys, err := parseKeySet(body)
 		if (err == nil) != (len(keys) > 0) || len(keys) > maxKeys {
-			t.Errorf("%q: %d keys, %v", body, len(keys), err)
+			t.Errorf("parseKeySet(%q) = %d keys, %v, want keys or an error, at most %d", body, len(keys), err, maxKeys)
 		}
 		for _, k := range keys {
 			if k.allowsAlgorithm("none") || k.allowsAlgorithm("HS256") {

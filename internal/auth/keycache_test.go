@@ -56,7 +56,7 @@ func (f *fakeKeys) fetches() int {
 
 const fakeIssuer = "https://iam.example"
 
-func inKeyBubble(t *testing.T, test func(t *testing.T, f *fakeKeys, v *Verifier)) {
+func withVerifier(t *testing.T, test func(t *testing.T, f *fakeKeys, v *Verifier)) {
 	authtest.RSAKey() // made outside: its randomness would block in the bubble for nothing
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeKeys{}
@@ -71,27 +71,27 @@ func inKeyBubble(t *testing.T, test func(t *testing.T, f *fakeKeys, v *Verifier)
 	})
 }
 
-// good is a token that is valid now, of the key named kid.
-func good(kid string) string {
+// validToken returns a valid token that is signed with the key named kid.
+func validToken(kid string) string {
 	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": kid}), authtest.ClaimsOf(fakeIssuer, nil))
 }
 
 // Cold, nobody can be judged: 503, and it heals by itself.
 func TestVerifyWithoutKeysIs503AndNot401(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		f.down()
 		for range 10 {
-			_, err := v.Verify(t.Context(), good("k1"))
+			_, err := v.Verify(t.Context(), validToken("k1"))
 			if status, _ := Challenge(err, metadataURL); status != http.StatusServiceUnavailable {
-				t.Fatalf("got %v", err)
+				t.Fatalf("got %v, want %v", err, http.StatusServiceUnavailable)
 			}
 		}
 		if n := f.fetches(); n != 1 {
-			t.Errorf("%d fetches", n)
+			t.Errorf("got %d fetches, want 1", n)
 		}
 		f.publish(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey))
 		authtest.Advance(time.Second)
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -99,20 +99,20 @@ func TestVerifyWithoutKeysIs503AndNot401(t *testing.T) {
 
 // Warm, the keys that are there serve for an hour, and no longer.
 func TestKeyCacheUsesKeysForAnHourWhileTheEndpointIsDown(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		begin := time.Now()
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 			t.Fatal(err)
 		}
 		f.down()
 		for time.Since(begin) < keysMaxAge {
-			if _, err := v.Verify(t.Context(), good("k1")); err != nil {
-				t.Fatalf("after %v: %v", time.Since(begin), err)
+			if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
+				t.Fatalf("after %v: %v, want no error", time.Since(begin), err)
 			}
 			authtest.Advance(30 * time.Second)
 		}
-		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrKeysUnavailable) {
-			t.Errorf("after an hour: %v", err)
+		if _, err := v.Verify(t.Context(), validToken("k1")); !errors.Is(err, ErrKeysUnavailable) {
+			t.Errorf("after an hour: %v, want %v", err, ErrKeysUnavailable)
 		}
 		if n := f.fetches(); n > 2+int((keysMaxAge-keysRefresh)/keysCooldown) {
 			t.Errorf("%d fetches", n)
@@ -129,10 +129,10 @@ func TestKeyCacheFetchesRotatedKeysOnce(t *testing.T) {
 		"among unusable ones":  {{"kty": "oct", "kid": "k2", "k": "AA"}, {"kid": "k2"}, authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
 		"beside an encryption": {merge(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey), authtest.JSON{"use": "enc"}), authtest.RSAJWK("k2", &authtest.RSAKey().PublicKey)},
 	} {
-		inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+		withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 			f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
-			if _, err := v.Verify(t.Context(), good("k2")); !errors.Is(err, ErrInvalidToken) {
-				t.Fatalf("%s: got %v", name, err)
+			if _, err := v.Verify(t.Context(), validToken("k2")); !errors.Is(err, ErrInvalidToken) {
+				t.Fatalf("%s: got %v, want %v", name, err, ErrInvalidToken)
 			}
 			authtest.Advance(keysCooldown)
 			f.publish(published...)
@@ -140,14 +140,14 @@ func TestKeyCacheFetchesRotatedKeysOnce(t *testing.T) {
 			var done sync.WaitGroup
 			for range 20 {
 				done.Go(func() {
-					if _, err := v.Verify(t.Context(), good("k2")); err != nil {
-						t.Errorf("%s: %v", name, err)
+					if _, err := v.Verify(t.Context(), validToken("k2")); err != nil {
+						t.Errorf("%s: got %v, want no error", name, err)
 					}
 				})
 			}
 			done.Wait()
 			if n := f.fetches() - before; n != 1 {
-				t.Errorf("%s: %d fetches", name, n)
+				t.Errorf("%s: got %d fetches, want 1", name, n)
 			}
 		})
 	}
@@ -163,8 +163,8 @@ func merge(base, change authtest.JSON) authtest.JSON {
 // 1,000 tokens of made-up keys cause one fetch in 30 s, working or not.
 func TestKeyCacheFetchesOnceIn30sForUnknownKeys(t *testing.T) {
 	for _, down := range []bool{false, true} {
-		inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
-			if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+		withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+			if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 				t.Fatal(err)
 			}
 			authtest.Advance(time.Minute)
@@ -180,7 +180,7 @@ func TestKeyCacheFetchesOnceIn30sForUnknownKeys(t *testing.T) {
 				authtest.Advance(59 * time.Millisecond)
 			}
 			if n := f.fetches() - 1; n != 2 {
-				t.Errorf("down %v: %d fetches in %v", down, n, time.Since(begin))
+				t.Errorf("down %v: %d fetches in %v, want 2", down, n, time.Since(begin))
 			}
 		})
 	}
@@ -188,67 +188,67 @@ func TestKeyCacheFetchesOnceIn30sForUnknownKeys(t *testing.T) {
 
 // A key that was taken back is refused within the interval, even after a quiet time.
 func TestKeyCacheDropsARevokedKeyWithin15Minutes(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 			t.Fatal(err)
 		}
 		f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
 		authtest.Advance(keysRefresh + time.Second)
-		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("got %v", err)
+		if _, err := v.Verify(t.Context(), validToken("k1")); !errors.Is(err, ErrInvalidToken) {
+			t.Errorf("got %v, want %v", err, ErrInvalidToken)
 		}
 	})
 }
 
 // A refresh that failed is tried again at the next call, not a quarter of an hour later.
 func TestKeyCacheRepeatsAFailedRefresh(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 			t.Fatal(err)
 		}
 		f.down()
 		authtest.Advance(keysRefresh + keysCooldown + time.Second)
 		f.publish(authtest.RSAJWK("k2", &authtest.OtherRSAKey().PublicKey))
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
-			t.Errorf("while it is repeated: %v", err)
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
+			t.Errorf("while it is repeated: %v, want no error", err)
 		}
 		synctest.Wait()
-		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("got %v", err)
+		if _, err := v.Verify(t.Context(), validToken("k1")); !errors.Is(err, ErrInvalidToken) {
+			t.Errorf("got %v, want %v", err, ErrInvalidToken)
 		}
 	})
 }
 
 // A slow endpoint is given up after 5 s; a caller in a hurry goes earlier.
 func TestKeyCacheTimesOut(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		f.delay = 4 * time.Second
 		begin := time.Now()
 		hurry, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := v.Verify(hurry, good("k1"))
+		_, err := v.Verify(hurry, validToken("k1"))
 		if !errors.Is(err, ErrKeysUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
-			t.Errorf("got %v after %v", err, time.Since(begin))
+			t.Errorf("got %v after %v, want %v, %v, %v", err, time.Since(begin), ErrKeysUnavailable, context.DeadlineExceeded, time.Second)
 		}
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil || f.fetches() != 1 {
-			t.Errorf("got %v after %d fetches", err, f.fetches())
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil || f.fetches() != 1 {
+			t.Errorf("got %v after %d fetches, want 1", err, f.fetches())
 		}
 	})
 }
 
 func TestVerifierCloseEndsTheRequestForKeys(t *testing.T) {
-	inKeyBubble(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
+	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 			t.Fatal(err)
 		}
 		v.Close()
 		v.Close()
-		if _, err := v.Verify(t.Context(), good("k1")); err != nil {
-			t.Errorf("keys that are there: %v", err)
+		if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
+			t.Errorf("keys that are there: %v, want no error", err)
 		}
 		authtest.Advance(2 * keysMaxAge)
-		if _, err := v.Verify(t.Context(), good("k1")); !errors.Is(err, ErrKeysUnavailable) || f.fetches() != 1 {
-			t.Errorf("got %v after %d fetches", err, f.fetches())
+		if _, err := v.Verify(t.Context(), validToken("k1")); !errors.Is(err, ErrKeysUnavailable) || f.fetches() != 1 {
+			t.Errorf("got %v after %d fetches, want %v, 1", err, f.fetches(), ErrKeysUnavailable)
 		}
 	})
 }
@@ -277,7 +277,7 @@ func TestKeyEndpointMisbehaviorIs503(t *testing.T) {
 		v, logged := newVerifier(t, i, nil)
 		_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil)))
 		if !errors.Is(err, ErrKeysUnavailable) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want %v", name, err, ErrKeysUnavailable)
 			continue
 		}
 		authtest.CheckNoCanary(t, err.Error()+logged.String())
@@ -293,7 +293,7 @@ func TestKeyCacheFollowsNoRedirect(t *testing.T) {
 	v, _ := newVerifier(t, i, nil)
 	_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(nil)))
 	if !errors.Is(err, ErrKeysUnavailable) || other.KeyRequests.Load() != 0 {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v, 0", err, ErrKeysUnavailable)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// claimed is one with these claims, a JSON object.
-func claimed(t testing.TB, subject, scope, claims string) Identity {
+// callerWithClaims returns an identity with these claims, a JSON object.
+func callerWithClaims(t testing.TB, subject, scope, claims string) Identity {
 	t.Helper()
 	id := Identity{Issuer: "https://iam.example", Subject: subject, Scopes: strings.Fields(scope)}
 	if err := json.Unmarshal([]byte(claims), &id.Claims); err != nil {
@@ -17,7 +17,7 @@ func claimed(t testing.TB, subject, scope, claims string) Identity {
 	return id
 }
 
-func rulesOf(t testing.TB, file string) *Rules {
+func mustParseRules(t testing.TB, file string) *Rules {
 	t.Helper()
 	rules, err := ParseRules([]byte(file))
 	if err != nil {
@@ -27,7 +27,7 @@ func rulesOf(t testing.TB, file string) *Rules {
 }
 
 func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
-	r := rulesOf(t, `{"rules": [
+	r := mustParseRules(t, `{"rules": [
 		{"name": "ops", "claims": {"groups": ["ops", "root*"]}},
 		{"subjects": ["svc/*"], "scopes": ["crm", "read"], "servers": ["crm"], "tools": ["crm_get_*", "crm_list"], "models": ["openai/*"]},
 		{"subjects": ["svc/a/1"], "servers": ["crm"], "tools": ["crm_put"]},
@@ -42,23 +42,23 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 		rule    string // "" where it is not allowed
 		unknown bool   // the server
 	}{
-		{"nobody's rule", claimed(t, "eve", "crm read", `{}`), "crm", "crm_get_a", "", true},
+		{"nobody's rule", callerWithClaims(t, "eve", "crm read", `{}`), "crm", "crm_get_a", "", true},
 		{"the anonymous caller", Identity{}, "crm", "crm_get_a", "", true},
-		{"everything, by a list", claimed(t, "ada", "", `{"groups": ["x", "ops"]}`), "any", "thing", "ops", false},
-		{"everything, by a string and a glob", claimed(t, "ada", "", `{"groups": "rootless"}`), "any", "thing", "ops", false},
-		{"a part of a value", claimed(t, "ada", "", `{"groups": "devops"}`), "any", "thing", "", true},
-		{"a claim in another case", claimed(t, "ada", "", `{"Groups": "ops"}`), "any", "thing", "", true},
-		{"a glob over a slash", claimed(t, "svc/a/1", "crm read", `{}`), "crm", "crm_get_a", "2", false},
-		{"another rule for the same", claimed(t, "svc/a/1", "", `{}`), "crm", "crm_put", "3", false},
-		{"neither rule", claimed(t, "svc/a/1", "crm read", `{}`), "crm", "crm_drop", "", false},
-		{"the tool's name on another server", claimed(t, "svc/a/1", "crm read", `{}`), "evil", "crm_get_a", "", true},
-		{"one scope of two", claimed(t, "svc/b", "crm", `{}`), "crm", "crm_get_a", "", true},
-		{"another subject", claimed(t, "user/svc/b", "crm read", `{}`), "crm", "crm_get_a", "", true},
-		{"claims within claims", claimed(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3, "staff": true}`), "s", "a~b_c", "4", false},
-		{"one claim of three", claimed(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3}`), "s", "a~b_c", "", true},
-		{"null claims", claimed(t, "u", "", `{"realm_access": null, "level": null, "staff": null}`), "s", "a~b_c", "", true},
-		{"an object for a value", claimed(t, "u", "", `{"groups": {"ops": "ops"}}`), "s", "t", "", true},
-		{"a claim whose name is an address", claimed(t, "u", "", `{"https://x.example/role": "clerk"}`), "wiki", "t", "5", false},
+		{"everything, by a list", callerWithClaims(t, "ada", "", `{"groups": ["x", "ops"]}`), "any", "thing", "ops", false},
+		{"everything, by a string and a glob", callerWithClaims(t, "ada", "", `{"groups": "rootless"}`), "any", "thing", "ops", false},
+		{"a part of a value", callerWithClaims(t, "ada", "", `{"groups": "devops"}`), "any", "thing", "", true},
+		{"a claim in another case", callerWithClaims(t, "ada", "", `{"Groups": "ops"}`), "any", "thing", "", true},
+		{"a glob over a slash", callerWithClaims(t, "svc/a/1", "crm read", `{}`), "crm", "crm_get_a", "2", false},
+		{"another rule for the same", callerWithClaims(t, "svc/a/1", "", `{}`), "crm", "crm_put", "3", false},
+		{"neither rule", callerWithClaims(t, "svc/a/1", "crm read", `{}`), "crm", "crm_drop", "", false},
+		{"the tool's name on another server", callerWithClaims(t, "svc/a/1", "crm read", `{}`), "evil", "crm_get_a", "", true},
+		{"one scope of two", callerWithClaims(t, "svc/b", "crm", `{}`), "crm", "crm_get_a", "", true},
+		{"another subject", callerWithClaims(t, "user/svc/b", "crm read", `{}`), "crm", "crm_get_a", "", true},
+		{"claims within claims", callerWithClaims(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3, "staff": true}`), "s", "a~b_c", "4", false},
+		{"one claim of three", callerWithClaims(t, "u", "", `{"realm_access": {"roles": ["clerk"]}, "level": 3}`), "s", "a~b_c", "", true},
+		{"null claims", callerWithClaims(t, "u", "", `{"realm_access": null, "level": null, "staff": null}`), "s", "a~b_c", "", true},
+		{"an object for a value", callerWithClaims(t, "u", "", `{"groups": {"ops": "ops"}}`), "s", "t", "", true},
+		{"a claim whose name is an address", callerWithClaims(t, "u", "", `{"https://x.example/role": "clerk"}`), "wiki", "t", "5", false},
 	} {
 		access := r.Of(c.id)
 		rule, ok := access.Tool(c.server, c.tool)
@@ -66,7 +66,7 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 			t.Errorf("%s: %t by %q, the server %t", c.name, ok, rule, access.Server(c.server))
 		}
 	}
-	models := r.Of(claimed(t, "svc/b", "crm read", `{}`))
+	models := r.Of(callerWithClaims(t, "svc/b", "crm read", `{}`))
 	if !models.Model("openai/gpt/x") || models.Model("xai.grok-4") || models.Nothing() || models.Unlimited() {
 		t.Errorf("%+v", models)
 	}
@@ -81,7 +81,7 @@ func TestRulesNilAllowsEverything(t *testing.T) {
 		t.Error("something is not")
 	}
 	// A file without rules is not no file.
-	if access := rulesOf(t, `{"rules": []}`).Of(claimed(t, "ada", "", `{}`)); !access.Nothing() {
+	if access := mustParseRules(t, `{"rules": []}`).Of(callerWithClaims(t, "ada", "", `{}`)); !access.Nothing() {
 		t.Error("an empty list allows something")
 	}
 }
@@ -122,7 +122,7 @@ func FuzzParseRules(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		rules, err := ParseRules(file)
 		if (err != nil) == (rules != nil) {
-			t.Fatalf("%v with %v", rules, err)
+			t.Fatalf("ParseRules = %v, %v, want either rules or an error", rules, err)
 		}
 		if e, ok := errors.AsType[*RulesError](err); err != nil && (!ok || e.Detail == "") {
 			t.Errorf("%v", err)

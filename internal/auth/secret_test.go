@@ -30,7 +30,7 @@ func TestSecretNeverPrints(t *testing.T) {
 func TestSecretComparesByText(t *testing.T) {
 	var read Secret
 	if err := read.UnmarshalText([]byte("hush")); err != nil || read != NewSecret("hush") || read.Reveal() != "hush" {
-		t.Errorf("got %q, %v", read.Reveal(), err)
+		t.Errorf("got %q, %v, want %v, %q", read.Reveal(), err, NewSecret("hush"), "hush")
 	}
 	if !NewSecret("").IsZero() || (Secret{}).Reveal() != "" || read.IsZero() {
 		t.Error("only the empty secret is zero")

@@ -35,8 +35,8 @@ func newVerifier(t testing.TB, i *authtest.IAM, change func(*VerifierConfig)) (*
 	return v, logged
 }
 
-// judge is what api does with a request: find the token, verify it, answer.
-func judge(t testing.TB, v *Verifier, r *http.Request) (id Identity, status int, challenge string) {
+// authenticate does what api does with a request: it finds the token, verifies it and answers.
+func authenticate(t testing.TB, v *Verifier, r *http.Request) (id Identity, status int, challenge string) {
 	token, err := FromRequest(r)
 	if err == nil {
 		id, err = v.Verify(t.Context(), token)
@@ -66,19 +66,19 @@ type matrixRow struct {
 	want  int
 }
 
-// mint makes the tokens of the matrix.
-type mint struct {
+// tokenBuilder builds the tokens of the matrix.
+type tokenBuilder struct {
 	i   *authtest.IAM
 	now int64 // Unix seconds
 }
 
 // signed is a good token but for the changes.
-func (m mint) signed(header, claims authtest.JSON) string {
+func (m tokenBuilder) signed(header, claims authtest.JSON) string {
 	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(header), m.i.ClaimsJSON(claims))
 }
 
 // es256 is a good token with that signature.
-func (m mint) es256(signature []byte) string {
+func (m tokenBuilder) es256(signature []byte) string {
 	return authtest.Base64([]byte(authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}))) + "." + authtest.Base64([]byte(m.i.ClaimsJSON(nil))) + "." + authtest.Base64(signature)
 }
 
@@ -89,7 +89,7 @@ func TestVerifyMatrix(t *testing.T) {
 	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.ECJWK("e1", &authtest.ECKey().PublicKey), authtest.RSAJWK("small", &authtest.ShortRSAKey().PublicKey))
 	v, _ := newVerifier(t, i, nil)
 	begin := time.Now()
-	m := mint{i, begin.Unix()}
+	m := tokenBuilder{i, begin.Unix()}
 	challenges := map[int]string{200: "", 400: badRequest, 401: invalidToken, 403: scopeMissing}
 	for _, row := range slices.Concat(m.shapes(), m.keys(), m.confusions(t), m.addressees(), m.times(), m.subjects()) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, i.URL, nil)
@@ -97,12 +97,12 @@ func TestVerifyMatrix(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+row.token)
-		id, status, challenge := judge(t, v, r)
+		id, status, challenge := authenticate(t, v, r)
 		if status != row.want || challenge != challenges[row.want] {
 			t.Errorf("%s: %d %s, want %d", row.name, status, challenge, row.want)
 		}
 		if (status == 200) != (id.Subject != "") {
-			t.Errorf("%s: %d for %+v", row.name, status, id)
+			t.Errorf("%s: got status %d for %+v, want a subject for 200 only", row.name, status, id)
 		}
 	}
 	// One fetch at the start. All those kids came within 30 s of it.
@@ -112,7 +112,7 @@ func TestVerifyMatrix(t *testing.T) {
 }
 
 // shapes are wrong as a JWS (RFC 7515), or as a header of ours.
-func (m mint) shapes() []matrixRow {
+func (m tokenBuilder) shapes() []matrixRow {
 	good := m.signed(nil, nil)
 	parts := strings.Split(good, ".")
 	return []matrixRow{
@@ -140,7 +140,7 @@ func (m mint) shapes() []matrixRow {
 }
 
 // keys try to choose the algorithm or the key.
-func (m mint) keys() []matrixRow {
+func (m tokenBuilder) keys() []matrixRow {
 	parts := strings.Split(m.signed(nil, nil), ".")
 	return []matrixRow{
 		{"none", authtest.Base64([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401},
@@ -171,7 +171,7 @@ func (m mint) keys() []matrixRow {
 }
 
 // confusions are signed by HMAC with the forms of our public key (RFC 8725 section 2.1).
-func (m mint) confusions(t *testing.T) []matrixRow {
+func (m tokenBuilder) confusions(t *testing.T) []matrixRow {
 	der, err := x509.MarshalPKIXPublicKey(&authtest.RSAKey().PublicKey)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func (m mint) confusions(t *testing.T) []matrixRow {
 }
 
 // addressees are for somebody else.
-func (m mint) addressees() []matrixRow {
+func (m tokenBuilder) addressees() []matrixRow {
 	return []matrixRow{
 		{"iss wrong", m.signed(nil, authtest.JSON{"iss": "https://evil.example"}), 401},
 		{"iss with slash", m.signed(nil, authtest.JSON{"iss": m.i.URL + "/"}), 401},
@@ -205,7 +205,7 @@ func (m mint) addressees() []matrixRow {
 }
 
 // times are early or late; 60 s of skew are allowed.
-func (m mint) times() []matrixRow {
+func (m tokenBuilder) times() []matrixRow {
 	return []matrixRow{
 		{"exp missing", m.signed(nil, authtest.JSON{"exp": nil}), 401},
 		{"exp long past", m.signed(nil, authtest.JSON{"exp": m.now - 90}), 401},
@@ -225,7 +225,7 @@ func (m mint) times() []matrixRow {
 }
 
 // subjects name nobody, or somebody without the scope.
-func (m mint) subjects() []matrixRow {
+func (m tokenBuilder) subjects() []matrixRow {
 	return []matrixRow{
 		{"sub missing", m.signed(nil, authtest.JSON{"sub": nil}), 401},
 		{"sub blank", m.signed(nil, authtest.JSON{"sub": " "}), 401},
@@ -325,7 +325,7 @@ func TestVerifyDoesNotConfuseSimilarTokens(t *testing.T) {
 	parts := strings.Split(good, ".")
 	forged := parts[0] + "." + authtest.Base64([]byte(i.ClaimsJSON(authtest.JSON{"sub": "bob"}))) + "." + parts[2]
 	if _, err := v.Verify(t.Context(), forged); !errors.Is(err, ErrInvalidToken) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v", err, ErrInvalidToken)
 	}
 }
 
@@ -343,7 +343,7 @@ func TestNewVerifierChecksItsConfiguration(t *testing.T) {
 		cfg := good
 		change(&cfg)
 		if _, err := NewVerifier(cfg); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: got accepted, want an error", name)
 		}
 	}
 }

@@ -53,8 +53,8 @@ func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// inBubble runs test with a client of f in fake time.
-func inBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, c *ClientCredentials)) {
+// withClientCredentials runs test with a client of f in fake time.
+func withClientCredentials(t *testing.T, f *fakeIAM, test func(t *testing.T, c *ClientCredentials)) {
 	synctest.Test(t, func(t *testing.T) {
 		f.begin = time.Now()
 		c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
@@ -90,18 +90,18 @@ func TestCachedSourceRefreshesBeforeExpiry(t *testing.T) {
 		{"1e12", maxLifetime - maxLifetime*12/100, maxLifetime - maxLifetime/10},
 	} {
 		f := &fakeIAM{life: test.life}
-		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
 			authtest.Advance(test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 1 {
-				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+				t.Fatalf("life %s: %s after %d requests, want %q, 1", test.life, got, f.count, "token-1")
 			}
 			authtest.Advance(test.late - test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 2 {
-				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+				t.Fatalf("life %s: %s after %d requests, want %q, 2", test.life, got, f.count, "token-1")
 			}
 			if got := mustToken(t, c); got != "token-2" || f.count != 2 {
-				t.Fatalf("life %s: %s after %d requests", test.life, got, f.count)
+				t.Fatalf("life %s: %s after %d requests, want %q, 2", test.life, got, f.count, "token-2")
 			}
 		})
 	}
@@ -144,14 +144,14 @@ func TestCachedSourcesRefreshIndependently(t *testing.T) {
 // Nobody waits for a refresh while the old token is valid, even if it hangs.
 func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
 		f.delay = 4 * time.Second
 		authtest.Advance(3500 * time.Second)
 		at := time.Now()
 		for range 1000 {
 			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
-				t.Fatalf("got %q, %v", tok.Reveal(), err)
+				t.Fatalf("got %q, %v, want %q", tok.Reveal(), err, "token-1")
 			}
 		}
 		if !time.Now().Equal(at) {
@@ -159,7 +159,7 @@ func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 		}
 		authtest.Advance(5 * time.Second)
 		if got := mustToken(t, c); got != "token-2" || f.count != 2 {
-			t.Errorf("%s after %d requests", got, f.count)
+			t.Errorf("%s after %d requests, want %q, 2", got, f.count, "token-2")
 		}
 	})
 }
@@ -168,23 +168,23 @@ func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 // endpoint is asked at most once a second, and ever more rarely.
 func TestCachedSourceUsesTheOldTokenWhileRefreshFails(t *testing.T) {
 	f := &fakeIAM{life: "600"}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
 		f.fail = true
 		for time.Since(f.begin) < 600*time.Second {
 			if got := mustToken(t, c); got != "token-1" {
-				t.Fatalf("%s at %v", got, time.Since(f.begin))
+				t.Fatalf("%s at %v, want %q", got, time.Since(f.begin), "token-1")
 			}
 			authtest.Advance(250 * time.Millisecond)
 		}
 		_, err := c.Token(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Status != http.StatusServiceUnavailable {
-			t.Errorf("after expiry: %v", err)
+			t.Errorf("after expiry: %v, want a *fetch.Error, %v", err, http.StatusServiceUnavailable)
 		}
 		// 54 to 60 s of refreshing: at 0, 1, 3, 7, 15, 31 s, and no more.
 		if f.count < 7 || f.count > 8 {
-			t.Errorf("%d requests at %v", f.count, f.times)
+			t.Errorf("got %d requests at %v, want at least 7, at most 8", f.count, f.times)
 		}
 	})
 }
@@ -192,7 +192,7 @@ func TestCachedSourceUsesTheOldTokenWhileRefreshFails(t *testing.T) {
 // When the endpoint fails, everybody fails by the one request, with one error.
 func TestCachedSourceReturnsOneFailureToAllCallers(t *testing.T) {
 	f := &fakeIAM{fail: true, delay: time.Second}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		errs := make([]error, 100)
 		var done sync.WaitGroup
 		for n := range errs {
@@ -201,11 +201,11 @@ func TestCachedSourceReturnsOneFailureToAllCallers(t *testing.T) {
 		done.Wait()
 		for _, err := range errs {
 			if err == nil || err != errs[0] {
-				t.Fatalf("got %v and %v", err, errs[0])
+				t.Fatalf("got %v and %v, want an error, %v", err, errs[0], errs[0])
 			}
 		}
 		if f.count != 1 || time.Since(f.begin) != time.Second {
-			t.Errorf("%d requests in %v", f.count, time.Since(f.begin))
+			t.Errorf("got %d requests in %v, want 1, %v", f.count, time.Since(f.begin), time.Second)
 		}
 	})
 }
@@ -213,7 +213,7 @@ func TestCachedSourceReturnsOneFailureToAllCallers(t *testing.T) {
 // Callers in between fail at once, with the same error.
 func TestCachedSourcePausesUpTo30sAfterFailures(t *testing.T) {
 	f := &fakeIAM{life: "600", fail: true}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		_, first := c.Token(t.Context())
 		if _, second := c.Token(t.Context()); first == nil || second != first {
 			t.Errorf("got %v, then %v", first, second)
@@ -238,16 +238,16 @@ func TestCachedSourcePausesUpTo30sAfterFailures(t *testing.T) {
 // An endpoint that hangs costs 5 s; a caller in a hurry fails at its own deadline.
 func TestCachedSourceTimesOut(t *testing.T) {
 	f := &fakeIAM{hang: true}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		hurry, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := c.Token(hurry); !errors.Is(err, context.DeadlineExceeded) || time.Since(f.begin) != time.Second {
-			t.Errorf("got %v after %v", err, time.Since(f.begin))
+			t.Errorf("got %v after %v, want %v, %v", err, time.Since(f.begin), context.DeadlineExceeded, time.Second)
 		}
 		_, err := c.Token(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || time.Since(f.begin) != fetch.Timeout || f.count != 1 {
-			t.Errorf("got %v after %v and %d requests", err, time.Since(f.begin), f.count)
+			t.Errorf("got %v after %v and %d requests, want a *fetch.Error, %v, 1", err, time.Since(f.begin), f.count, fetch.Timeout)
 		}
 	})
 }
@@ -257,17 +257,17 @@ func TestCachedSourceTimesOut(t *testing.T) {
 func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 	for _, skew := range []time.Duration{-90 * time.Second, 0, 90 * time.Second} {
 		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}
-		inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+		withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
 			authtest.Advance(66 * time.Second)
 			mustToken(t, c)
 			if f.count != 1 {
-				t.Errorf("skew %v: %d requests after 66 s", skew, f.count)
+				t.Errorf("skew %v: %d requests after 66 s, want 1", skew, f.count)
 			}
 			authtest.Advance(5 * time.Second)
 			mustToken(t, c)
 			if f.count != 2 {
-				t.Errorf("skew %v: %d requests after 71 s", skew, f.count)
+				t.Errorf("skew %v: %d requests after 71 s, want 2", skew, f.count)
 			}
 		})
 	}
@@ -276,12 +276,12 @@ func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 // 401 from a server causes one fetch, however many callers were refused.
 func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 	f := &fakeIAM{life: "3600", delay: time.Second}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		var done sync.WaitGroup
 		renew := func() {
 			if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "token-2" {
-				t.Errorf("got %q, %v", tok.Reveal(), err)
+				t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "token-2")
 			}
 		}
 		for range 100 {
@@ -290,7 +290,7 @@ func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 		// Meanwhile the others are not disturbed.
 		synctest.Wait()
 		if got := mustToken(t, c); got != "token-1" {
-			t.Errorf("got %s", got)
+			t.Errorf("got %s, want %q", got, "token-1")
 		}
 		done.Wait()
 		renew() // who comes late gets the new one
@@ -303,7 +303,7 @@ func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 // A server that refuses every token costs at most one fetch per second.
 func TestCachedSourceRenewsOncePerSecond(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		refusals := 0
 		for time.Since(f.begin) < 10*time.Second {
 			tok := auth.NewSecret(mustToken(t, c))
@@ -316,14 +316,14 @@ func TestCachedSourceRenewsOncePerSecond(t *testing.T) {
 			authtest.Advance(100 * time.Millisecond)
 		}
 		if f.count != 11 || refusals != 90 {
-			t.Errorf("%d requests, %d refusals", f.count, refusals)
+			t.Errorf("got %d requests, %d refusals, want 11, 90", f.count, refusals)
 		}
 	})
 }
 
 func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		f.fail = true
 		for range 10 {
@@ -332,14 +332,14 @@ func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
 			}
 		}
 		if got := mustToken(t, c); got != "token-1" || f.count != 2 {
-			t.Errorf("%s after %d requests", got, f.count)
+			t.Errorf("%s after %d requests, want %q, 2", got, f.count, "token-1")
 		}
 	})
 }
 
 func TestCachedSourceCloseEndsTheRequestAndKeepsTheToken(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
-	inBubble(t, f, func(t *testing.T, c *ClientCredentials) {
+	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		f.hang = true
 		result := make(chan error, 1)
@@ -354,11 +354,11 @@ func TestCachedSourceCloseEndsTheRequestAndKeepsTheToken(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(at))
 		}
 		if got := mustToken(t, c); got != "token-1" {
-			t.Errorf("got %s", got)
+			t.Errorf("got %s, want %q", got, "token-1")
 		}
 		authtest.Advance(renewInterval)
 		if _, err := c.Renew(t.Context(), old); !errors.Is(err, fetch.ErrClosed) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want %v", err, fetch.ErrClosed)
 		}
 		c.Close()
 	})

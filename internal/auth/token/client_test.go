@@ -112,7 +112,7 @@ func TestTokenEndpointReplyIsBounded(t *testing.T) {
 	_, err := c.Token(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || refusal.Public != "the token endpoint answered with too many bytes" {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a *fetch.Error, %q", err, "the token endpoint answered with too many bytes")
 	}
 }
 
@@ -123,7 +123,7 @@ func TestTokenEndpointUnreachableIsATypedError(t *testing.T) {
 	_, err := c.Token(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || refusal.Status != 0 || refusal.Public != "the token endpoint cannot be reached" {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want a *fetch.Error, 0, %q", err, "the token endpoint cannot be reached")
 	}
 	authtest.CheckNoCanary(t, err.Error()+logged.String())
 }

@@ -29,7 +29,7 @@ func TestClientCredentialsSendsOneRequestForAllCallers(t *testing.T) {
 		done.Go(func() {
 			ready.Done()
 			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
-				t.Errorf("got %v, %v", tok.Reveal(), err)
+				t.Errorf("got %v, %v, want %v", tok.Reveal(), err, authtest.TokenCanary)
 			}
 		})
 	}
@@ -51,12 +51,12 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
 	if _, err := c.Token(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want %v", err, context.Canceled)
 	}
 	close(release)
 	// The fetch that the first caller started went on without him.
 	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
-		t.Fatalf("got %v, %v", tok.Reveal(), err)
+		t.Fatalf("got %v, %v, want %v", tok.Reveal(), err, authtest.TokenCanary)
 	}
 	if n := i.TokenRequests.Load(); n != 1 {
 		t.Errorf("%d token requests, want 1", n)
@@ -71,13 +71,13 @@ func TestClientCredentialsRequest(t *testing.T) {
 		id, errID := url.QueryUnescape(id)
 		secret, errSecret := url.QueryUnescape(secret)
 		if errID != nil || errSecret != nil || id != "my:id é" || secret != authtest.SecretCanary {
-			t.Errorf("basic authentication by %q", id)
+			t.Errorf("basic authentication by %q, want nil, nil, %q, %v", id, "my:id é", authtest.SecretCanary)
 		}
 		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != "grant_type=client_credentials&resource=https%3A%2F%2Fmcp.example%2Fx&scope=a+b" {
-			t.Errorf("form %q, %v", r.PostForm.Encode(), err)
+			t.Errorf("form %q, %v, want %q", r.PostForm.Encode(), err, "grant_type=client_credentials&resource=https%3A%2F%2Fmcp.example%2Fx&scope=a+b")
 		}
 		if r.Header.Get("Accept") != "application/json" {
-			t.Errorf("Accept %q", r.Header.Get("Accept"))
+			t.Errorf("Accept %q, want %q", r.Header.Get("Accept"), "application/json")
 		}
 		_, _ = w.Write([]byte(`{"access_token":"x","expires_in":60}`))
 	})
@@ -112,13 +112,13 @@ func TestClientSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	})
 	old, err := c.Token(t.Context())
 	if err != nil || reads.Load() != 1 {
-		t.Fatalf("got %v after %d reads", err, reads.Load())
+		t.Fatalf("got %v after %d reads, want 1", err, reads.Load())
 	}
 	setWanted("second")
 	setKept("second")
 	fresh, err := c.Renew(t.Context(), old)
 	if err != nil || fresh.Reveal() != "for-second" || reads.Load() != 2 || i.TokenRequests.Load() != 3 {
-		t.Fatalf("got %q, %v after %d reads and %d requests", fresh.Reveal(), err, reads.Load(), i.TokenRequests.Load())
+		t.Fatalf("got %q, %v after %d reads and %d requests, want %q, 2, 3", fresh.Reveal(), err, reads.Load(), i.TokenRequests.Load(), "for-second")
 	}
 }
 
@@ -147,10 +147,10 @@ func TestClientSecretThatIsUnchangedIsNotTriedTwice(t *testing.T) {
 		_, err := c.Renew(t.Context(), auth.NewSecret(authtest.TokenCanary))
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Code != "invalid_client" || refusal.Status != http.StatusUnauthorized {
-			t.Fatalf("%s: got %v", name, err)
+			t.Fatalf("%s: got %v, want a *fetch.Error, %q, %v", name, err, "invalid_client", http.StatusUnauthorized)
 		}
 		if i.TokenRequests.Load() != test.requests || reads.Load() != test.reads {
-			t.Errorf("%s: %d token requests, %d reads of the secret", name, i.TokenRequests.Load(), reads.Load())
+			t.Errorf("%s: got %d token requests, %d reads of the secret, want %v, %v", name, i.TokenRequests.Load(), reads.Load(), test.requests, test.reads)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestClientSecretThatIsUnreadableIsATypedError(t *testing.T) {
 		_, err := c.Token(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || i.TokenRequests.Load() != 0 {
-			t.Errorf("%s: %v after %d requests", name, err, i.TokenRequests.Load())
+			t.Errorf("%s: got %v after %d requests, want a *fetch.Error, 0", name, err, i.TokenRequests.Load())
 		}
 	}
 }
@@ -188,12 +188,12 @@ func TestNewClientCredentialsChecksItsConfiguration(t *testing.T) {
 		change(&cfg)
 		_, err := NewClientCredentials(cfg)
 		if err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: got accepted, want an error", name)
 			continue
 		}
 		authtest.CheckNoCanary(t, err.Error())
 		if _, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: cfg}); err == nil {
-			t.Errorf("%s: accepted for an exchange", name)
+			t.Errorf("%s: got accepted for an exchange, want an error", name)
 		}
 	}
 	for _, loopback := range []string{"http://localhost:1/t", "http://127.0.0.1:1/t", "http://[::1]:1/t", "https://iam.example/t"} {
@@ -201,7 +201,7 @@ func TestNewClientCredentialsChecksItsConfiguration(t *testing.T) {
 		cfg.TokenURL = loopback
 		c, err := NewClientCredentials(cfg)
 		if err != nil {
-			t.Errorf("%s: %v", loopback, err)
+			t.Errorf("%s: got %v, want no error", loopback, err)
 			continue
 		}
 		c.Close()
@@ -211,10 +211,10 @@ func TestNewClientCredentialsChecksItsConfiguration(t *testing.T) {
 func TestStaticHasNoOtherToken(t *testing.T) {
 	s := Static(auth.NewSecret("fixed"))
 	if tok, err := s.Token(t.Context()); err != nil || tok.Reveal() != "fixed" {
-		t.Errorf("got %q, %v", tok.Reveal(), err)
+		t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "fixed")
 	}
 	if _, err := s.Renew(t.Context(), auth.NewSecret("fixed")); !errors.Is(err, ErrNoOtherToken) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v", err, ErrNoOtherToken)
 	}
 }
 
@@ -241,6 +241,6 @@ func TestClientCredentialsCachedTokenDoesNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := testing.AllocsPerRun(100, func() { _, _ = c.Token(ctx) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want 0", n)
 	}
 }

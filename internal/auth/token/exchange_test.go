@@ -22,7 +22,7 @@ func TestExchangeRequest(t *testing.T) {
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
 		if secret, _ = url.QueryUnescape(secret); id != "me" || secret != authtest.SecretCanary {
-			t.Errorf("basic authentication by %q", id)
+			t.Errorf("basic authentication by %q, want %q, %v", id, "me", authtest.SecretCanary)
 		}
 		want := url.Values{
 			"grant_type":           {"urn:ietf:params:oauth:grant-type:token-exchange"},
@@ -32,7 +32,7 @@ func TestExchangeRequest(t *testing.T) {
 			"audience":             {"crm"}, "resource": {"https://crm.example/mcp"}, "scope": {"read write"},
 		}.Encode()
 		if err := r.ParseForm(); err != nil || r.PostForm.Encode() != want {
-			t.Errorf("form %q, %v", r.PostForm.Encode(), err)
+			t.Errorf("form %q, %v, want %v", r.PostForm.Encode(), err, want)
 		}
 		_, _ = w.Write([]byte(`{"access_token":"x","issued_token_type":"urn:ietf:params:oauth:token-type:access_token","token_type":"Bearer","expires_in":60}`))
 	})
@@ -65,14 +65,14 @@ func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 			done.Go(func() {
 				ready.Done()
 				if tok, err := e.For(who).Token(t.Context()); err != nil || tok.Reveal() != "for-"+who.Token.Reveal() {
-					t.Errorf("%s got %q, %v", who.Subject, tok.Reveal(), err)
+					t.Errorf("%s got %q, %v, want %q", who.Subject, tok.Reveal(), err, "for-"+who.Token.Reveal())
 				}
 			})
 		}
 	}
 	done.Wait()
 	if n := i.TokenRequests.Load(); n != 2 {
-		t.Errorf("%d exchanges for two callers", n)
+		t.Errorf("got %d exchanges for two callers, want 2", n)
 	}
 }
 
@@ -92,11 +92,11 @@ func TestExchangeSeparatesCallersByTheWholeToken(t *testing.T) {
 		before := i.TokenRequests.Load()
 		for range 2 {
 			if tok, err := e.For(id).Token(t.Context()); err != nil || tok.Reveal() != "for-"+id.Token.Reveal() {
-				t.Errorf("got %q, %v", tok.Reveal(), err)
+				t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "for-"+id.Token.Reveal())
 			}
 		}
 		if n := i.TokenRequests.Load() - before; n != 1 {
-			t.Errorf("%d exchanges for %s of %s", n, id.Subject, id.Issuer)
+			t.Errorf("got %d exchanges for %s of %s, want 1", n, id.Subject, id.Issuer)
 		}
 	}
 }
@@ -117,11 +117,11 @@ func TestExchangeRefusalAffectsOneCaller(t *testing.T) {
 		_, err := e.For(ann).Token(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Code != "invalid_target" {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want a *fetch.Error, %q", err, "invalid_target")
 		}
 	}
 	if _, err := e.For(bob).Token(t.Context()); err != nil || i.TokenRequests.Load() != 2 {
-		t.Errorf("%v after %d requests", err, i.TokenRequests.Load())
+		t.Errorf("%v after %d requests, want 2", err, i.TokenRequests.Load())
 	}
 	authtest.CheckNoCanary(t, logged.String()+fmt.Sprintf("%+v %#v %v", ann, ann, e.For(ann)))
 }
@@ -132,12 +132,12 @@ func TestExchangeWithoutACallersTokenSendsNothing(t *testing.T) {
 	_, err := e.For(auth.Identity{Issuer: "i", Subject: "s"}).Token(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || i.TokenRequests.Load() != 0 {
-		t.Errorf("got %v after %d requests", err, i.TokenRequests.Load())
+		t.Errorf("got %v after %d requests, want a *fetch.Error, 0", err, i.TokenRequests.Load())
 	}
 }
 
-// exchangeInBubble runs test with an Exchange of f in fake time.
-func exchangeInBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Exchange)) {
+// withExchange runs test with an Exchange of f in fake time.
+func withExchange(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Exchange)) {
 	synctest.Test(t, func(t *testing.T) {
 		f.begin = time.Now()
 		e, err := NewExchange(ExchangeConfig{ClientCredentialsConfig: ClientCredentialsConfig{TokenURL: "https://iam.example/t",
@@ -154,7 +154,7 @@ func exchangeInBubble(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Excha
 // is valid and no longer, and the endpoint is asked ever more rarely while it fails.
 func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 	f := &fakeIAM{life: "600"}
-	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		get := func() string {
 			tok, err := e.For(ann).Token(t.Context())
 			if err != nil {
@@ -166,12 +166,12 @@ func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 		get()
 		authtest.Advance(530 * time.Second)
 		if got := get(); got != "token-1" || f.count != 1 {
-			t.Errorf("%s after %d exchanges", got, f.count)
+			t.Errorf("%s after %d exchanges, want %q, 1", got, f.count, "token-1")
 		}
 		f.fail = true
 		authtest.Advance(69 * time.Second)
 		if got := get(); got != "token-1" || f.count != 2 {
-			t.Errorf("%s after %d exchanges", got, f.count)
+			t.Errorf("%s after %d exchanges, want %q, 2", got, f.count, "token-1")
 		}
 		authtest.Advance(2 * time.Second)
 		if _, err := e.For(ann).Token(t.Context()); err == nil {
@@ -188,7 +188,7 @@ func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 // A refused token is exchanged again by one request.
 func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 	f := &fakeIAM{life: "3600", delay: time.Second}
-	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		old, err := e.For(ann).Token(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -197,13 +197,13 @@ func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 		for range 100 {
 			done.Go(func() {
 				if tok, err := e.For(ann).Renew(t.Context(), old); err != nil || tok.Reveal() != "token-2" {
-					t.Errorf("got %q, %v", tok.Reveal(), err)
+					t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "token-2")
 				}
 			})
 		}
 		done.Wait()
 		if f.count != 2 {
-			t.Errorf("%d exchanges", f.count)
+			t.Errorf("got %d exchanges, want 2", f.count)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 // What is kept of callers is bounded, and forgotten when they have gone.
 func TestExchangeDropsIdleCallers(t *testing.T) {
 	f := &fakeIAM{life: "86400"}
-	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		visit := func(n int) {
 			if _, err := e.For(auth.Identity{Subject: fmt.Sprint(n), Token: auth.NewSecret("x")}).Token(t.Context()); err != nil {
 				t.Fatal(err)
@@ -221,25 +221,25 @@ func TestExchangeDropsIdleCallers(t *testing.T) {
 			visit(n)
 		}
 		if e.callers.Len() != maxCallers {
-			t.Errorf("%d callers are kept", e.callers.Len())
+			t.Errorf("got %d callers are kept, want %v", e.callers.Len(), maxCallers)
 		}
 		before := f.count
 		visit(maxCallers) // one of the latest
 		visit(0)          // the first to be forgotten
 		if f.count != before+1 {
-			t.Errorf("%d exchanges", f.count-before)
+			t.Errorf("got %d exchanges, want %v", f.count-before, before+1)
 		}
 		authtest.Advance(callerIdleTimeout)
 		visit(-1)
 		if e.callers.Len() != 1 {
-			t.Errorf("%d callers are kept after they have gone", e.callers.Len())
+			t.Errorf("got %d callers are kept after they have gone, want 1", e.callers.Len())
 		}
 	})
 }
 
 func TestExchangeCloseEndsRequestsAndKeepsTokens(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
-	exchangeInBubble(t, f, func(t *testing.T, e *Exchange) {
+	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		if _, err := e.For(ann).Token(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -256,10 +256,10 @@ func TestExchangeCloseEndsRequestsAndKeepsTokens(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(at))
 		}
 		if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
-			t.Errorf("got %q, %v", tok.Reveal(), err)
+			t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "token-1")
 		}
 		if _, err := e.For(auth.Identity{Token: auth.NewSecret("new")}).Token(t.Context()); !errors.Is(err, fetch.ErrClosed) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want %v", err, fetch.ErrClosed)
 		}
 		e.Close()
 	})

@@ -28,8 +28,8 @@ func publishMetadata(i *authtest.IAM, path, issuer, tokenEndpoint string) {
 	})
 }
 
-// discovering makes a client find the endpoint by itself.
-func discovering(issuer string) func(*ClientCredentialsConfig) {
+// useIssuer configures the issuer instead of the token URL.
+func useIssuer(issuer string) func(*ClientCredentialsConfig) {
 	return func(c *ClientCredentialsConfig) { c.TokenURL, c.Issuer = "", issuer }
 }
 
@@ -43,9 +43,9 @@ func TestMetadataNamesTheTokenEndpoint(t *testing.T) {
 		for _, place := range at {
 			i := authtest.NewIAM(t)
 			publishMetadata(i, place, i.URL+path, i.URL+"/token")
-			c, _ := newClient(t, i, discovering(i.URL+path))
+			c, _ := newClient(t, i, useIssuer(i.URL+path))
 			if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
-				t.Errorf("issuer %q, metadata at %s: %v", path, place, err)
+				t.Errorf("issuer %q, metadata at %s: %v, want %v", path, place, err, authtest.TokenCanary)
 			}
 		}
 	}
@@ -79,11 +79,11 @@ func TestMetadataOfAnotherIssuerGetsNoSecret(t *testing.T) {
 	} {
 		i := authtest.NewIAM(t)
 		publish(i)
-		c, logged := newClient(t, i, discovering(i.URL))
+		c, logged := newClient(t, i, useIssuer(i.URL))
 		_, err := c.Token(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || i.TokenRequests.Load() != 0 || stolen.Load() != 0 {
-			t.Fatalf("%s: %v; %d token requests, %d elsewhere", name, err, i.TokenRequests.Load(), stolen.Load())
+			t.Fatalf("%s: got %v; %d token requests, %d elsewhere, want a *fetch.Error, 0, 0", name, err, i.TokenRequests.Load(), stolen.Load())
 		}
 		authtest.CheckNoCanary(t, err.Error()+logged.String())
 	}
@@ -108,7 +108,7 @@ func TestMetadataIsReadOnce(t *testing.T) {
 	}
 	all.Wait()
 	if reads.Load() != 1 || i.TokenRequests.Load() != 20 {
-		t.Errorf("%d reads of the metadata, %d token requests", reads.Load(), i.TokenRequests.Load())
+		t.Errorf("got %d reads of the metadata, %d token requests, want 1, 20", reads.Load(), i.TokenRequests.Load())
 	}
 }
 
@@ -139,19 +139,19 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 		at.Store("https://iam.example/new")
 		authtest.Advance(metadataRefresh - time.Second)
 		if got := ask(); got != "https://iam.example/old" {
-			t.Errorf("asked at %s", got)
+			t.Errorf("asked at %s, want %q", got, "https://iam.example/old")
 		}
 		fail.Store(true)
 		authtest.Advance(2 * time.Second)
 		ask()
 		if got := ask(); got != "https://iam.example/old" {
-			t.Errorf("asked at %s while the metadata cannot be read", got)
+			t.Errorf("asked at %s while the metadata cannot be read, want %q", got, "https://iam.example/old")
 		}
 		fail.Store(false)
 		authtest.Advance(2 * time.Second)
 		ask()
 		if got := ask(); got != "https://iam.example/new" {
-			t.Errorf("asked at %s", got)
+			t.Errorf("asked at %s, want %q", got, "https://iam.example/new")
 		}
 	})
 }

@@ -45,11 +45,11 @@ func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 	}
 	for _, expired := range []time.Duration{0, -time.Hour} {
 		if _, _, err := parseReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errExpired {
-			t.Errorf("exp in %v: %v", expired, err)
+			t.Errorf("exp in %v: %v, want %v", expired, err, errExpired)
 		}
 	}
 	if _, _, err := parseReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errExpired {
-		t.Errorf("half a second: %v", err)
+		t.Errorf("half a second: %v, want %v", err, errExpired)
 	}
 }
 

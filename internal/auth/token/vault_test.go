@@ -38,7 +38,7 @@ type vault struct {
 
 func newVault(t *testing.T) *vault {
 	v := &vault{}
-	v.keep(authtest.SecretCanary)
+	v.storeSecret(authtest.SecretCanary)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /20190301/secretbundles/{id}", func(w http.ResponseWriter, r *http.Request) {
 		v.reads.Add(1)
@@ -57,7 +57,7 @@ func newVault(t *testing.T) *vault {
 
 func (v *vault) handle(h http.HandlerFunc) { v.answer.Store(&h) }
 
-func (v *vault) say(status int, body string) {
+func (v *vault) respond(status int, body string) {
 	v.handle(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
@@ -65,8 +65,8 @@ func (v *vault) say(status int, body string) {
 	})
 }
 
-func (v *vault) keep(secret string) {
-	v.say(http.StatusOK, fmt.Sprintf(`{"secretId":%q,"versionNumber":1,"stages":["CURRENT","LATEST"],
+func (v *vault) storeSecret(secret string) {
+	v.respond(http.StatusOK, fmt.Sprintf(`{"secretId":%q,"versionNumber":1,"stages":["CURRENT","LATEST"],
 		"secretBundleContent":{"contentType":"BASE64","content":%q}}`, secretOCID, base64.StdEncoding.EncodeToString([]byte(secret))))
 }
 
@@ -91,7 +91,7 @@ func onlyLoopback(t *testing.T) *http.Client {
 	t.Cleanup(real.CloseIdleConnections)
 	return &http.Client{Transport: authtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 		if fetch.CheckEndpoint("", "http://"+r.URL.Host) != nil {
-			t.Errorf("request to %s", r.URL.Host)
+			t.Errorf("request to %s, want nil", r.URL.Host)
 			return nil, errors.New("beyond loopback")
 		}
 		return real.RoundTrip(r)
@@ -101,18 +101,18 @@ func onlyLoopback(t *testing.T) *http.Client {
 // The client secret from OCI Vault by SECRET_OCID, read when it is needed.
 func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
-	v.keep(authtest.SecretCanary + "\n")
+	v.storeSecret(authtest.SecretCanary + "\n")
 	c, logged := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
 	if v.reads.Load() != 0 {
 		t.Error("read before it was needed")
 	}
 	for range 3 {
 		if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
-			t.Fatalf("got %v", err)
+			t.Fatalf("got %v, want %v", err, authtest.TokenCanary)
 		}
 	}
 	if v.reads.Load() != 1 || c.client.lastSecret().Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
-		t.Errorf("%d reads by %s", v.reads.Load(), *v.keyID.Load())
+		t.Errorf("got %d reads by %s, want 1, %v, %q", v.reads.Load(), *v.keyID.Load(), authtest.SecretCanary, "ocid1.tenancy.t/ocid1.user.u/aa:bb")
 	}
 	authtest.CheckNoCanary(t, logged.String())
 }
@@ -120,13 +120,13 @@ func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 // A rotated secret is read once more.
 func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
-	v.keep("old")
+	v.storeSecret("old")
 	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
 	old, err := c.Token(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.keep("new")
+	v.storeSecret("new")
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if _, secret, _ := r.BasicAuth(); secret != "new" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -136,7 +136,7 @@ func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 		_, _ = io.WriteString(w, `{"access_token":"fresh","expires_in":3600}`)
 	})
 	if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "fresh" || v.reads.Load() != 2 {
-		t.Errorf("got %v after %d reads", err, v.reads.Load())
+		t.Errorf("got %v after %d reads, want %q, 2", err, v.reads.Load(), "fresh")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestVaultUsesTheNamedProfile(t *testing.T) {
 	cfg := v.config(t)
 	cfg.Profile = "OTHER"
 	if _, err := VaultSecret(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %q", err, "ocid1.tenancy.t/ocid1.user.other/aa:bb")
 	}
 }
 
@@ -171,7 +171,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 		"other type": {200, bundle(`{"contentType":"` + authtest.BodyCanary + `","content":"AA=="}`)},
 		"1 MiB":      {200, bundle(`{"contentType":"BASE64","content":"` + strings.Repeat("QUFB", 1<<18) + `"}`)},
 	} {
-		v.say(answer.status, answer.body)
+		v.respond(answer.status, answer.body)
 		if answer.status == http.StatusFound {
 			v.handle(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, answer.status) })
 		}
@@ -184,7 +184,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 		}
 		authtest.CheckNoCanary(t, fmt.Sprintf("%v %+v", err, refusal.Err))
 		if n := v.reads.Load() - before; n != 1 {
-			t.Errorf("%s: %d requests", name, n)
+			t.Errorf("%s: got %d requests, want 1", name, n)
 		}
 	}
 	if other.reads.Load() != 0 {
@@ -200,7 +200,7 @@ func TestVaultReadEndsWithItsContext(t *testing.T) {
 		<-r.Context().Done()
 	})
 	if _, err := VaultSecret(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestVaultInstancePrincipalFailsAtOnceOutsideOCI(t *testing.T) {
 	_, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound || asked.Load() != 1 {
-		t.Errorf("got %v after %d requests", err, asked.Load())
+		t.Errorf("got %v after %d requests, want a *fetch.Error, %v, 1", err, asked.Load(), http.StatusNotFound)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestVaultInstancePrincipalReadsTheSecret(t *testing.T) {
 	t.Setenv("OCI_SDK_AUTH_CLIENT_REGION_URL", oci.URL)
 	secret, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	if err != nil || secret.Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ST$"+session {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want %v, %q", err, authtest.SecretCanary, "ST$"+session)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 
 // OAuth 2.1 section 4.1 with PKCE, RFC 7591, RFC 8707: the test's server checks it.
 func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {
 		w.as.Metadata["scopes_supported"] = []string{"basic", "offline_access"}
 	})
-	a := w.agree(person("ann"))
+	a := w.signIn(userNamed("ann"))
 	q := a.parameters(t)
 	for name, want := range map[string]string{
 		"response_type": "code", "code_challenge_method": "S256", "redirect_uri": redirectURL,
@@ -31,23 +31,23 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 		t.Errorf("state %q, %v, %s", q.Get("state"), a.Err(), a.Host())
 	}
 	for range 3 {
-		w.says(person("ann"), "ann hello")
+		w.mustSend(userNamed("ann"), "ann hello")
 	}
 	if n := len(w.as.Requests); n != 1 || len(w.as.Visits) != 1 {
-		t.Errorf("%d token requests, %d visits", n, len(w.as.Visits))
+		t.Errorf("got %d token requests, %d visits, want 1, 1", n, len(w.as.Visits))
 	}
 }
 
 // However many of a principal's calls wait, he is sent to one address; another principal
 // to his own.
 func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	states := map[string]int{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for n := range 40 {
 		all.Go(func() {
-			a := w.begin(person([]string{"ann", "bob"}[n%2]))
+			a := w.startAuthorization(userNamed([]string{"ann", "bob"}[n%2]))
 			mu.Lock()
 			defer mu.Unlock()
 			states[a.state]++
@@ -55,7 +55,7 @@ func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 	}
 	all.Wait()
 	if len(states) != 2 {
-		t.Errorf("%d states", len(states))
+		t.Errorf("got %d states, want 2", len(states))
 	}
 	w.mcp.Lock()
 	defer w.mcp.Unlock()
@@ -87,13 +87,13 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 		"a no":             {change: func(q url.Values) { q.Set("error", "access_denied") }},
 		"a long code":      {change: func(q url.Values) { q.Set("code", strings.Repeat("c", maxCode+1)) }},
 	} {
-		w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+		w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {
 			w.as.Response = c.change
 			if c.silent {
 				w.as.Metadata["authorization_response_iss_parameter_supported"] = nil
 			}
 		})
-		a := w.begin(person("ann"))
+		a := w.startAuthorization(userNamed("ann"))
 		found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
 		<-a.Done
 		if !found || (err == nil) != c.ok || (a.Err() == nil) != c.ok || (len(w.as.Requests) == 1) != c.ok {
@@ -107,8 +107,8 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 
 // A state is good once, for ten minutes, and a made-up one never.
 func TestCallbackAcceptsAStateOnce(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
-	a := w.begin(person("ann"))
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	a := w.startAuthorization(userNamed("ann"))
 	q := oauthtest.Browse(t, a.URL)
 	for name, stranger := range map[string]url.Values{
 		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "two states": {"code": q["code"], "state": {a.state, a.state}},
@@ -126,7 +126,7 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	if found, err := w.Callback(t.Context(), q); found || err != nil || len(w.as.Requests) != 1 {
 		t.Errorf("replayed: %v, %v, %d token requests", found, err, len(w.as.Requests))
 	}
-	late := w.begin(person("bob"))
+	late := w.startAuthorization(userNamed("bob"))
 	q = oauthtest.Browse(t, late.URL)
 	w.mu.Lock()
 	late.Expires = time.Now().Add(-time.Second)
@@ -139,42 +139,42 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 // A code that somebody else's browser brought is not ours to redeem: PKCE binds it to the
 // authorization that it was given for.
 func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
-	mine, theirs := w.begin(person("ann")), w.begin(person("eve"))
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	mine, theirs := w.startAuthorization(userNamed("ann")), w.startAuthorization(userNamed("eve"))
 	q := oauthtest.Browse(t, theirs.URL)
 	q.Set("state", mine.state)
 	if found, err := w.Callback(t.Context(), q); !found || err == nil {
 		t.Error("injected")
 	}
-	w.fails(person("ann"))
+	w.mustFail(userNamed("ann"))
 }
 
 // Refresh tokens are used once each, kept when they are replaced, and given up when they
 // are refused: then the person is asked again.
 func TestRefreshTokenIsRotated(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
-	w.agree(person("ann"))
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	w.signIn(userNamed("ann"))
 	for n := range 2 {
 		w.as.Revoke(false)
 		if n > 0 {
-			w.keptLongAgo(person("ann")) // or it would be the second forced fetch within a second
+			w.expireToken(userNamed("ann")) // or it would be the second forced fetch within a second
 		}
-		w.says(person("ann"), "ann hello")
+		w.mustSend(userNamed("ann"), "ann hello")
 	}
 	if n := len(w.as.Granted("refresh_token")); n != 2 {
-		t.Errorf("refreshed %d times", n)
+		t.Errorf("refreshed %d times, want 2", n)
 	}
 	w.as.Revoke(true)
-	w.keptLongAgo(person("ann"))
-	if e := w.fails(person("ann")); !errors.Is(e, ErrConsent) {
+	w.expireToken(userNamed("ann"))
+	if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
 		t.Error(e)
 	}
-	w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 }
 
-// keptLongAgo makes the token of who one that has expired.
-func (w *world) keptLongAgo(who auth.Identity) {
+// expireToken drops the cached token of who, as if it had expired.
+func (w *fixture) expireToken(who auth.Identity) {
 	h, err := w.acquireUser(who)
 	if err != nil {
 		w.t.Fatal(err)
@@ -187,36 +187,36 @@ func (w *world) keptLongAgo(who auth.Identity) {
 
 // Without a refresh token the person is asked when the token is no good any more.
 func TestExpiredTokenWithoutRefreshTokenNeedsANewSignIn(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) { w.as.Refresh = false })
-	w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) { w.as.Refresh = false })
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 	w.as.Revoke(false)
-	w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 }
 
 // SEP-2350: agreeing to more keeps what was agreed to before.
 func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, func(w *world) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {
 		w.mcp.Needs = nil
 	})
-	w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 	w.mcp.Lock()
 	w.mcp.Needs = needsWrite
 	w.mcp.Unlock()
-	a := w.agree(person("ann"))
+	a := w.signIn(userNamed("ann"))
 	if got := a.parameters(t).Get("scope"); got != "basic write" {
-		t.Errorf("asked for %q", got)
+		t.Errorf("asked for %q, want %q", got, "basic write")
 	}
-	w.says(person("ann"), "ann hello")
+	w.mustSend(userNamed("ann"), "ann hello")
 	// He agreed to less: to ask again would get the same.
 	w.as.Lock()
 	w.as.Scope = "basic"
 	w.as.Unlock()
 	w.as.Revoke(true)
-	w.agree(person("ann"))
-	if e := w.fails(person("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, errScope) {
+	w.signIn(userNamed("ann"))
+	if e := w.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, errScope) {
 		t.Error(e)
 	}
 }
@@ -224,9 +224,9 @@ func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 // SEP-2352: a server that moves to another authorization server: we register there, and
 // what the old one gave us stays there.
 func TestCredentialsStayWithTheirIssuer(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
-	first := w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	first := w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 	other := oauthtest.New(t)
 	w.mcp.Lock()
 	w.mcp.As = other
@@ -234,8 +234,8 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	w.as.Lock()
 	refreshes := len(w.as.Requests)
 	w.as.Unlock()
-	second := w.agree(person("ann"))
-	w.says(person("ann"), "ann hello")
+	second := w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 	if a, b := first.parameters(t).Get("client_id"), second.parameters(t).Get("client_id"); a == b {
 		t.Errorf("registered as %s at both", a)
 	}
@@ -248,15 +248,15 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 		}
 	}
 	// Those of the configuration are good at the first issuer only.
-	fixed := newWorld(t, Config{Kind: ClientCredentials}, nil)
-	fixed.says(person("ann"), "service hello")
+	fixed := newFixture(t, Config{Kind: ClientCredentials}, nil)
+	fixed.mustSend(userNamed("ann"), "service hello")
 	fixed.mcp.Lock()
 	fixed.mcp.As = other
 	fixed.mcp.Unlock()
 	other.Lock()
 	asked := len(other.Requests)
 	other.Unlock()
-	if e := fixed.fails(person("ann")); !strings.Contains(e.Error(), "names another authorization server than before") {
+	if e := fixed.mustFail(userNamed("ann")); !strings.Contains(e.Error(), "names another authorization server than before") {
 		t.Error(e)
 	}
 	if len(other.Requests) != asked {
@@ -266,8 +266,8 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 
 // Close ends what people have not agreed to yet.
 func TestCloseEndsAuthorizations(t *testing.T) {
-	w := newWorld(t, Config{Kind: AuthorizationCode}, nil)
-	a := w.begin(person("ann"))
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	a := w.startAuthorization(userNamed("ann"))
 	q := oauthtest.Browse(t, a.URL)
 	w.Close()
 	<-a.Done
@@ -277,5 +277,5 @@ func TestCloseEndsAuthorizations(t *testing.T) {
 	if found, _ := w.Callback(t.Context(), q); found {
 		t.Error("taken after the end")
 	}
-	w.fails(person("bob"))
+	w.mustFail(userNamed("bob"))
 }

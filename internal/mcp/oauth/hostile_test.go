@@ -49,40 +49,40 @@ func pemOf(t *testing.T, key any) string {
 func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 	thief := oauthtest.New(t)
 	big := strings.Repeat("x", maxMetadata)
-	for want, change := range map[string]func(*world){
-		"names another resource":                func(w *world) { w.mcp.Metadata["resource"] = "https://evil.example/mcp" },
-		"names another resource (origin)":       func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL },
-		"names another resource (none)":         func(w *world) { w.mcp.Metadata["resource"] = nil },
-		"names another resource (query)":        func(w *world) { w.mcp.Metadata["resource"] = w.mcp.URL + "/mcp?tenant=a" },
-		"names no authorization server":         func(w *world) { w.mcp.Metadata["authorization_servers"] = nil },
-		"is not the JSON of RFC 9728":           func(w *world) { w.mcp.Metadata["authorization_servers"] = "https://a.example" },
-		"must be https":                         func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"http://10.0.0.1"} },
-		"is not a URL":                          func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"javascript:alert(1)"} },
-		"must not contain credentials":          func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{"https://a:b@c.example"} },
-		"must not have a query":                 func(w *world) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
-		"answered with too many bytes":          func(w *world) { w.mcp.Metadata["x"] = big },
-		"names another issuer":                  func(w *world) { w.as.Metadata["issuer"] = thief.URL },
-		"names another issuer (slash)":          func(w *world) { w.as.Metadata["issuer"] = w.as.URL + "/" },
-		"is not the JSON of RFC 8414":           func(w *world) { w.as.Metadata["token_endpoint"] = 7 },
-		"names no token endpoint":               func(w *world) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
-		"names no token endpoint (none)":        func(w *world) { w.as.Metadata["token_endpoint"] = nil },
-		"names no token endpoint (elsewhere)":   func(w *world) { w.as.Metadata["token_endpoint"] = thief.URL + "/token" },
-		"names no authorization endpoint":       func(w *world) { w.as.Metadata["authorization_endpoint"] = "javascript:alert(1)" },
-		"names no registration endpoint":        func(w *world) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
-		"offers no PKCE with S256":              func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = nil },
-		"offers no PKCE with S256 (plain)":      func(w *world) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
-		"set the client id":                     func(w *world) { w.as.Metadata["registration_endpoint"] = nil },
-		"answered with too many bytes (issuer)": func(w *world) { w.as.Metadata["x"] = big },
+	for want, change := range map[string]func(*fixture){
+		"names another resource":                func(w *fixture) { w.mcp.Metadata["resource"] = "https://evil.example/mcp" },
+		"names another resource (origin)":       func(w *fixture) { w.mcp.Metadata["resource"] = w.mcp.URL },
+		"names another resource (none)":         func(w *fixture) { w.mcp.Metadata["resource"] = nil },
+		"names another resource (query)":        func(w *fixture) { w.mcp.Metadata["resource"] = w.mcp.URL + "/mcp?tenant=a" },
+		"names no authorization server":         func(w *fixture) { w.mcp.Metadata["authorization_servers"] = nil },
+		"is not the JSON of RFC 9728":           func(w *fixture) { w.mcp.Metadata["authorization_servers"] = "https://a.example" },
+		"must be https":                         func(w *fixture) { w.mcp.Metadata["authorization_servers"] = []string{"http://10.0.0.1"} },
+		"is not a URL":                          func(w *fixture) { w.mcp.Metadata["authorization_servers"] = []string{"javascript:alert(1)"} },
+		"must not contain credentials":          func(w *fixture) { w.mcp.Metadata["authorization_servers"] = []string{"https://a:b@c.example"} },
+		"must not have a query":                 func(w *fixture) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
+		"answered with too many bytes":          func(w *fixture) { w.mcp.Metadata["x"] = big },
+		"names another issuer":                  func(w *fixture) { w.as.Metadata["issuer"] = thief.URL },
+		"names another issuer (slash)":          func(w *fixture) { w.as.Metadata["issuer"] = w.as.URL + "/" },
+		"is not the JSON of RFC 8414":           func(w *fixture) { w.as.Metadata["token_endpoint"] = 7 },
+		"names no token endpoint":               func(w *fixture) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
+		"names no token endpoint (none)":        func(w *fixture) { w.as.Metadata["token_endpoint"] = nil },
+		"names no token endpoint (elsewhere)":   func(w *fixture) { w.as.Metadata["token_endpoint"] = thief.URL + "/token" },
+		"names no authorization endpoint":       func(w *fixture) { w.as.Metadata["authorization_endpoint"] = "javascript:alert(1)" },
+		"names no registration endpoint":        func(w *fixture) { w.as.Metadata["registration_endpoint"] = "file:///etc/passwd" },
+		"offers no PKCE with S256":              func(w *fixture) { w.as.Metadata["code_challenge_methods_supported"] = nil },
+		"offers no PKCE with S256 (plain)":      func(w *fixture) { w.as.Metadata["code_challenge_methods_supported"] = []string{"plain"} },
+		"set the client id":                     func(w *fixture) { w.as.Metadata["registration_endpoint"] = nil },
+		"answered with too many bytes (issuer)": func(w *fixture) { w.as.Metadata["x"] = big },
 	} {
-		w := newWorld(t, Config{Kind: AuthorizationCode}, change)
-		w.fails(person("ann"))
-		a, err := w.Authorize(t.Context(), person("ann"))
+		w := newFixture(t, Config{Kind: AuthorizationCode}, change)
+		w.mustFail(userNamed("ann"))
+		a, err := w.Authorize(t.Context(), userNamed("ann"))
 		plain, _, _ := strings.Cut(want, " (")
 		if err == nil || !strings.Contains(err.Error(), plain) {
 			t.Errorf("%s: %v, %v", want, a, err)
 		}
 		if len(thief.Visits)+len(thief.Requests) > 0 || len(w.as.Requests) > 0 {
-			t.Errorf("%s: somebody was asked", want)
+			t.Errorf("%s: got somebody was asked, want at most 0, at most 0", want)
 		}
 	}
 }
@@ -97,8 +97,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Cleanup(thief.Close)
 	redirect := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(redirect.Close)
-	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.TokenURL = redirect.URL + "/token" })
-	if e := w.fails(person("ann")); stolen.Load() != 0 || !strings.Contains(e.Error(), "redirect") {
+	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.cfg.TokenURL = redirect.URL + "/token" })
+	if e := w.mustFail(userNamed("ann")); stolen.Load() != 0 || !strings.Contains(e.Error(), "redirect") {
 		t.Errorf("%d, %v", stolen.Load(), e)
 	}
 }
@@ -130,11 +130,11 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
 			_, err := fetch.Get(t.Context(), c.egress.clientFor(at, false), at, "it", maxMetadata)
 			if (err == nil) != (want == 1) {
-				t.Errorf("%s led to %s: %v", server, at, err)
+				t.Errorf("%s led to %s: %v, want %v", server, at, err, (want == 1))
 			}
 		}
 		if reached.Load() != 2*want {
-			t.Errorf("%s: reached %d times", server, reached.Load())
+			t.Errorf("%s: got reached %d times, want %v", server, reached.Load(), 2*want)
 		}
 		c.Close()
 	}
@@ -160,7 +160,7 @@ func TestMetadataLocations(t *testing.T) {
 			got = append(got, p.url+"="+strings.Join(p.resources, ","))
 		}
 		if text := strings.Join(got, "; "); text != c.want {
-			t.Errorf("%s: %s", server, text)
+			t.Errorf("%s: got %s, want %v", server, text, c.want)
 		}
 		client.Close()
 	}
@@ -253,7 +253,7 @@ func TestUserTokensAreBounded(t *testing.T) {
 		c.releaseUser(h)
 	}
 	if again, _ := c.acquireUser(auth.Identity{Subject: "busy"}); c.users.Len() != maxUsers || again != busy {
-		t.Errorf("%d holders", c.users.Len())
+		t.Errorf("got %d users, want %v, %v", c.users.Len(), maxUsers, busy)
 	}
 }
 
@@ -268,7 +268,7 @@ func FuzzChallenge(f *testing.F) {
 	f.Fuzz(func(t *testing.T, header string) {
 		c := parseChallenge(http.Header{"Www-Authenticate": {header}})
 		if len(c.scopes) > maxScopes {
-			t.Errorf("%d scopes", len(c.scopes))
+			t.Errorf("got %d scopes, want at most %v", len(c.scopes), maxScopes)
 		}
 		for _, s := range c.scopes {
 			if s == "" || len(s) > maxScope || strings.ContainsAny(s, " \"\\\x00\r\n") {

@@ -19,29 +19,29 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is an authorization server, a resource that it protects, and our Client for it.
-type world struct {
+// fixture has an authorization server, a resource that it protects, and our Client for it.
+type fixture struct {
 	*Client
 	t    *testing.T
 	as   *oauthtest.Server
 	mcp  *oauthtest.Resource
 	http *http.Transport
-	logs *record
+	logs *logBuffer
 }
 
-// record is a log that tests look into.
-type record struct {
+// logBuffer is a log that tests look into.
+type logBuffer struct {
 	sync.Mutex
 	buf bytes.Buffer
 }
 
-func (r *record) Write(b []byte) (int, error) {
+func (r *logBuffer) Write(b []byte) (int, error) {
 	r.Lock()
 	defer r.Unlock()
 	return r.buf.Write(b)
 }
 
-func (r *record) String() string {
+func (r *logBuffer) String() string {
 	r.Lock()
 	defer r.Unlock()
 	return r.buf.String()
@@ -49,11 +49,11 @@ func (r *record) String() string {
 
 const redirectURL = "http://127.0.0.1:7/oauth/callback" // nobody listens there
 
-// newWorld is a world whose Client has that configuration. Its server says the body of
+// newFixture returns a fixture whose Client has that configuration. Its server says the body of
 // the request again, and whose token came with it.
-func newWorld(t *testing.T, cfg Config, change func(*world)) *world {
+func newFixture(t *testing.T, cfg Config, change func(*fixture)) *fixture {
 	t.Helper()
-	w := &world{t: t, as: oauthtest.New(t), http: &http.Transport{MaxIdleConnsPerHost: 64}, logs: &record{}}
+	w := &fixture{t: t, as: oauthtest.New(t), http: &http.Transport{MaxIdleConnsPerHost: 64}, logs: &logBuffer{}}
 	w.mcp = w.as.Protect(t, http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(out, r.Header.Get("X-Subject")+" ")
 		_, _ = io.Copy(out, r.Body)
@@ -82,12 +82,12 @@ func newWorld(t *testing.T, cfg Config, change func(*world)) *world {
 	return w
 }
 
-func person(name string) auth.Identity {
+func userNamed(name string) auth.Identity {
 	return auth.Identity{Issuer: "https://login.example", Subject: name, Token: auth.NewSecret("inbound-" + name)}
 }
 
 // post sends one request on behalf of who; the reply's body, or its status.
-func (w *world) post(who auth.Identity) (string, error) {
+func (w *fixture) post(who auth.Identity) (string, error) {
 	req, err := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp?tenant=a", strings.NewReader("hello"))
 	if err != nil {
 		return "", err
@@ -107,16 +107,16 @@ func (w *world) post(who auth.Identity) (string, error) {
 	return string(body), nil
 }
 
-// says checks that a request on behalf of who goes through as his.
-func (w *world) says(who auth.Identity, want string) {
+// mustSend checks that a request of who is answered with want.
+func (w *fixture) mustSend(who auth.Identity, want string) {
 	w.t.Helper()
 	if got, err := w.post(who); err != nil || got != want {
 		w.t.Fatalf("got %q, %v, want %q\n%s", got, err, want, w.logs)
 	}
 }
 
-// fails is the error of a request that doesn't go through.
-func (w *world) fails(who auth.Identity) *Error {
+// mustFail returns the error of a request of who, which must fail.
+func (w *fixture) mustFail(who auth.Identity) *Error {
 	w.t.Helper()
 	got, err := w.post(who)
 	e, ok := errors.AsType[*Error](err)
@@ -126,10 +126,10 @@ func (w *world) fails(who auth.Identity) *Error {
 	return e
 }
 
-// begin is an authorization that a refusal of who's request asks for.
-func (w *world) begin(who auth.Identity) *Authorization {
+// startAuthorization returns the authorization that a refused request of who requires.
+func (w *fixture) startAuthorization(who auth.Identity) *Authorization {
 	w.t.Helper()
-	if e := w.fails(who); !errors.Is(e, ErrConsent) {
+	if e := w.mustFail(who); !errors.Is(e, ErrConsent) {
 		w.t.Fatal(e)
 	}
 	a, err := w.Authorize(w.t.Context(), who)
@@ -139,10 +139,10 @@ func (w *world) begin(who auth.Identity) *Authorization {
 	return a
 }
 
-// agree takes who through his browser.
-func (w *world) agree(who auth.Identity) *Authorization {
+// signIn completes an authorization of who with a browser.
+func (w *fixture) signIn(who auth.Identity) *Authorization {
 	w.t.Helper()
-	a := w.begin(who)
+	a := w.startAuthorization(who)
 	if found, err := w.Callback(w.t.Context(), oauthtest.Browse(w.t, a.URL)); !found || err != nil {
 		w.t.Fatalf("%v, %v\n%s", found, err, w.logs)
 	}

@@ -24,16 +24,16 @@ var kinds = map[Kind]struct{ first, next, subject string }{
 }
 
 // everyKind runs a test in a world of each kind, where ann has a token.
-func everyKind(t *testing.T, test func(t *testing.T, w *world, next, subject string)) {
+func everyKind(t *testing.T, test func(t *testing.T, w *fixture, next, subject string)) {
 	for kind, is := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
-			w := newWorld(t, Config{Kind: kind}, nil)
+			w := newFixture(t, Config{Kind: kind}, nil)
 			if kind == AuthorizationCode {
-				w.agree(person("ann"))
+				w.signIn(userNamed("ann"))
 			}
-			w.says(person("ann"), is.subject+" hello")
+			w.mustSend(userNamed("ann"), is.subject+" hello")
 			if n := len(w.as.Granted(is.first)); n != 1 {
-				t.Fatalf("%d requests for the first token", n)
+				t.Fatalf("got %d requests for the first token, want 1", n)
 			}
 			for _, r := range w.as.Granted(is.first) {
 				if got := r.Form.Get("resource"); got != w.mcp.URL+"/mcp" { // RFC 8707
@@ -50,45 +50,45 @@ func everyKind(t *testing.T, test func(t *testing.T, w *world, next, subject str
 
 // 50 requests after a revocation cost one token request, and all go through.
 func TestSendRenewsARevokedTokenOnceForAllRequests(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *world, next, subject string) {
+	everyKind(t, func(t *testing.T, w *fixture, next, subject string) {
 		before := len(w.as.Granted(next))
 		w.as.Revoke(false)
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if got, err := w.post(person("ann")); err != nil || got != subject+" hello" {
+				if got, err := w.post(userNamed("ann")); err != nil || got != subject+" hello" {
 					t.Error(got, err)
 				}
 			})
 		}
 		all.Wait()
 		if n := len(w.as.Granted(next)) - before; n != 1 {
-			t.Errorf("%d token requests", n)
+			t.Errorf("got %d token requests, want 1", n)
 		}
 	})
 }
 
 // A server that refuses every token gets no endless row of them.
 func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *world, next, _ string) {
+	everyKind(t, func(t *testing.T, w *fixture, next, _ string) {
 		w.mcp.Lock()
 		w.mcp.Refuse = true
 		sent := len(w.mcp.Sent)
 		w.mcp.Unlock()
 		before := len(w.as.Granted(next))
-		got, err := w.post(person("ann"))
+		got, err := w.post(userNamed("ann"))
 		if w.cfg.Kind == AuthorizationCode {
 			if !errors.Is(err, ErrConsent) {
-				t.Errorf("%q, %v", got, err)
+				t.Errorf("%q, %v, want %v", got, err, ErrConsent)
 			}
 		} else if got != "401 Unauthorized" && err == nil {
 			t.Errorf("%q, %v", got, err)
 		}
 		if n := len(w.as.Granted(next)) - before; n > 1 {
-			t.Errorf("%d token requests", n)
+			t.Errorf("got %d token requests, want at most 1", n)
 		}
 		if n := len(w.mcp.Sent) - sent; n > 2 {
-			t.Errorf("sent %d times", n)
+			t.Errorf("sent %d times, want at most 2", n)
 		}
 	})
 }
@@ -96,18 +96,18 @@ func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
 // However many come first, one asks for the token.
 func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 	for _, kind := range []Kind{ClientCredentials, JWTBearer, Enterprise} {
-		w := newWorld(t, Config{Kind: kind}, nil)
+		w := newFixture(t, Config{Kind: kind}, nil)
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if got, err := w.post(person("ann")); err != nil || !strings.HasSuffix(got, " hello") {
+				if got, err := w.post(userNamed("ann")); err != nil || !strings.HasSuffix(got, " hello") {
 					t.Error(got, err)
 				}
 			})
 		}
 		all.Wait()
 		if n := len(w.as.Granted(kinds[kind].first)); n != 1 {
-			t.Errorf("%s: %d token requests", kind, n)
+			t.Errorf("%s: got %d token requests, want 1", kind, n)
 		}
 	}
 }
@@ -115,54 +115,54 @@ func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 // Every principal has a token of his own, and what he brought reaches no server.
 func TestSendSharesNoTokenBetweenUsers(t *testing.T) {
 	for _, kind := range []Kind{Enterprise, AuthorizationCode} {
-		w := newWorld(t, Config{Kind: kind}, nil)
+		w := newFixture(t, Config{Kind: kind}, nil)
 		for _, name := range []string{"ann", "bob"} {
 			if kind == AuthorizationCode {
 				w.as.Lock()
 				w.as.Subject = name
 				w.as.Unlock()
-				w.agree(person(name))
+				w.signIn(userNamed(name))
 			}
-			w.says(person(name), name+" hello")
+			w.mustSend(userNamed(name), name+" hello")
 		}
-		w.says(person("ann"), "ann hello")
+		w.mustSend(userNamed("ann"), "ann hello")
 		if all := fmt.Sprint(w.mcp.Sent); strings.Contains(all, "inbound-") {
 			t.Error(all)
 		}
 	}
-	w := newWorld(t, Config{Kind: Enterprise}, nil)
-	other := person("ann") // with a token of other rights
-	other.Token = person("admin").Token
-	w.says(person("ann"), "ann hello")
-	w.says(other, "admin hello")
-	w.says(person("ann"), "ann hello")
+	w := newFixture(t, Config{Kind: Enterprise}, nil)
+	other := userNamed("ann") // with a token of other rights
+	other.Token = userNamed("admin").Token
+	w.mustSend(userNamed("ann"), "ann hello")
+	w.mustSend(other, "admin hello")
+	w.mustSend(userNamed("ann"), "ann hello")
 	if n := len(w.as.Granted(grantExchange)); n != 2 {
-		t.Errorf("%d exchanges", n)
+		t.Errorf("got %d exchanges, want 2", n)
 	}
 	other.Token = auth.Secret{}
-	w.fails(other)
+	w.mustFail(other)
 }
 
 // A configured issuer is asked before the server refuses anything, and what the server
 // says about others is not.
 func TestDiscoveryPrefersTheConfiguredIssuer(t *testing.T) {
-	w := newWorld(t, Config{Kind: ClientCredentials, Scope: "crm"}, func(w *world) {
+	w := newFixture(t, Config{Kind: ClientCredentials, Scope: "crm"}, func(w *fixture) {
 		w.cfg.Issuer = w.as.URL
 		w.mcp.Metadata["authorization_servers"] = []string{"https://thief.example"}
 	})
-	w.says(person("ann"), "service hello")
+	w.mustSend(userNamed("ann"), "service hello")
 	if w.mcp.Refusals != 0 || w.mcp.Reads != 0 {
-		t.Errorf("%d refusals, %d reads", w.mcp.Refusals, w.mcp.Reads)
+		t.Errorf("got %d refusals, %d reads, want 0, 0", w.mcp.Refusals, w.mcp.Reads)
 	}
 	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "crm" {
-		t.Errorf("scope %q", got)
+		t.Errorf("scope %q, want %q", got, "crm")
 	}
 }
 
 // Without a challenge the metadata is where it is when nothing else is said.
 func TestDiscoveryWithoutAChallengeUsesTheWellKnownURL(t *testing.T) {
-	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.mcp.Silent = true })
-	w.says(person("ann"), "service hello")
+	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.mcp.Silent = true })
+	w.mustSend(userNamed("ann"), "service hello")
 	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "basic" { // of scopes_supported
 		t.Errorf("scope %q", got)
 	}
@@ -171,18 +171,18 @@ func TestDiscoveryWithoutAChallengeUsesTheWellKnownURL(t *testing.T) {
 // How we show who we are is what the metadata and the configuration say.
 func TestClientAuthentication(t *testing.T) {
 	key, public := privateKey(t)
-	for want, change := range map[string]func(*world){
-		"client_secret_basic": func(w *world) { w.as.Metadata["token_endpoint_auth_methods_supported"] = nil },
-		"client_secret_post": func(w *world) {
+	for want, change := range map[string]func(*fixture){
+		"client_secret_basic": func(w *fixture) { w.as.Metadata["token_endpoint_auth_methods_supported"] = nil },
+		"client_secret_post": func(w *fixture) {
 			w.as.Metadata["token_endpoint_auth_methods_supported"] = []string{"client_secret_post"}
 		},
-		"private_key_jwt": func(w *world) {
+		"private_key_jwt": func(w *fixture) {
 			w.cfg.PrivateKey, w.cfg.ClientSecret = key, Text{}.Value
 			w.as.Clients["answerd"] = oauthtest.Client{Key: public}
 		},
 	} {
-		w := newWorld(t, Config{Kind: ClientCredentials}, change)
-		w.says(person("ann"), "service hello")
+		w := newFixture(t, Config{Kind: ClientCredentials}, change)
+		w.mustSend(userNamed("ann"), "service hello")
 		if got := w.as.Granted("client_credentials")[0].Method; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -198,21 +198,21 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 		}
 	}
 	write("stale\n")
-	w := newWorld(t, Config{Kind: JWTBearer}, func(w *world) { w.cfg.Assertion = Text{File: path} })
-	if e := w.fails(person("ann")); e.Public != "no token could be obtained for this server" || strings.Contains(e.Error(), "stale") {
+	w := newFixture(t, Config{Kind: JWTBearer}, func(w *fixture) { w.cfg.Assertion = Text{File: path} })
+	if e := w.mustFail(userNamed("ann")); e.Public != "no token could be obtained for this server" || strings.Contains(e.Error(), "stale") {
 		t.Error(e)
 	}
 	// SEP-1933: a refused assertion is not sent again, nor another grant tried.
 	if n := len(w.as.Requests); n != 1 {
-		t.Errorf("%d token requests", n)
+		t.Errorf("got %d token requests, want 1", n)
 	}
 	write("workload\n")
-	second := newWorld(t, Config{Kind: JWTBearer}, func(w *world) { w.cfg.Assertion = Text{File: path} })
-	second.says(person("ann"), "service hello")
+	second := newFixture(t, Config{Kind: JWTBearer}, func(w *fixture) { w.cfg.Assertion = Text{File: path} })
+	second.mustSend(userNamed("ann"), "service hello")
 	for _, bad := range []string{"", strings.Repeat("x", maxText+1)} {
 		write(bad)
 		if _, err := (Text{File: path}).readText("it"); err == nil {
-			t.Errorf("%d bytes are taken", len(bad))
+			t.Errorf("got %d bytes are taken, want an error", len(bad))
 		}
 	}
 }
@@ -221,9 +221,9 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 // nonce costs one more request at either side. The test's servers check all of it.
 func TestDPoPProofs(t *testing.T) {
 	for _, nonce := range []string{"", "n-1"} {
-		w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *world) { w.as.Nonce, w.mcp.Nonce = nonce, nonce })
+		w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *fixture) { w.as.Nonce, w.mcp.Nonce = nonce, nonce })
 		for range 3 {
-			w.says(person("ann"), "service hello")
+			w.mustSend(userNamed("ann"), "service hello")
 		}
 		w.mcp.Lock()
 		for _, sent := range w.mcp.Sent[1:] {
@@ -240,17 +240,17 @@ func TestDPoPProofs(t *testing.T) {
 			t.Errorf("nonce %q: %d requests, want %d", nonce, n, want)
 		}
 		w.mcp.Unlock()
-		w.says(person("ann"), "service hello")
+		w.mustSend(userNamed("ann"), "service hello")
 		if n := len(w.as.Granted("client_credentials")); n != 1 {
-			t.Errorf("%d tokens", n)
+			t.Errorf("got %d tokens, want 1", n)
 		}
 	}
 }
 
 // A server that asks for another nonce each time is asked twice, not for ever.
 func TestDPoPNonceIsRetriedOnce(t *testing.T) {
-	w := newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
-	w.says(person("ann"), "service hello")
+	w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
+	w.mustSend(userNamed("ann"), "service hello")
 	sent := 0
 	endless := roundTrip(func(r *http.Request) (*http.Response, error) {
 		sent++
@@ -258,18 +258,18 @@ func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 			"Dpop-Nonce": {fmt.Sprint("n", sent)}, "Www-Authenticate": {`DPoP error="use_dpop_nonce"`}}}, nil
 	})
 	req, _ := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp", strings.NewReader("hello"))
-	resp, err := w.For(person("ann")).Send(endless, req)
+	resp, err := w.For(userNamed("ann")).Send(endless, req)
 	if err == nil {
 		resp.Body.Close()
 	}
 	if sent > 3 || len(w.as.Granted("client_credentials")) > 2 {
-		t.Errorf("sent %d times with %d tokens: %v", sent, len(w.as.Granted("client_credentials")), err)
+		t.Errorf("sent %d times with %d tokens: %v, want at most 3, at most 2", sent, len(w.as.Granted("client_credentials")), err)
 	}
 	// RFC 9449 section 5: a token that is not bound to our key is not taken.
-	w = newWorld(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *world) {
+	w = newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *fixture) {
 		w.as.Metadata["dpop_signing_alg_values_supported"] = []string{"RS256"}
 	})
-	if e := w.fails(person("ann")); !strings.Contains(e.Error(), "offers no DPoP with ES256") {
+	if e := w.mustFail(userNamed("ann")); !strings.Contains(e.Error(), "offers no DPoP with ES256") {
 		t.Error(e)
 	}
 }
@@ -282,51 +282,51 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // (SEP-2350), once; where that was asked for before, or the configuration says what is
 // asked for, nothing.
 func TestStepUpIsLimited(t *testing.T) {
-	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) {
+	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) {
 		w.mcp.Needs = func(*http.Request) []string { return []string{"basic", "write"} }
 	})
-	w.says(person("ann"), "service hello")
+	w.mustSend(userNamed("ann"), "service hello")
 	asked := w.as.Granted("client_credentials")
 	if len(asked) != 2 || asked[0].Form.Get("scope") != "basic" || asked[1].Form.Get("scope") != "basic write" {
-		t.Errorf("asked for %v", asked)
+		t.Errorf("asked for %v, want 2, %q, %q", asked, "basic", "basic write")
 	}
 	w.as.Lock()
 	w.as.Scope = "basic" // it gives no more, whatever is asked for
 	w.as.Unlock()
 	w.as.Revoke(false)
 	for range 3 {
-		if e := w.fails(person("ann")); !errors.Is(e, errScope) || e.Public != "the server requires more scopes than the token has" {
+		if e := w.mustFail(userNamed("ann")); !errors.Is(e, errScope) || e.Public != "the server requires more scopes than the token has" {
 			t.Error(e)
 		}
 	}
 	if n := len(w.as.Granted("client_credentials")); n != 3 {
-		t.Errorf("%d token requests", n)
+		t.Errorf("got %d token requests, want 3", n)
 	}
-	fixed := newWorld(t, Config{Kind: ClientCredentials, Scope: "basic"}, func(w *world) {
+	fixed := newFixture(t, Config{Kind: ClientCredentials, Scope: "basic"}, func(w *fixture) {
 		w.mcp.Needs = func(*http.Request) []string { return []string{"write"} }
 	})
-	if e := fixed.fails(person("ann")); !errors.Is(e, errScope) || len(fixed.as.Granted("client_credentials")) != 1 {
+	if e := fixed.mustFail(userNamed("ann")); !errors.Is(e, errScope) || len(fixed.as.Granted("client_credentials")) != 1 {
 		t.Error(e)
 	}
 	// A server that wants something else each time.
 	n := 0
-	greedy := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) {
+	greedy := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) {
 		w.mcp.Needs = func(*http.Request) []string { n++; return []string{fmt.Sprint("more-", n)} }
 	})
-	greedy.fails(person("ann"))
+	greedy.mustFail(userNamed("ann"))
 	if n := len(greedy.as.Granted("client_credentials")); n != 2 {
-		t.Errorf("%d token requests", n)
+		t.Errorf("got %d token requests, want 2", n)
 	}
 }
 
 // No token, secret, code or assertion is in the log or in an error.
 func TestLogContainsNoSecret(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *world, _, _ string) {
+	everyKind(t, func(t *testing.T, w *fixture, _, _ string) {
 		w.as.Lock()
 		w.as.Fail = func(oauthtest.Request) string { return "invalid_grant" }
 		w.as.Unlock()
 		w.as.Revoke(true)
-		e := w.fails(person("ann"))
+		e := w.mustFail(userNamed("ann"))
 		text := w.logs.String() + e.Error() + fmt.Sprintf("%+v %#v", e, e)
 		if w.cfg.Kind != AuthorizationCode && !strings.Contains(text, "token fetched") || !strings.Contains(text, "token fetch failed") {
 			t.Errorf("the log has %s", text)
@@ -340,7 +340,7 @@ func TestLogContainsNoSecret(t *testing.T) {
 
 // Some WebSocket servers decline a handshake without a good token by 403.
 func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
-	w := newWorld(t, Config{Kind: ClientCredentials}, func(w *world) { w.cfg.Issuer = "" })
+	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.cfg.Issuer = "" })
 	var sent []string
 	next := roundTrip(func(r *http.Request) (*http.Response, error) {
 		sent = append(sent, r.Header.Get("Authorization"))
@@ -352,7 +352,7 @@ func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 	})
 	req, _ := http.NewRequest(http.MethodGet, w.mcp.URL+"/mcp", nil)
 	req.Header.Set("Upgrade", "websocket")
-	resp, err := w.For(person("ann")).Send(next, req)
+	resp, err := w.For(userNamed("ann")).Send(next, req)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || len(sent) != 2 || !strings.HasPrefix(sent[1], "Bearer canary-") {
 		t.Errorf("%v, sent %q", err, sent)
 	}

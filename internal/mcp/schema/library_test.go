@@ -21,11 +21,11 @@ func compileBoth(t testing.TB, raw string) (*Schema, *jsonschema.Resolved) {
 	}
 	var library jsonschema.Schema
 	if err := json.Unmarshal([]byte(raw), &library); err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%s: got %v, want no error", raw, err)
 	}
 	r, err := library.Resolve(nil)
 	if err != nil {
-		t.Fatalf("%s: %v", raw, err)
+		t.Fatalf("%s: got %v, want no error", raw, err)
 	}
 	return s, r
 }
@@ -243,7 +243,7 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 	t.Log(n)
 	for _, what := range []string{"circular", "fits", "repaired", "wrong"} {
 		if n[what] < 10 {
-			t.Errorf("only %d %s", n[what], what)
+			t.Errorf("only %d %s, want at least 10", n[what], what)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestCheckRepairsLargeValidValues(t *testing.T) {
 	}
 	got, problems := s.Check(json.RawMessage(`{"rows":[` + strings.Join(rows, ",") + `]}`))
 	if problems != nil || string(got) != `{"rows":[`+strings.Join(want, ",")+`]}` {
-		t.Errorf("%v", problems)
+		t.Errorf("%v, want nil, %q", problems, `{"rows":[`+strings.Join(want, ",")+`]}`)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestOfficialSuite(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").Output()
 	if err != nil {
-		t.Fatalf("finding the test suite: %v", err)
+		t.Fatalf("finding the test suite: %v, want no error", err)
 	}
 	var refused bytes.Buffer
 	for _, draft := range []string{"draft2020-12", "draft7"} {
@@ -62,7 +62,7 @@ func runSuite(t *testing.T, draft, file string, refused *bytes.Buffer) (values i
 		}
 	}
 	if err := json.Unmarshal(data, &groups); err != nil {
-		t.Fatalf("%s: %v", file, err)
+		t.Fatalf("%s: got %v, want no error", file, err)
 	}
 	for _, g := range groups {
 		name := fmt.Sprintf("%s/%s: %s", draft, filepath.Base(file), g.Description)
