@@ -172,20 +172,6 @@ func TestAToolWithABadSchemaStaysUsable(t *testing.T) {
 	}
 }
 
-// A form whose schema leads back to itself ended the process once it was answered: the
-// library that checks answers, ours and the SDK's, follows it until its stack is full.
-func TestAFormThatRefersToItselfIsNoForm(t *testing.T) {
-	for _, form := range []string{
-		`{"type":"object","properties":{"a":{"$ref":"#"}},"$ref":"#"}`,
-		`{"type":"object","properties":{"a":{"$ref":"#/properties/a"}}}`,
-	} {
-		_, err := decodeElicitation(&sdk.ElicitParams{Message: "?"}, json.RawMessage(form))
-		if err == nil || !strings.Contains(err.Error(), "leads back to itself") {
-			t.Errorf("%s: %v", form, err)
-		}
-	}
-}
-
 // What a tool says about its results is held against them. The result is delivered, and
 // what is wrong with it said to whoever reads it; the log gets no word of it but that.
 func TestAResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
@@ -289,7 +275,7 @@ func TestTheExcerptOfALargeSchema(t *testing.T) {
 	if got := tool.SchemaExcerpt(wrong, 1000); got != want {
 		t.Errorf("%s", got)
 	}
-	if got := tool.SchemaExcerpt(nil, 1000); len(got) > 1100 || !strings.HasSuffix(got, fmt.Sprintf("[cut here: 1000 of %d bytes are shown]", len(tool.InputSchema))) {
+	if got := tool.SchemaExcerpt(nil, 1000); len(got) > 1100 || !strings.HasSuffix(got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema))) {
 		t.Errorf("%s", got)
 	}
 }

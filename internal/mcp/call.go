@@ -12,6 +12,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 
@@ -192,7 +193,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Res
 		if f == nil {
 			return res, nil
 		}
-		if pages := requiredElicitations(f); len(pages) > 0 && call.Elicit != nil && !asked {
+		if pages := session.RequiredElicitations(f); len(pages) > 0 && call.Elicit != nil && !asked {
 			on.asking()
 			began := time.Now()
 			if !s.elicitAll(ctx, call, pages) {
@@ -273,7 +274,7 @@ func (s *server) repeatable(b catalog.Resolved) bool {
 // ways are how a call goes out: in a session of the pool, and with tokens if they are
 // not the server's.
 type ways struct {
-	pool   *pool
+	pool   *session.Pool
 	tokens transport.Sender
 	asking func() // called when a person is asked, who may take his time
 }
@@ -281,11 +282,11 @@ type ways struct {
 // send sends the call once, on the current session, and reports whether the server
 // may have got it.
 func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
-	x := newExchange(ctx, s.life, deadline, nil)
-	defer x.finish()
+	x := session.NewRequest(ctx, s.life, deadline, nil)
+	defer x.Finish()
 	x.SetIdleTimeout(s.cfg.Timeout)
 	x.Tokens = on.tokens
-	used, f := on.pool.getSession(x.Context())
+	used, f := on.pool.GetSession(x.Context())
 	if f != nil {
 		if x.Context().Err() != nil {
 			waited := f
@@ -325,7 +326,7 @@ func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on way
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
 	case f.Lost:
-		on.pool.dropSession(used)
+		on.pool.DropSession(used)
 	case !sent && f.Kind == Unavailable && s.callers == nil && s.down(f):
 		s.poke()
 	}
@@ -333,16 +334,16 @@ func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on way
 }
 
 // carryOut sends the request that the tool stands for and waits for its result.
-func (s *server) carryOut(x *exchange, used *session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
-	handlers := callHandlers{onProgress: call.Progress, onLog: call.Log, elicit: call.Elicit, sample: call.Sample, onQuestion: onQuestion}
+func (s *server) carryOut(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion}
 	if !b.ReadsResources {
-		return used.callTool(x, toolCall{name: b.Original, args: call.Args, meta: meta(call), callHandlers: handlers})
+		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: meta(call), Handlers: handlers})
 	}
 	uri, f := s.readURI(call.Args)
 	if f != nil {
 		return nil, f
 	}
-	return used.readResource(x, resourceRead{uri: uri, context: call.Context, meta: meta(call), callHandlers: handlers})
+	return used.ReadResource(x, session.ResourceRead{URI: uri, Context: call.Context, Meta: meta(call), Handlers: handlers})
 }
 
 // reservedMeta is the prefix of _meta names that the protocol keeps for itself.

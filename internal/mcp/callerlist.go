@@ -95,7 +95,7 @@ func (c *callers) round(who auth.Identity) (err error) {
 	case c.s.life.Err() != nil:
 		return context.Cause(c.s.life)
 	case f == nil:
-		c.s.up(l, used.protocol(), nil, changes)
+		c.s.up(l, used.Protocol(), nil, changes)
 		c.note(nil)
 		return nil
 	case !c.s.personal(f):

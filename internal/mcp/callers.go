@@ -8,6 +8,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/lru"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -48,7 +49,7 @@ type principal struct{ issuer, subject string }
 
 // seat is one principal's sessions at one server.
 type seat struct {
-	pool *pool
+	pool *session.Pool
 	who  principal
 	now  auth.Identity // as he came last; his token is for what belongs to no call
 }
@@ -92,9 +93,9 @@ func (c *callers) enter(who auth.Identity) (*seat, *transport.Failure) {
 		t := &seat{who: key}
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
-		t.pool = newPool(poolOptions{
-			life: c.s.life, log: c.s.log, connect: surely(c.s.log, c.s.dialer.connect), handshakeTimeout: handshakeTime, tokens: seatTokens{c, t},
-			overHTTP: true, onConnected: func() {}, onLost: func(*transport.Failure) {}, onNotification: c.s.noticed,
+		t.pool = session.New(session.Options{
+			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: seatTokens{c, t},
+			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.noticed,
 		})
 		return t
 	})
@@ -116,7 +117,7 @@ func (c *callers) leave(t *seat) { c.seats.Release(t.who) }
 // end ends a principal's session at the server, if he has one.
 func (c *callers) end(t *seat) {
 	defer transport.Recover(c.s.log, func(*transport.Failure) {})
-	if err := t.pool.closePool(); err != nil {
+	if err := t.pool.Close(); err != nil {
 		c.s.log.Debug("end MCP session", "error", err)
 	}
 }

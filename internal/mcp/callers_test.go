@@ -13,6 +13,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/token"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -156,7 +157,7 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 		if d := took(); d != 3*time.Second {
 			t.Errorf("the first caller waited %s", d)
 		}
-		<-time.After(handshakeTime) // fake time
+		<-time.After(session.HandshakeTimeout) // fake time
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" {
 			t.Errorf("%+v", st)

@@ -46,6 +46,7 @@ import (
 	"answerd/internal/auth/token"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -166,7 +167,9 @@ func (c *Client) begunLocked() {
 // Ready reports whether every enabled server that New was given has been tried once,
 // with success or without, or has had 10 s to come up: a child process may take longer.
 // It stays true when Reload brings more.
-func (c *Client) Ready() bool { return isClosed(c.ready) || time.Since(c.made) >= handshakeTime }
+func (c *Client) Ready() bool {
+	return isClosed(c.ready) || time.Since(c.made) >= session.HandshakeTimeout
+}
 
 // Tools are the tools that a model may be offered, by server in the configuration's
 // order and then by name. The slice is shared: don't change it. Tools makes no

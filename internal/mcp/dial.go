@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,7 +21,7 @@ import (
 type dialer struct {
 	connect func(context.Context) (*sdk.ClientSession, error)
 	close   func()        // frees what sessions shared, after the last one
-	time    time.Duration // that one handshake may take; 0: handshakeTime
+	time    time.Duration // that one handshake may take; 0: session.HandshakeTimeout
 	behalf  *behalf       // of servers that are used on behalf of their callers
 }
 
@@ -49,6 +50,10 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	return d, nil
 }
 
+// startTimeout bounds the handshake with a child process, which has to start first: npx and uvx
+// fetch a package the first time, and would begin anew if they were killed meanwhile.
+const startTimeout = time.Minute
+
 // dialStdio returns the dialer of a server that is a child process. The process gets exactly the
 // environment of cfg.
 func dialStdio(cfg config.Server, o Options) (dialer, error) {
@@ -59,7 +64,7 @@ func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	d := dialEndpoint(cfg, o, transport.NewStdio(transport.StdioConfig{
 		Command: cfg.Command, Args: cfg.Args, Dir: cfg.WorkDir, Env: env, Query: len(cfg.Query) > 0, Logger: serverLogger(cfg, o),
 	}), func() {})
-	d.time = startTime
+	d.time = startTimeout
 	return d, nil
 }
 
@@ -85,19 +90,10 @@ func serverLogger(cfg config.Server, o Options) *slog.Logger {
 // dialEndpoint returns the dialer of a server behind an endpoint. closeShared is called after the
 // endpoint was closed.
 func dialEndpoint(cfg config.Server, o Options, e transport.Endpoint, closeShared func()) dialer {
-	client := sdkClient(cfg, o)
-	negotiator := &versionNegotiator{pinned: cfg.ProtocolVersion}
-	connect := func(ctx context.Context) (*sdk.ClientSession, error) {
-		return negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
-			t := e.NewTransport()
-			cs, err := client.Connect(ctx, t, &sdk.ClientSessionOptions{ProtocolVersion: version})
-			if err != nil {
-				return nil, t.Explain(err)
-			}
-			return cs, nil
-		})
-	}
-	return dialer{connect: connect, close: func() {
+	c := session.NewConnector(session.ConnectorOptions{
+		Endpoint: e, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
+	})
+	return dialer{connect: c.Connect, close: func() {
 		e.Close()
 		closeShared()
 	}}

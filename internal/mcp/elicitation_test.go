@@ -211,36 +211,7 @@ func TestElicitationsOfACallAreBounded(t *testing.T) {
 		return ElicitationResult{Action: Decline}, nil
 	}})
 	must(t, res, err)
-	if n := people.Load(); asked.Load() != 90 || n == 0 || n > maxTotalRequests {
+	if n := people.Load(); asked.Load() != 90 || n == 0 || n > 32 {
 		t.Errorf("got %d of %d elicitations to the person, want at most 32 of 90", n, asked.Load())
-	}
-}
-
-func TestElicitationCheckNamesTheFieldsThatAreWrong(t *testing.T) {
-	form := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(bookingForm)}
-	for content, want := range map[string]string{
-		`{"people":2,"area":"in"}`: "", `{"people":2,"more":1}`: "", `{"people":2.0}`: "",
-		`{}`: "/people", `{"people":"2"}`: "/people", `{"people":2.5}`: "/people", `{"people":0}`: "/people",
-		`{"area":"roof"}`: "/people /area", `{"people":2,"area":1}`: "/area",
-		`[]`: "", `null`: "", ``: "", `1`: "",
-	} {
-		err := form.Check(json.RawMessage(content))
-		var pointers []string
-		if wrong, ok := errors.AsType[*ContentError](err); ok {
-			for _, f := range wrong.Fields {
-				pointers = append(pointers, f.Pointer)
-			}
-		}
-		good := strings.HasPrefix(content, "{") && want == ""
-		if (err == nil) != good || strings.Join(pointers, " ") != want {
-			t.Errorf("Check(%s) = %v, want the fields %q", content, err, want)
-		}
-	}
-	closed := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`)}
-	if closed.Check(json.RawMessage(`{"b":1}`)) == nil {
-		t.Error("Check accepted a field that the form does not have")
-	}
-	if (Elicitation{Mode: ElicitURL}).Check(json.RawMessage(`{}`)) == nil || (Elicitation{Mode: ElicitURL}).Check(nil) != nil {
-		t.Error("Check accepted content for a URL, or refused none")
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -426,7 +427,7 @@ func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
-		if d := time.Since(begin); d != handshakeTime/2 {
+		if d := time.Since(begin); d != session.HandshakeTimeout/2 {
 			t.Error(d)
 		}
 		if err := c.Close(); err != nil {

@@ -58,7 +58,7 @@ func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
 			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "error", Data: "on it"})
 				res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{
-					Meta: sdk.Meta{tagKey: "1"}, Message: "?", RequestedSchema: json.RawMessage(bookingForm),
+					Meta: sdk.Meta{"answerd/request": "1"}, Message: "?", RequestedSchema: json.RawMessage(bookingForm),
 				})
 				if err != nil {
 					return nil, err

@@ -46,7 +46,7 @@ var peers sync.Map
 
 func init() {
 	dialers["pipe"] = dialPeers(0)
-	dialers["pipe of a process"] = dialPeers(startTime)
+	dialers["pipe of a process"] = dialPeers(startTimeout)
 }
 
 func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) {

@@ -22,6 +22,15 @@ import (
 	"go.uber.org/goleak"
 )
 
+// Methods that test servers treat in a way of their own.
+const (
+	methodDiscover = "server/discover"
+	methodListen   = "subscriptions/listen"
+	methodCall     = "tools/call"
+
+	methodInitialize = "initialize"
+)
+
 // TestMain runs the tests, or, as a child of a test, what that test wants of a child.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "child" {

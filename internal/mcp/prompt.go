@@ -10,6 +10,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -54,8 +55,8 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 	if s == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	list, f := collectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.doWithRetry(ctx, who, listPrompts(cursor))
+	list, f := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.doWithRetry(ctx, who, session.ListPrompts(cursor))
 	})
 	if f != nil {
 		return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
@@ -98,7 +99,7 @@ func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name str
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.doWithRetry(ctx, who, getPrompt(name, args))
+	raw, f := s.doWithRetry(ctx, who, session.GetPrompt(name, args))
 	var out []PromptMessage
 	if f == nil {
 		out, f = decodeMessages(raw)
@@ -141,7 +142,7 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 
 // doWithRetry sends a request on behalf of who, and once more if its session turns out to be
 // lost.
-func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send requestFunc) (json.RawMessage, *transport.Failure) {
+func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
 	if !s.live() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
@@ -160,16 +161,16 @@ func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send reques
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for try := 0; ; try++ {
 		handshakeCtx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
-		used, f := on.pool.getSession(handshakeCtx)
+		used, f := on.pool.GetSession(handshakeCtx)
 		stop()
 		if f != nil {
 			return nil, f
 		}
-		result, f := used.doRequest(ctx, on.tokens, deadline, send)
+		result, f := used.Do(ctx, on.tokens, deadline, send)
 		if f == nil || !f.Lost {
 			return result, f
 		}
-		on.pool.dropSession(used)
+		on.pool.DropSession(used)
 		if try > 0 {
 			return result, f
 		}

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,56 +14,12 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
-	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // lossy is a result of which the SDK's own types would keep less, or nothing.
 const lossy = `{"content":[{"type":"hologram","depth":9007199254740993},{"type":"text","text":"a"}],"structuredContent":{"n":9007199254740993,"f":1.50}}`
-
-// What a call returns is the result of the SDK's own call, byte for byte.
-func TestRawResultIsWhatTheSDKReturns(t *testing.T) {
-	way := fake(func(*http.Request, message) (string, error) { return lossy, nil })
-	client := sdkClient(config.Server{}, Options{Logger: quietLog()})
-	returned := map[string]string{}
-	client.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-			res, err := next(ctx, method, req)
-			if raw, ok := res.(*rawResult); ok {
-				returned[method] = string(raw.raw)
-			}
-			return res, err
-		}
-	})
-	s := &session{ready: make(chan struct{}), pool: newPool(poolOptions{onNotification: func(string) {}})}
-	s.conn.Handlers = handlersOf(s)
-	hands := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute), s)
-	defer hands.finish()
-	hands.Handshake, hands.discoverTimeout = true, time.Minute
-	endpoint := transport.NewHTTP(transport.HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: quietLog()})
-	defer endpoint.Close()
-	var err error
-	if s.cs, err = client.Connect(hands.Context(), endpoint.NewTransport(), nil); err != nil {
-		t.Fatal(err)
-	}
-	close(s.ready)
-	x := newExchange(t.Context(), t.Context(), time.Now().Add(time.Minute), s)
-	defer x.finish()
-	if raw, f := ask(x, methodCall, &sdk.CallToolParams{Name: "t"}); f != nil || string(raw) != lossy {
-		t.Errorf("got %s, %v, want %s", raw, f, lossy)
-	}
-	if raw, f := ask(x, "tools/list", &sdk.ListToolsParams{}); f != nil || string(raw) != `{"tools":[{"name":"t"}]}` {
-		t.Errorf("got %s, %v", raw, f)
-	}
-	if got := returned[transport.MethodPrefix+methodCall]; got != lossy {
-		t.Errorf("the SDK returned %s, want %s", got, lossy)
-	}
-	if err := s.cs.Close(); err != nil {
-		t.Error(err)
-	}
-}
 
 // clientsAnswered are clients of a server that answers each call with member, over HTTP as JSON
 // and as an event, and over a pipe.
@@ -101,7 +56,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			for name, c := range clientsAnswered(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
 				c.Tools(t.Context()) // waits for the session
-				before := c.named("a").pool.currentSession()
+				before := c.named("a").pool.CurrentSession()
 				for range 2 {
 					_, err := c.Call(t.Context(), Call{Tool: "t"})
 					e := kind(t, err)
@@ -113,7 +68,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 						t.Errorf("%s: got %s, %q", name, e.Kind, e.Message)
 					}
 				}
-				if before == nil || c.named("a").pool.currentSession() != before {
+				if before == nil || c.named("a").pool.CurrentSession() != before {
 					t.Errorf("%s: the session did not survive", name)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -85,7 +86,7 @@ func (c *Client) startLocked(added map[int]*server) {
 	if c.begun == nil || isClosed(c.begun) {
 		c.begun = make(chan struct{})
 	}
-	c.patient = time.Now().Add(max(handshakeTime, c.opts.StartWait))
+	c.patient = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))
 	for _, s := range added {
 		if s.live() {
 			c.untried++

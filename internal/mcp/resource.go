@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -27,11 +28,11 @@ const readTool = "read_resource"
 // one more tool that reads them. If the resources cannot be listed the tools are still
 // returned, except after a failure of the connection: then the whole list is asked for again,
 // because otherwise the tool that reads would be missing until the next list.
-func (s *server) withResources(tools []catalog.Tool, used *session) ([]catalog.Tool, *transport.Failure) {
+func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil
 	}
-	offered, f := used.listResources(time.Now().Add(listTime), s.cfg.AllowsResource)
+	offered, f := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
 	switch {
 	case f != nil && (f.Lost || f.Kind == Unavailable || f.Kind == UnknownOutcome):
 		return nil, f
@@ -49,7 +50,7 @@ func (s *server) withResources(tools []catalog.Tool, used *session) ([]catalog.T
 }
 
 // newReadTool returns the tool that reads resources.
-func newReadTool(server, name string, resources []resource) catalog.Tool {
+func newReadTool(server, name string, resources []session.Resource) catalog.Tool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Parts of a URI in braces are to be filled in. There are:\n", server)
 	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
@@ -63,7 +64,7 @@ func newReadTool(server, name string, resources []resource) catalog.Tool {
 		if r.Description != "" {
 			label += ": " + r.Description
 		}
-		fmt.Fprintf(&text, "- %s (%s)\n", r.address(), wire.Printable(label, maxResourceDoc))
+		fmt.Fprintf(&text, "- %s (%s)\n", r.Address(), wire.Printable(label, maxResourceDoc))
 		listable = listable && r.Template == ""
 		enum = append(enum, r.URI)
 	}

@@ -45,7 +45,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 			wg.Go(func() {
 				args := fmt.Sprintf(`{"n":%d}`, i)
 				res, err := c.Call(t.Context(), Call{Tool: "ask", Args: json.RawMessage(args), Sample: func(_ context.Context, s Sampling) (Sample, error) {
-					if s.System != "Be brief." || s.MaxTokens != maxSampleTokens || len(s.Messages) != 1 || s.Messages[0] != (SamplingMessage{"user", args}) {
+					if s.System != "Be brief." || s.MaxTokens != 4096 || len(s.Messages) != 1 || s.Messages[0] != (SamplingMessage{Role: "user", Text: args}) {
 						t.Errorf("got %+v, want the arguments %s and bounded tokens", s, args)
 					}
 					return Sample{Text: "said " + args, Model: "m", Cut: true}, nil
@@ -71,7 +71,7 @@ func TestSamplingIsRefused(t *testing.T) {
 		return Sample{}, nil
 	}
 	image := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.ImageContent{Data: []byte{1}, MIMEType: "image/png"}}}
-	large := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: strings.Repeat("x", maxSampleText+1)}}}
+	large := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: strings.Repeat("x", 128<<10+1)}}}
 	for name, k := range map[string]struct {
 		allowed bool
 		params  sdk.CreateMessageParams

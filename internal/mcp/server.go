@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -26,8 +27,8 @@ type server struct {
 	given     config.Server // as configured
 	cfg       config.Server // with the defaults filled in
 	log       *slog.Logger
-	pool      *pool    // the sessions of the service itself
-	callers   *callers // instead of them, where callers have their own; else nil
+	pool      *session.Pool // the sessions of the service itself
+	callers   *callers      // instead of them, where callers have their own; else nil
 	dialer    dialer
 	breaker   breaker
 	permits   chan struct{}
@@ -42,10 +43,10 @@ type server struct {
 	state   State
 	reason  string
 	since   time.Time
-	version string   // protocol version of the session listed last
-	listed  *session // that session; nil while down
-	renewal renewal  // when its tools are listed again
-	waiters []waiter // whom the next round answers
+	version string           // protocol version of the session listed last
+	listed  *session.Session // that session; nil while down
+	renewal renewal          // when its tools are listed again
+	waiters []waiter         // whom the next round answers
 
 	away     bool // it could not be reached when it was tried last
 	overfull bool // its list of tools was too large when it was asked for last
@@ -91,10 +92,10 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 		s.state, s.reason = Failed, "its configuration cannot be used"
 		return s
 	}
-	s.pool = newPool(poolOptions{
-		life: s.life, log: s.log, connect: surely(s.log, s.dialer.connect), handshakeTimeout: orElse(s.dialer.time, handshakeTime),
-		cacheResources: len(cfg.Resources) > 0, subscribe: true, overHTTP: cfg.Type == config.TypeHTTP,
-		onConnected: s.poke, onLost: func(f *transport.Failure) { s.down(f) }, onNotification: s.noticed,
+	s.pool = session.New(session.Options{
+		Life: s.life, Logger: s.log, Connect: s.dialer.connect, HandshakeTimeout: orElse(s.dialer.time, session.HandshakeTimeout),
+		CacheResources: len(cfg.Resources) > 0, Subscribe: true, OverHTTP: cfg.Type == config.TypeHTTP,
+		OnConnected: s.poke, OnLost: func(f *transport.Failure) { s.down(f) }, OnNotification: s.noticed,
 	})
 	if s.dialer.behalf != nil {
 		s.callers = newCallers(s, *s.dialer.behalf)
@@ -137,7 +138,7 @@ func (s *server) run() {
 			first = false
 		}
 		wait, asleep := s.renewIn()
-		switch left, resting := s.pool.reconnectDelay(); {
+		switch left, resting := s.pool.ReconnectDelay(); {
 		case err != nil:
 			f, _ := errors.AsType[*transport.Failure](err)
 			wait, asleep = max(transport.Backoff(failures), f.RetryAfter()), false
@@ -179,7 +180,7 @@ func (s *server) round(fresh bool) (err error) {
 	due, changes := s.renewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.
-	if _, resting := s.pool.reconnectDelay(); !fresh && (!due && s.settled() || resting) {
+	if _, resting := s.pool.ReconnectDelay(); !fresh && (!due && s.settled() || resting) {
 		return nil
 	}
 	l, used, f := s.listTools(s.pool)
@@ -190,13 +191,13 @@ func (s *server) round(fresh bool) (err error) {
 		s.listFailed(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	}
-	s.up(l, used.protocol(), used, changes)
+	s.up(l, used.Protocol(), used, changes)
 	return nil
 }
 
 // up notes the list that a session gave after so many announced changes; listed is that
 // session, and nil where each principal has sessions of his own.
-func (s *server) up(l toolList, version string, listed *session, changes int) {
+func (s *server) up(l toolList, version string, listed *session.Session, changes int) {
 	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +230,7 @@ func (s *server) settled() bool {
 	if s.overfull && !s.cfg.Pin {
 		return true
 	}
-	return s.state == Connected && s.listed == s.pool.currentSession()
+	return s.state == Connected && s.listed == s.pool.CurrentSession()
 }
 
 // down notes that the server cannot be used now, and reports whether that is news.
@@ -347,7 +348,7 @@ func (s *server) close() {
 		s.callers.close()
 	}
 	survived(s.log, func() {
-		if err := s.pool.closePool(); err != nil {
+		if err := s.pool.Close(); err != nil {
 			s.log.Debug("end MCP session", "error", err)
 		}
 	})
@@ -380,7 +381,7 @@ func (s *server) verify(ctx context.Context, deadline time.Time) *transport.Fail
 }
 
 // lists reports whether the tools that are known are those of a session.
-func (s *server) lists(used *session) bool {
+func (s *server) lists(used *session.Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listed == used

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -99,14 +100,14 @@ func TestToolsWaitsABoundedTime(t *testing.T) {
 		if took := time.Since(begin); took != 4*time.Second {
 			t.Errorf("waited until %s", took)
 		}
-		<-time.After(handshakeTime) // fake time
+		<-time.After(session.HandshakeTimeout) // fake time
 		synctest.Wait()
 		begin = time.Now()
 		c.Tools(t.Context())
 		if !c.Ready() || time.Since(begin) != 0 {
 			t.Errorf("ready %v, waited %s", c.Ready(), time.Since(begin))
 		}
-		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" || st.Since.Sub(first) != handshakeTime {
+		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" || st.Since.Sub(first) != session.HandshakeTimeout {
 			t.Errorf("%+v after %s", st, st.Since.Sub(first))
 		}
 		_ = c.Close()
@@ -154,7 +155,7 @@ func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.fake.RoundTrip(r)
 }
 
-// A server that never answers server/methodDiscover, which it doesn't know, still gets to
+// A server that never answers server/discover, which it doesn't know, still gets to
 // initialize.
 func TestServerThatHangsOnDiscover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 		}
 		c := open(t, Options{Transport: deaf}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
-		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != handshakeTime/2 {
+		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != session.HandshakeTimeout/2 {
 			t.Errorf("tools %q after %s; %+v", got, time.Since(begin), c.Servers())
 		}
 		_ = c.Close()

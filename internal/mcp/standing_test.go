@@ -146,7 +146,7 @@ func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
 	}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
 	c.Tools(t.Context())
-	for range 3 { // server/methodDiscover, which it isn't asked again, and initialize twice
+	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
 
@@ -19,7 +20,7 @@ import (
 // refuses initialize once it was asked to discover. Questions don't wait for it. In fake
 // time.
 func TestAProcessHasTimeToComeUp(t *testing.T) {
-	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTime {
+	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
 		t.Fatalf("%s, %v", d.time, err)
 	}
 	const up = 25 * time.Second
@@ -29,7 +30,7 @@ func TestAProcessHasTimeToComeUp(t *testing.T) {
 		if d := time.Since(begin); d != 3*time.Second || c.Ready() {
 			t.Errorf("waited %s", d)
 		}
-		<-time.After(handshakeTime) // fake time
+		<-time.After(session.HandshakeTimeout) // fake time
 		begin = time.Now()
 		if n := len(c.Tools(t.Context())); n != 0 || time.Since(begin) != 0 || !c.Ready() {
 			t.Errorf("%d tools after %s more", n, time.Since(begin))

@@ -340,7 +340,7 @@ func TestChildThatDiesOfDiscover(t *testing.T) {
 	w := newWatch(t)
 	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
 	c.Tools(t.Context())
-	if st := c.Servers()[0]; st.State != Connected || st.Protocol != lastInitialize {
+	if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
 		t.Fatalf("%+v", st)
 	}
 	w.born("legacy")

@@ -70,7 +70,7 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	<-asked
 	p := c.named("a").pool
 	_ = c.Close() // waits for the subscriptions
-	if len(asked) != 0 || p.currentSession() != nil {
-		t.Errorf("got %d further requests and the session %v, want none", len(asked), p.currentSession())
+	if len(asked) != 0 || p.CurrentSession() != nil {
+		t.Errorf("got %d further requests and the session %v, want none", len(asked), p.CurrentSession())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 )
@@ -25,11 +26,11 @@ type toolList struct {
 
 // listTools asks for the server's tools in a session of p, and once more if that turns out to
 // be lost. It returns the session that gave them.
-func (s *server) listTools(p *pool) (toolList, *session, *transport.Failure) {
-	deadline := time.Now().Add(p.handshakeTimeout + listTime)
+func (s *server) listTools(p *session.Pool) (toolList, *session.Session, *transport.Failure) {
+	deadline := time.Now().Add(p.HandshakeTimeout + listTime)
 	for try := 0; ; try++ {
 		ctx, stop := context.WithDeadlineCause(s.life, deadline, transport.ErrTimeout)
-		used, f := p.getSession(ctx)
+		used, f := p.GetSession(ctx)
 		stop()
 		if f != nil {
 			return toolList{}, nil, f
@@ -42,7 +43,7 @@ func (s *server) listTools(p *pool) (toolList, *session, *transport.Failure) {
 			return list, used, nil
 		}
 		if f.Lost {
-			p.dropSession(used)
+			p.DropSession(used)
 		}
 		if !f.Lost || try > 0 {
 			return toolList{}, nil, f
@@ -52,10 +53,10 @@ func (s *server) listTools(p *pool) (toolList, *session, *transport.Failure) {
 
 // collectTools returns the tools of all pages. A tool that is not valid is left out, and hides
 // no other.
-func (s *server) collectTools(used *session, deadline time.Time) (toolList, *transport.Failure) {
+func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
 	listed := map[string]bool{}
-	ttl, f := used.listTools(deadline, func(raw json.RawMessage) bool {
+	ttl, f := used.ListTools(deadline, func(raw json.RawMessage) bool {
 		t, err := catalog.Decode(raw)
 		switch {
 		case err == nil && listed[t.Original]:

@@ -53,7 +53,7 @@ func (s served) Write(_ context.Context, m jsonrpc.Message) error {
 	return s.conn.Write(context.Background(), websocket.MessageText, data)
 }
 
-// oldServer doesn't know server/methodDiscover, as servers of before 2026-07-28 don't.
+// oldServer doesn't know server/discover, as servers of before 2026-07-28 don't.
 type oldServer struct{ served }
 
 func (s oldServer) Connect(context.Context) (sdk.Connection, error) { return s, nil }

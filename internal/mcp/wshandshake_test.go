@@ -198,7 +198,7 @@ func TestWebSocketThroughProxy(t *testing.T) {
 	}
 }
 
-// S3.9: a server that hangs up at server/methodDiscover, which it doesn't know, is asked
+// S3.9: a server that hangs up at server/discover, which it doesn't know, is asked
 // with initialize, from then on at once.
 func TestWebSocketServerThatHangsUpAtDiscover(t *testing.T) {
 	s := echoing()

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -18,16 +18,16 @@ func TestPoolReportsAPanicOfAHandshake(t *testing.T) {
 		"after handshake": func(context.Context) (*sdk.ClientSession, error) { return nil, nil },
 	} {
 		life, end := context.WithCancel(t.Context())
-		p := newPool(poolOptions{life: life, log: quietLog(), handshakeTimeout: time.Minute, onConnected: func() {}, onLost: func(*transport.Failure) {}, connect: connect})
+		p := New(Options{Life: life, Logger: discardLog, HandshakeTimeout: time.Minute, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, Connect: connect})
 		ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 		for range 2 {
-			if _, f := p.getSession(ctx); f == nil || f.Kind != Unavailable || !f.NotRun || ctx.Err() != nil {
-				t.Errorf("%s: got %+v, want %s, not run", name, f, Unavailable)
+			if _, f := p.GetSession(ctx); f == nil || f.Kind != transport.Unavailable || !f.NotRun || ctx.Err() != nil {
+				t.Errorf("%s: got %+v, want %s, not run", name, f, transport.Unavailable)
 			}
 		}
 		stop()
 		end()
-		_ = p.closePool()
+		_ = p.Close()
 	}
 }
 
@@ -35,14 +35,14 @@ func TestPoolReportsAPanicOfAHandshake(t *testing.T) {
 func TestPoolTreatsAPanicOfAWaitAsALostSession(t *testing.T) {
 	var lost *transport.Failure
 	stopped, connected := false, false
-	p := newPool(poolOptions{life: t.Context(), log: quietLog(), onLost: func(f *transport.Failure) { lost = f }, onConnected: func() { connected = true }})
-	p.current = &session{stopSubscribing: func() { stopped = true }}
+	p := New(Options{Life: t.Context(), Logger: discardLog, OnLost: func(f *transport.Failure) { lost = f }, OnConnected: func() { connected = true }})
+	p.current = &Session{stopSubscribing: func() { stopped = true }}
 	p.waitForEnd(p.current)
 	p.work.Wait()
-	if lost == nil || lost.Kind != Protocol {
-		t.Errorf("got the loss %v, want %s", lost, Protocol)
+	if lost == nil || lost.Kind != transport.Protocol {
+		t.Errorf("got the loss %v, want %s", lost, transport.Protocol)
 	}
-	if !stopped || !connected || p.currentSession() != nil {
-		t.Errorf("got subscriptions stopped %t, supervisor woken %t, session %v, want true, true, nil", stopped, connected, p.currentSession())
+	if !stopped || !connected || p.CurrentSession() != nil {
+		t.Errorf("got subscriptions stopped %t, supervisor woken %t, session %v, want true, true, nil", stopped, connected, p.CurrentSession())
 	}
 }

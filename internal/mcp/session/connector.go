@@ -1,14 +1,50 @@
-package mcp
+package session
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
+
+// ConnectorOptions say how a Connector makes sessions with a server.
+type ConnectorOptions struct {
+	Endpoint      transport.Endpoint
+	Protocol      string // version of the protocol; "" for the newest that both sides support
+	ClientVersion string // of this program, for the server
+	Sampling      bool   // the server may ask for a language model
+	Logger        *slog.Logger
+}
+
+// Connector makes the sessions of one server, for all of its pools.
+type Connector struct {
+	endpoint   transport.Endpoint
+	client     *sdk.Client
+	negotiator versionNegotiator
+}
+
+// NewConnector returns a Connector. It connects to nothing yet.
+func NewConnector(o ConnectorOptions) *Connector {
+	return &Connector{
+		endpoint: o.Endpoint, client: newClient(o.ClientVersion, o.Sampling, o.Logger), negotiator: versionNegotiator{pinned: o.Protocol},
+	}
+}
+
+// Connect makes a session. It is for Options.Connect.
+func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
+	return c.negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
+		t := c.endpoint.NewTransport()
+		cs, err := c.client.Connect(ctx, t, &sdk.ClientSessionOptions{ProtocolVersion: version})
+		if err != nil {
+			return nil, t.Explain(err)
+		}
+		return cs, nil
+	})
+}
 
 // lastInitialize is the last protocol version that begins with initialize.
 const lastInitialize = "2025-11-25"
@@ -62,7 +98,7 @@ func (n *versionNegotiator) setLearned(version string) {
 // that cannot be reached, or is busy, has not refused the version.
 func refusedHandshake(ctx context.Context, err error) bool {
 	f, ok := errors.AsType[*transport.Failure](err)
-	return ctx.Err() == nil && (!ok || f.Kind == Protocol || f.Kind == InvalidArguments || f.Kind == Execution)
+	return ctx.Err() == nil && (!ok || f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution)
 }
 
 // negotiatedVersion returns the protocol version of a session.

@@ -1,12 +1,12 @@
-package mcp
+package session
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"time"
 
-	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -40,10 +40,9 @@ func (r *rawResult) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// sdkClient returns the SDK's side of a server, whatever the transport. It may make many
-// sessions.
-func sdkClient(cfg config.Server, o Options) *sdk.Client {
-	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: o.Version}, clientOptions(cfg.Sampling, o.Logger))
+// newClient returns the SDK's side of a server, whatever the transport. It may make many sessions.
+func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
+	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
 	for _, method := range rawMethods {
 		// The error is for names of MCP's own. The type of the parameters is that of the call.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](c, transport.MethodPrefix+method)
@@ -61,7 +60,7 @@ func sdkClient(cfg config.Server, o Options) *sdk.Client {
 func ask[P interface {
 	*T
 	sdk.Params
-}, T any](x *exchange, method string, params P) (json.RawMessage, *transport.Failure) {
+}, T any](x *Request, method string, params P) (json.RawMessage, *transport.Failure) {
 	res, err := sdk.CallCustomMethod[P, *rawResult](x.Context(), x.session.cs, transport.MethodPrefix+method, params)
 	if err != nil {
 		return nil, x.Failure(err)
@@ -69,13 +68,12 @@ func ask[P interface {
 	return res.raw, nil
 }
 
-// separateHandshake gives each request of a handshake an exchange of its own: a
-// server/discover that fails must not end the context of the initialize that the
-// SDK tries next. Why one failed is an error of the SDK's Connect. The session gets receive,
-// which answers requests of the server.
+// separateHandshake gives each request of a handshake a Request of its own: a server/discover that
+// fails must not end the context of the initialize that the SDK tries next. The SDK's Connect
+// returns why one failed. The session gets receive, which answers requests of the server.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		handshake := exchangeOf(ctx)
+		handshake := requestOf(ctx)
 		if method != methodDiscover && method != methodInitialize || handshake == nil {
 			return next(ctx, method, req)
 		}
@@ -85,11 +83,11 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 			// the handshake's time is for initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
-		x := &exchange{}
+		x := &Request{}
 		x.Owner, x.Handshake = x, true
 		x.useSession(handshake.session)
 		detach := x.StartDetachable(ctx, handshake.Life(), deadline)
-		defer x.finish()
+		defer x.Finish()
 		defer detach()
 		x.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
 		x.session.handshake.Store(x)

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 // no call gets an empty tag.
 func TestRequestRegistryOverwritesATagOfTheServer(t *testing.T) {
 	var g requestRegistry
-	other := g.register(serverRequest{x: &exchange{}})
+	other := g.register(serverRequest{x: &Request{}})
 	params := `{"message":"?","_meta":{"` + tagKey + `":"` + other + `"}}`
 	m := g.tag(&jsonrpc.Request{Method: methodElicit, Params: json.RawMessage(params)}, nil)
 	var p struct {

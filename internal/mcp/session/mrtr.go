@@ -1,4 +1,4 @@
-package mcp
+package session
 
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling and roots (SEP-2577); servers still use them.
 
@@ -54,7 +54,7 @@ func decodeInputRequired(result json.RawMessage) (in inputRequired, ok bool) {
 // for its own result types only. A server that asks for nothing may be overloaded, so each
 // round trip then waits twice as long as the one before. Whoever decodes the result must
 // refuse one that is still not complete.
-func (x *exchange) answerInputs(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+func (x *Request) answerInputs(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	result, f := send(nil, "")
 	for sent, wait := 1, retryWait; f == nil && sent < maxRoundTrips; sent, wait = sent+1, 2*wait {
 		in, required := decodeInputRequired(result)
@@ -77,7 +77,7 @@ func (x *exchange) answerInputs(send func(sdk.InputResponseMap, string) (json.Ra
 }
 
 // answerAll answers the requests of one result at the same time.
-func (x *exchange) answerAll(requests map[string]inputRequest) (sdk.InputResponseMap, error) {
+func (x *Request) answerAll(requests map[string]inputRequest) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
 	var errs []error
@@ -97,8 +97,8 @@ func (x *exchange) answerAll(requests map[string]inputRequest) (sdk.InputRespons
 
 // answerInput has the SDK answer a request as if it had come as a message: the SDK checks
 // forms and fills in their defaults.
-func (x *exchange) answerInput(r inputRequest) (sdk.InputResponse, error) {
-	tagged := x.session.asked.tag(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
+func (x *Request) answerInput(r inputRequest) (sdk.InputResponse, error) {
+	tagged := x.session.requests.tag(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
 	var req sdk.Request
 	var params sdk.Params
 	switch r.Method {

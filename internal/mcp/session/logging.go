@@ -1,4 +1,4 @@
-package mcp
+package session
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still use it.
 
@@ -42,21 +42,21 @@ const (
 // logLevels are the levels of MCP, which are those of RFC 5424.
 var logLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// logged queues a log message if the caller of the exchange reads them. It never waits: it
+// queueLog queues a log message if the caller of the request reads them. It never waits: it
 // runs where messages are read.
-func (x *exchange) logged(params json.RawMessage) {
+func (x *Request) queueLog(params json.RawMessage) {
 	var p struct {
 		Level  string          `json:"level"`
 		Logger string          `json:"logger"`
 		Data   json.RawMessage `json:"data"`
 	}
-	if x.notes == nil || !x.wantsLog || json.Unmarshal(params, &p) != nil {
+	if x.notifications == nil || !x.wantsLog || json.Unmarshal(params, &p) != nil {
 		return
 	}
 	if !slices.Contains(logLevels, p.Level) {
 		p.Level = unknownLevel
 	}
-	x.notes.enqueue(notification{log: &LogMessage{Level: p.Level, Logger: wire.Printable(p.Logger, maxLogger), Data: boundLogData(p.Data)}})
+	x.notifications.enqueue(notification{log: &LogMessage{Level: p.Level, Logger: wire.Printable(p.Logger, maxLogger), Data: boundLogData(p.Data)}})
 }
 
 // boundLogData returns the data of a message within its bounds.
@@ -79,12 +79,12 @@ func boundLogData(raw json.RawMessage) json.RawMessage {
 
 // setLogLevel asks a server of before 2026-07-28 for log messages, once per session: some
 // send none otherwise. From then on each request asks for them by itself.
-func (s *session) setLogLevel() {
-	if s.capabilities().Logging == nil || s.protocol() >= transport.StatelessVersion {
+func (s *Session) setLogLevel() {
+	if s.capabilities().Logging == nil || s.Protocol() >= transport.StatelessVersion {
 		return
 	}
 	// A server that refuses sends what it likes, or nothing: no call depends on it.
-	_, _ = s.doRequest(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(x *exchange) (json.RawMessage, *transport.Failure) {
+	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(x *Request) (json.RawMessage, *transport.Failure) {
 		_ = s.cs.SetLoggingLevel(x.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
 		return nil, nil
 	})

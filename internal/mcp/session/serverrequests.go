@@ -1,4 +1,4 @@
-package mcp
+package session
 
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+
+	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -39,12 +41,20 @@ func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
 			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
 		}},
-		ElicitationHandler: contained(log, answerElicitation),
+		ElicitationHandler: withRecover(log, answerElicitation),
 	}
 	if sampling {
-		o.CreateMessageHandler = contained(log, answerSampling)
+		o.CreateMessageHandler = withRecover(log, answerSampling)
 	}
 	return o
+}
+
+// withRecover returns f with a panic turned into its error.
+func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
+	return func(ctx context.Context, arg Arg) (res Result, err error) {
+		defer transport.Recover(log, func(f *transport.Failure) { err = f })
+		return f(ctx, arg)
+	}
 }
 
 // requestRegistry holds the requests of a session's server that the SDK is handing to our
@@ -58,7 +68,7 @@ type requestRegistry struct {
 
 // serverRequest is one request of a server within one of our calls.
 type serverRequest struct {
-	x      *exchange
+	x      *Request
 	params json.RawMessage // as received: the SDK's types lose the order of fields
 }
 
@@ -85,7 +95,7 @@ func (g *requestRegistry) claim(tag string) serverRequest {
 }
 
 // forget removes the requests of x that the SDK never handed to us.
-func (g *requestRegistry) forget(x *exchange) {
+func (g *requestRegistry) forget(x *Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for tag, r := range g.open {
@@ -95,10 +105,10 @@ func (g *requestRegistry) forget(x *exchange) {
 	}
 }
 
-// tag returns m with the tag by which our handler finds the exchange that it belongs to; with
+// tag returns m with the tag by which our handler finds the Request that it belongs to; with
 // an empty tag if x is nil, so it belongs to none. Methods without a handler are returned
 // unchanged.
-func (g *requestRegistry) tag(m *jsonrpc.Request, x *exchange) *jsonrpc.Request {
+func (g *requestRegistry) tag(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
 	if m.Method != methodElicit && m.Method != methodSample {
 		return m
 	}
@@ -121,15 +131,15 @@ func (g *requestRegistry) tag(m *jsonrpc.Request, x *exchange) *jsonrpc.Request 
 	return &tagged
 }
 
-// requestOf returns the request that the SDK called a handler for. It has no exchange if that
-// is over.
-func requestOf(ctx context.Context, meta sdk.Meta) serverRequest {
-	x := exchangeOf(ctx)
+// claimRequest returns the request that the SDK called a handler for. It has no Request of ours if
+// that is over.
+func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
+	x := requestOf(ctx)
 	if x == nil {
 		return serverRequest{}
 	}
 	tag, _ := meta[tagKey].(string)
-	return x.session.asked.claim(tag)
+	return x.session.requests.claim(tag)
 }
 
 // handlers returns who answers the request; nil if nobody does.
@@ -137,14 +147,14 @@ func (r serverRequest) handlers() *serverRequests {
 	if r.x == nil {
 		return nil
 	}
-	return r.x.talk
+	return r.x.serverRequests
 }
 
 // serverRequests answers what a server asks during one call, within bounds. A nil one belongs
 // to a call whose caller answers nothing.
 type serverRequests struct {
-	callHandlers
-	x *exchange
+	Handlers
+	x *Request
 
 	mu      sync.Mutex // protects what follows
 	total   int
@@ -156,11 +166,11 @@ type serverRequests struct {
 }
 
 // newServerRequests returns the server's requests of a call; nil if its caller answers none.
-func newServerRequests(x *exchange, h callHandlers) *serverRequests {
-	if h.elicit == nil && h.sample == nil {
+func newServerRequests(x *Request, h Handlers) *serverRequests {
+	if h.Elicit == nil && h.Sample == nil {
 		return nil
 	}
-	return &serverRequests{callHandlers: h, x: x, cancels: map[int]context.CancelFunc{}}
+	return &serverRequests{Handlers: h, x: x, cancels: map[int]context.CancelFunc{}}
 }
 
 // beginAnswer returns the context to answer one request in. It ends with the call, or when ctx
@@ -177,14 +187,14 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	r.open++
 	r.all.Add(1)
 	id := r.total
-	// The values are the call's: its trace, and its exchange.
+	// The values are the call's: its trace, and its Request.
 	actx, cancel := context.WithCancel(r.x.Context())
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
 	if person {
 		if r.people++; r.people == 1 {
 			r.x.PauseTimer()
-			r.onQuestion()
+			r.OnQuestion()
 		}
 	}
 	return actx, func() {

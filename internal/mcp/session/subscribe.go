@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -30,13 +30,13 @@ const calmStream = 10 * time.Second
 // subscribeChanges has the server notify us of changes: of its tools, and of the resources
 // that are configured. It returns when ctx ends, which is when the session is no longer the
 // current one, or when the server offers no notifications.
-func (s *session) subscribeChanges(ctx context.Context) {
-	defer transport.Recover(s.pool.log, func(*transport.Failure) {}) // the session's calls go on
-	stateless := s.protocol() >= transport.StatelessVersion
+func (s *Session) subscribeChanges(ctx context.Context) {
+	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session's calls go on
+	stateless := s.Protocol() >= transport.StatelessVersion
 	// A stream connection carries notifications at any time; over HTTP they need the
 	// standalone stream.
-	if s.resources != nil && !s.pool.overHTTP && !stateless {
-		s.hears(true)
+	if s.resources != nil && !s.pool.OverHTTP && !stateless {
+		s.setListening(true)
 	}
 	offered := s.capabilities().Resources
 	canSubscribe := s.resources != nil && offered != nil && offered.Subscribe
@@ -49,11 +49,11 @@ func (s *session) subscribeChanges(ctx context.Context) {
 
 // subscribeResources subscribes to resources one by one, as they are listed or read (before
 // 2026-07-28).
-func (s *session) subscribeResources(ctx context.Context) {
+func (s *Session) subscribeResources(ctx context.Context) {
 	for n := 0; ; {
 		for _, uri := range s.resources.wantedFrom(n) {
 			n++
-			_, f := s.doRequest(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(x *exchange) (json.RawMessage, *transport.Failure) {
+			_, f := s.Do(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(x *Request) (json.RawMessage, *transport.Failure) {
 				if err := s.cs.Subscribe(x.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
 					return nil, x.Failure(err)
 				}
@@ -78,7 +78,7 @@ func (s *session) subscribeResources(ctx context.Context) {
 // listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/
 // subscriptions). It opens the stream again, with backoff, when the stream breaks, and when
 // there are more resources to subscribe to.
-func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
+func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	offered := s.capabilities()
 	want := sdk.NotificationSubscriptions{
 		ToolsListChanged:     offered.Tools != nil && offered.Tools.ListChanged,
@@ -108,7 +108,7 @@ func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		opened := time.Now()
 		interrupted, f := s.listenOnce(ctx, want, moreWanted)
-		s.hears(false)
+		s.setListening(false)
 		switch {
 		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f):
 			return
@@ -128,10 +128,10 @@ func (s *session) listenLoop(ctx context.Context, canSubscribe bool) {
 
 // listenOnce opens the stream and returns when the stream ends. A value from moreWanted
 // interrupts it.
-func (s *session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
+func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
 	// The deadline ends a stream whose connection is half open.
-	x := newExchange(ctx, s.pool.life, time.Now().Add(maxListenTime), s)
-	defer x.finish()
+	x := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
+	defer x.Finish()
 	ended := make(chan struct{})
 	var interrupter sync.WaitGroup
 	interrupter.Go(func() {

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 const (
@@ -14,22 +16,22 @@ const (
 	maxTTL   = 24 * time.Hour // of a list or resource, whatever the server says
 )
 
-// requestFunc sends one request, such as by ask, and returns its result as received.
-type requestFunc func(*exchange) (json.RawMessage, *transport.Failure)
+// RequestFunc sends one request, such as by ask, and returns its result as received.
+type RequestFunc func(*Request) (json.RawMessage, *transport.Failure)
 
-// doRequest sends a request in the session that is not a tool call. tokens are whose token it
+// Do sends a request in the session that is not a tool call. tokens are whose token it
 // carries; nil: the session's.
-func (s *session) doRequest(ctx context.Context, tokens transport.Sender, deadline time.Time, send requestFunc) (json.RawMessage, *transport.Failure) {
-	x := newExchange(ctx, s.pool.life, deadline, s)
-	defer x.finish()
+func (s *Session) Do(ctx context.Context, tokens transport.Sender, deadline time.Time, send RequestFunc) (json.RawMessage, *transport.Failure) {
+	x := NewRequest(ctx, s.pool.Life, deadline, s)
+	defer x.Finish()
 	x.Tokens = tokens
 	return send(x)
 }
 
-// collectPages returns the elements of one of the server's lists, page by page, at most limit
+// CollectPages returns the elements of one of the server's lists, page by page, at most limit
 // of them. member is the name of the list in the result. A server that does not have the
 // method has no elements.
-func collectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
+func CollectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
 	var elements []json.RawMessage
 	used := map[string]bool{"": true}
 	cursor := ""
@@ -69,10 +71,26 @@ func (h *resultHeader) isComplete() bool { return h.ResultType == "" || h.Result
 
 // ttl returns how long a result of the session holds; 0 if the server did not say. Before
 // 2026-07-28 a ttlMs has no meaning.
-func (s *session) ttl(h *resultHeader) time.Duration {
+func (s *Session) ttl(h *resultHeader) time.Duration {
 	ms, err := strconv.ParseFloat(string(h.TTLMs), 64)
-	if err != nil || ms <= 0 || s.protocol() < transport.StatelessVersion {
+	if err != nil || ms <= 0 || s.Protocol() < transport.StatelessVersion {
 		return 0
 	}
 	return time.Duration(min(ms, float64(maxTTL/time.Millisecond))) * time.Millisecond
+}
+
+// ListPrompts returns the request for a page of a server's prompts.
+func ListPrompts(cursor string) RequestFunc {
+	return func(x *Request) (json.RawMessage, *transport.Failure) {
+		return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
+	}
+}
+
+// GetPrompt returns the request for a prompt whose arguments are filled in.
+func GetPrompt(name string, args map[string]string) RequestFunc {
+	return func(x *Request) (json.RawMessage, *transport.Failure) {
+		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
+		})
+	}
 }

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/schema"
+	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -54,13 +55,13 @@ const (
 // answerElicitation is the SDK's handler for elicitation/create. It declines if nobody is
 // there to answer.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-	asked := requestOf(ctx, r.Params.Meta)
+	asked := claimRequest(ctx, r.Params.Meta)
 	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	h := asked.handlers()
-	if h == nil || h.elicit == nil {
+	if h == nil || h.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
 	ctx, done, ok := h.beginAnswer(ctx, true)
@@ -68,7 +69,7 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	defer done()
-	answer, err := h.elicit(ctx, e)
+	answer, err := h.Elicit(ctx, e)
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
@@ -185,4 +186,39 @@ func (e Elicitation) Check(content json.RawMessage) error {
 		return &ContentError{wrong}
 	}
 	return nil
+}
+
+const (
+	// codeURLElicitationRequired is the error of a server that does nothing before the person
+	// has been to a web page (URLElicitationRequired, 2025-11-25 client/elicitation).
+	codeURLElicitationRequired = -32042
+	maxElicitationURLs         = 8 // of one error
+)
+
+// RequiredElicitations returns what a URLElicitationRequired error asks the person for; nil
+// if f is another error, or one of its URLs is not safe to go to, since all of them are
+// required.
+func RequiredElicitations(f *transport.Failure) []Elicitation {
+	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
+	if !ok || e.Code != codeURLElicitationRequired {
+		return nil
+	}
+	var data struct {
+		Elicitations []struct {
+			Mode    string `json:"mode"`
+			Message string `json:"message"`
+			URL     string `json:"url"`
+		} `json:"elicitations"`
+	}
+	if json.Unmarshal(e.Data, &data) != nil || len(data.Elicitations) > maxElicitationURLs {
+		return nil
+	}
+	var required []Elicitation
+	for _, r := range data.Elicitations {
+		if r.Mode != ElicitURL || checkElicitationURL(r.URL) != nil {
+			return nil
+		}
+		required = append(required, Elicitation{Mode: ElicitURL, URL: r.URL, Message: elicitationMessage(r.Message)})
+	}
+	return required
 }

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -12,68 +12,69 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// handshakeTime bounds one handshake, which the SDK tries twice: server/discover
-// (2026-07-28), then initialize.
-const handshakeTime = 10 * time.Second
+// HandshakeTimeout bounds one handshake, which the SDK tries twice: server/discover (2026-07-28),
+// then initialize.
+const HandshakeTimeout = 10 * time.Second
 
-// startTime bounds the handshake with a child process, which has to start first: npx and
-// uvx fetch a package the first time, and would begin anew if they were killed meanwhile.
-const startTime = time.Minute
-
-// poolOptions say how a pool makes sessions and whom it informs about them. The functions
-// must not wait.
-type poolOptions struct {
-	life             context.Context // when it ends, so do the handshakes and the subscriptions
-	log              *slog.Logger
-	connect          func(context.Context) (*sdk.ClientSession, error)
-	handshakeTimeout time.Duration
-	// tokens are of the principal whose sessions these are; nil: those of the server.
-	tokens transport.Sender
-	// cacheResources gives each session a cache of the resources that were read in it.
-	cacheResources bool
-	// subscribe keeps the session subscribed to changes of tools and resources.
-	subscribe bool
-	// overHTTP says that notifications outside of requests need a stream of their own.
-	overHTTP bool
-	// onConnected is called after each handshake that succeeded, and after the loss of a
-	// session.
-	onConnected func()
-	// onLost is called when a session is lost.
-	onLost func(*transport.Failure)
-	// onNotification is called with the method of each notification that does not belong to
-	// one of our requests.
-	onNotification func(method string)
+// Options say how a Pool makes sessions and whom it informs about them. The functions must not
+// wait.
+type Options struct {
+	// Life ends all handshakes, requests and subscriptions. The values of callers' contexts are
+	// not in it.
+	Life   context.Context
+	Logger *slog.Logger
+	// Connect makes a session under a context that has the Request of the handshake, such as by a
+	// Connector.
+	Connect func(context.Context) (*sdk.ClientSession, error)
+	// HandshakeTimeout bounds one handshake.
+	HandshakeTimeout time.Duration
+	// Tokens sends requests with the token of the principal whose sessions these are; nil: with
+	// the server's.
+	Tokens transport.Sender
+	// CacheResources gives each session a cache of the resources that were read in it.
+	CacheResources bool
+	// Subscribe keeps the session subscribed to changes of tools and resources.
+	Subscribe bool
+	// OverHTTP says that notifications outside of requests need a stream of their own.
+	OverHTTP bool
+	// OnConnected is called after each handshake that succeeded, and after the loss of a session.
+	OnConnected func()
+	// OnLost is called when a session is lost.
+	OnLost func(*transport.Failure)
+	// OnNotification is called with the method of each notification that does not belong to one of
+	// our requests.
+	OnNotification func(method string)
 }
 
-// pool holds the one session of a server that all calls share, or all calls of one
+// Pool holds the one session of a server that all calls share, or all calls of one
 // principal. It makes a handshake when a call needs one, on a goroutine of its own: however
 // many callers wait, there is one handshake, and none of them can cancel it for the others.
-type pool struct {
-	poolOptions
+type Pool struct {
+	Options
 
 	mu      sync.Mutex // protects what follows
-	current *session   // nil until a call needs one, and after a loss
+	current *Session   // nil until a call needs one, and after a loss
 	losses  int        // sessions lost in a row, each soon after its handshake
 	retryAt time.Time  // before then only a call makes a session
 	closed  bool
 	work    sync.WaitGroup // handshakes, subscriptions, and sessions being closed
 }
 
-// newPool returns a pool without a session.
-func newPool(o poolOptions) *pool { return &pool{poolOptions: o} }
+// New returns a Pool without a session.
+func New(o Options) *Pool { return &Pool{Options: o} }
 
-// getSession returns the current session. If there is none it starts a handshake and waits
+// GetSession returns the current session. If there is none it starts a handshake and waits
 // for it under ctx.
-func (p *pool) getSession(ctx context.Context) (*session, *transport.Failure) {
+func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	s := p.currentOrNew()
 	if s == nil {
-		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		return nil, &transport.Failure{Kind: transport.Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	select {
 	case <-s.ready:
 		return s, s.failed
 	case <-ctx.Done():
-		f := &transport.Failure{Kind: Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
+		f := &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
 		if x := s.handshake.Load(); x != nil && x.FetchingToken() {
 			f.Err = transport.CredentialsError(f.Err)
 		}
@@ -82,8 +83,8 @@ func (p *pool) getSession(ctx context.Context) (*session, *transport.Failure) {
 }
 
 // currentOrNew returns the current session, or a new one whose handshake it starts. It
-// returns nil after closePool.
-func (p *pool) currentOrNew() *session {
+// returns nil after Close.
+func (p *Pool) currentOrNew() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -98,9 +99,9 @@ func (p *pool) currentOrNew() *session {
 		// the session is closed; hence the grace.
 		p.retireLocked(s, transport.NotifyTimeout)
 	}
-	s := &session{ready: make(chan struct{}), pool: p}
-	s.conn.Handlers, s.conn.Tokens = handlersOf(s), p.tokens
-	if p.cacheResources {
+	s := &Session{ready: make(chan struct{}), pool: p}
+	s.conn.Handlers, s.conn.Tokens = connectionHandlers(s), p.Tokens
+	if p.CacheResources {
 		s.resources = newResourceCache()
 	}
 	p.current = s
@@ -111,32 +112,32 @@ func (p *pool) currentOrNew() *session {
 // makeHandshake connects s and informs all who wait for it. Its context is the pool's own:
 // the SDK keeps the values of that context for the whole session and uses them for the
 // requests that it sends by itself, so it must not be a caller's.
-func (p *pool) makeHandshake(s *session) {
-	x := newExchange(context.Background(), p.life, time.Now().Add(p.handshakeTimeout), s)
-	x.Handshake, x.discoverTimeout = true, p.handshakeTimeout/2
+func (p *Pool) makeHandshake(s *Session) {
+	x := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), s)
+	x.Handshake, x.discoverTimeout = true, p.HandshakeTimeout/2
 	s.handshake.Store(x)
-	defer transport.Recover(p.log, func(f *transport.Failure) { p.handshakeFailed(s, x, f) })
-	cs, err := p.connect(x.Context())
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handshakeFailed(s, x, f) })
+	cs, err := p.Connect(x.Context())
 	if err != nil {
 		p.handshakeFailed(s, x, handshakeFailure(x, err))
 		return
 	}
 	// The SDK's session does not end with the context that it was made under.
 	s.cs, s.connectedAt = cs, time.Now()
-	x.finish()
+	x.Finish()
 	s.setLogLevel()
-	ctx, stop := context.WithCancel(p.life)
+	ctx, stop := context.WithCancel(p.Life)
 	s.stopSubscribing = stop
 	close(s.ready)
 	p.work.Go(func() { p.waitForEnd(s) })
-	if p.subscribe {
+	if p.Subscribe {
 		p.work.Go(func() { s.subscribeChanges(ctx) })
 	}
-	p.onConnected()
+	p.OnConnected()
 }
 
 // handshakeFailure returns why the handshake of x failed with err.
-func handshakeFailure(x *exchange, err error) *transport.Failure {
+func handshakeFailure(x *Request, err error) *transport.Failure {
 	f, ok := errors.AsType[*transport.Failure](err)
 	switch {
 	case ok:
@@ -154,30 +155,30 @@ func handshakeFailure(x *exchange, err error) *transport.Failure {
 
 // handshakeFailed ends a handshake that failed with f. Whatever went wrong, no call has been
 // sent, so the next call tries again.
-func (p *pool) handshakeFailed(s *session, x *exchange, f *transport.Failure) {
+func (p *Pool) handshakeFailed(s *Session, x *Request, f *transport.Failure) {
 	if isClosed(s.ready) { // only what follows the handshake failed
 		p.handleLoss(s, f)
 		return
 	}
 	if cs := s.cs; cs != nil {
 		s.cs = nil
-		p.work.Go(func() { survived(p.log, func() { _ = cs.Close() }) })
+		p.work.Go(func() { p.closeClientSession(cs) })
 	}
-	s.failed = &transport.Failure{Kind: Unavailable, Public: f.Public, NotRun: true, Err: f}
+	s.failed = &transport.Failure{Kind: transport.Unavailable, Public: f.Public, NotRun: true, Err: f}
 	p.mu.Lock()
 	if p.current == s {
 		p.current = nil
 	}
 	p.mu.Unlock()
-	x.finish()
+	x.Finish()
 	close(s.ready)
 }
 
 // waitForEnd waits for the end of s and has it made again, without waiting for the next
-// call. Over HTTP a session ends only by dropSession or closePool; a child process may exit
+// call. Over HTTP a session ends only by DropSession or Close; a child process may exit
 // and a connection break at any time.
-func (p *pool) waitForEnd(s *session) {
-	defer transport.Recover(p.log, func(f *transport.Failure) { p.handleLoss(s, f) }) // or nobody would learn of its end
+func (p *Pool) waitForEnd(s *Session) {
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) }) // or nobody would learn of its end
 	err := s.cs.Wait()
 	f, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
@@ -188,22 +189,22 @@ func (p *pool) waitForEnd(s *session) {
 
 // handleLoss reports the loss of s, which no call has found. It does nothing if s is no longer
 // the current session: then we closed it, or whoever found it lost makes the next one.
-func (p *pool) handleLoss(s *session, f *transport.Failure) {
-	if !p.dropSession(s) {
+func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
+	if !p.DropSession(s) {
 		return
 	}
-	p.onLost(f)
-	p.onConnected()
+	p.OnLost(f)
+	p.OnConnected()
 }
 
-// dropSession removes s if it is still the current session, and closes it when its other
+// DropSession removes s if it is still the current session, and closes it when its other
 // calls have ended. It reports whether s was current, so that callers who lost it together
 // cause one handshake.
 //
 // With each session that is lost soon after its handshake, the supervisor waits longer
 // before it connects again, as it does for a server that is down. A call does not wait for
 // that.
-func (p *pool) dropSession(s *session) bool {
+func (p *Pool) DropSession(s *Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.current != s || p.closed {
@@ -221,35 +222,51 @@ func (p *pool) dropSession(s *session) bool {
 
 // retireLocked closes s, which is the current session, when its calls have ended, and not
 // before grace is over.
-func (p *pool) retireLocked(s *session, grace time.Duration) {
+func (p *Pool) retireLocked(s *Session, grace time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
 	p.work.Go(func() {
-		transport.Pause(p.life, grace)
-		survived(p.log, func() { _ = s.cs.Close() })
+		transport.Pause(p.Life, grace)
+		p.closeClientSession(s.cs)
 	})
 }
 
-// reconnectDelay returns how long the supervisor must wait before it makes a session, and
+// closeClientSession closes cs. A panic in it must not keep others from going on.
+func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
+	defer transport.Recover(p.Logger, func(*transport.Failure) {})
+	_ = cs.Close()
+}
+
+// isClosed reports whether ch is closed.
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// ReconnectDelay returns how long the supervisor must wait before it makes a session, and
 // whether it must: there is none, and the last one was lost a short time ago.
-func (p *pool) reconnectDelay() (left time.Duration, waiting bool) {
+func (p *Pool) ReconnectDelay() (left time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left = time.Until(p.retryAt)
 	return left, p.current == nil && left > 0
 }
 
-// currentSession returns the session that the next call would use; nil if that call would
+// CurrentSession returns the session that the next call would use; nil if that call would
 // make one.
-func (p *pool) currentSession() *session {
+func (p *Pool) CurrentSession() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.current
 }
 
-// closePool ends the current session and waits for everything that the pool started. The
+// Close ends the current session and waits for everything that the pool started. The
 // pool's life must be over, so that no call is in flight.
-func (p *pool) closePool() error {
+func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	s := p.current

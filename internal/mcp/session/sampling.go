@@ -1,4 +1,4 @@
-package mcp
+package session
 
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
@@ -48,14 +48,14 @@ const (
 // answerSampling is the SDK's handler for sampling/createMessage. Only sessions whose server
 // is configured to allow sampling have it.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
-	asked := requestOf(ctx, r.Params.Meta)
+	asked := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
 	h := asked.handlers()
-	if h == nil || h.sample == nil {
+	if h == nil || h.Sample == nil {
 		return nil, refused
 	}
 	ctx, done, ok := h.beginAnswer(ctx, false)
@@ -63,7 +63,7 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.Crea
 		return nil, refused
 	}
 	defer done()
-	answer, err := h.sample(ctx, sampling)
+	answer, err := h.Sample(ctx, sampling)
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, refused

@@ -1,4 +1,4 @@
-package mcp
+package session
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// listTools asks for all pages of the server's tools and gives each tool, as received, to
+// ListTools asks for all pages of the server's tools and gives each tool, as received, to
 // add, until that returns false. It returns how long the list holds; 0 if the server did not
 // say.
-func (s *session) listTools(deadline time.Time, add func(tool json.RawMessage) bool) (ttl time.Duration, _ *transport.Failure) {
+func (s *Session) ListTools(deadline time.Time, add func(tool json.RawMessage) bool) (ttl time.Duration, _ *transport.Failure) {
 	used := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
@@ -36,13 +36,13 @@ func (s *session) listTools(deadline time.Time, add func(tool json.RawMessage) b
 			return ttl, nil
 		}
 		if used[page.NextCursor] { // it can only lead to the same pages again
-			s.pool.log.Warn("MCP tools/list has a pagination loop", "pages", len(used))
+			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(used))
 			return ttl, nil
 		}
 		used[page.NextCursor] = true
 		cursor = page.NextCursor
 	}
-	s.pool.log.Warn("MCP tools left out", "pages", maxPages)
+	s.pool.Logger.Warn("MCP tools left out", "pages", maxPages)
 	return ttl, nil
 }
 
@@ -55,16 +55,16 @@ type toolPage struct {
 }
 
 // getToolPage asks for one page. A server without tools has an empty one.
-func (s *session) getToolPage(cursor string, deadline time.Time) (page toolPage, _ *transport.Failure) {
+func (s *Session) getToolPage(cursor string, deadline time.Time) (page toolPage, _ *transport.Failure) {
 	// Not under a caller's context: the list is for all of them.
-	raw, f := s.doRequest(context.Background(), nil, deadline, func(x *exchange) (json.RawMessage, *transport.Failure) {
+	raw, f := s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
 		return ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
 	case methodNotFound(f):
 		return page, nil
-	case f != nil && f.Kind == TooLarge:
-		return page, &transport.Failure{Kind: TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", transport.MaxMessage), Err: f}
+	case f != nil && f.Kind == transport.TooLarge:
+		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", transport.MaxMessage), Err: f}
 	case f != nil:
 		return page, f
 	}
@@ -78,30 +78,30 @@ func (s *session) getToolPage(cursor string, deadline time.Time) (page toolPage,
 	return page, nil
 }
 
-// toolCall is one call of a tool in a session.
-type toolCall struct {
-	name string
-	args json.RawMessage
-	meta sdk.Meta // callTool writes to it
-	callHandlers
+// ToolCall is one call of a tool in a session.
+type ToolCall struct {
+	Name string          // the server's own name for the tool
+	Args json.RawMessage // a JSON object
+	Meta sdk.Meta        // not nil; CallTool writes to it
+	Handlers
 }
 
-// callHandlers are what the caller of a tool does about the server's messages during the
-// call. Each may be nil.
-type callHandlers struct {
-	onProgress func(Progress)
-	onLog      func(LogMessage)
-	elicit     func(context.Context, Elicitation) (ElicitationResult, error)
-	sample     func(context.Context, Sampling) (Sample, error)
-	onQuestion func() // called when a person is asked; set if elicit is
+// Handlers are what the caller of a tool does about the server's messages during the call. Each
+// may be nil.
+type Handlers struct {
+	OnProgress func(Progress)
+	OnLog      func(LogMessage)
+	Elicit     func(context.Context, Elicitation) (ElicitationResult, error)
+	Sample     func(context.Context, Sampling) (Sample, error)
+	OnQuestion func() // called when a person is asked; must be set if Elicit is
 }
 
-// callTool sends a tools/call by x and returns its result as received. While it waits, the
-// server's messages go to the handlers; none is called after callTool has returned.
-func (s *session) callTool(x *exchange, call toolCall) (json.RawMessage, *transport.Failure) {
+// CallTool sends a tools/call by x and returns its result as received. While it waits, the
+// server's messages go to the handlers; none is called after CallTool has returned.
+func (s *Session) CallTool(x *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
 	// The SDK writes to params, so each call has its own.
-	params := &sdk.CallToolParams{Meta: call.meta, Name: call.name, Arguments: call.args}
-	return s.withHandlers(x, call.callHandlers, call.meta, func() (json.RawMessage, *transport.Failure) {
+	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
+	return s.withHandlers(x, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
 		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params.InputResponses, params.RequestState = in, state
 			return ask(x, methodCall, params)
@@ -111,29 +111,29 @@ func (s *session) callTool(x *exchange, call toolCall) (json.RawMessage, *transp
 
 // withHandlers sends a request of x by send. Until that has returned, messages of the server
 // go to the handlers; meta, which is that of the request, asks the server for them.
-func (s *session) withHandlers(x *exchange, h callHandlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+func (s *Session) withHandlers(x *Request, h Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	x.useSession(s)
-	if h.onProgress != nil {
+	if h.OnProgress != nil {
 		x.ProgressToken = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
 		meta["progressToken"] = x.ProgressToken
 	}
-	if x.wantsLog = h.onLog != nil; x.wantsLog && s.protocol() >= transport.StatelessVersion {
+	if x.wantsLog = h.OnLog != nil; x.wantsLog && s.Protocol() >= transport.StatelessVersion {
 		meta[metaLogLevel] = logLevel
 	}
-	if h.onProgress != nil || h.onLog != nil {
-		x.notes = newNotificationQueue(func(n notification) {
+	if h.OnProgress != nil || h.OnLog != nil {
+		x.notifications = newNotificationQueue(func(n notification) {
 			if n.log != nil {
-				h.onLog(*n.log)
+				h.OnLog(*n.log)
 			} else {
-				h.onProgress(*n.progress)
+				h.OnProgress(*n.progress)
 			}
 		})
 	}
-	x.talk = newServerRequests(x, h)
+	x.serverRequests = newServerRequests(x, h)
 	result, f := send()
-	x.talk.cancelAndWait()
-	if x.notes != nil {
-		x.notes.closeQueue(f == nil)
+	x.serverRequests.cancelAndWait()
+	if x.notifications != nil {
+		x.notifications.closeQueue(f == nil)
 	}
 	return result, f
 }

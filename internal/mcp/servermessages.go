@@ -1,0 +1,39 @@
+package mcp
+
+import "answerd/internal/mcp/session"
+
+// What a server sends and asks during a call, as the fields of Call receive it.
+type (
+	// Progress is one progress notification.
+	Progress = session.Progress
+	// LogMessage is one log message.
+	LogMessage = session.LogMessage
+	// Elicitation is a question to the person behind a call.
+	Elicitation = session.Elicitation
+	// ElicitationResult is what the person did.
+	ElicitationResult = session.ElicitationResult
+	// Sampling is a request to a language model.
+	Sampling = session.Sampling
+	// SamplingMessage is one message of a Sampling.
+	SamplingMessage = session.SamplingMessage
+	// Sample is the model's answer.
+	Sample = session.Sample
+	// ContentError is content that does not fit the form of an Elicitation.
+	ContentError = session.ContentError
+	// ContentField is what is wrong with one field of a form, or of a call's arguments.
+	ContentField = session.ContentField
+)
+
+// The modes of an Elicitation and the actions of its result.
+const (
+	ElicitForm = session.ElicitForm
+	ElicitURL  = session.ElicitURL
+
+	Accept  = session.Accept
+	Decline = session.Decline
+	Cancel  = session.Cancel // dismissed, or nobody answered
+)
+
+// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the
+// budget of the run.
+var ErrRefused = session.ErrRefused

@@ -1,0 +1,96 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// maxResources bounds each of the two lists of a server's resources: those with a URI, and
+// those with a URI template.
+const maxResources = 256
+
+// Resource is a resource of a server, or a template of resources.
+type Resource struct {
+	URI         string `json:"uri"`
+	Template    string `json:"uriTemplate"`
+	Name        string `json:"name"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+}
+
+// Address returns the URI or the template.
+func (r *Resource) Address() string {
+	if r.Template != "" {
+		return r.Template
+	}
+	return r.URI
+}
+
+// ListResources returns the server's resources and templates whose address is allowed. The
+// session subscribes to those resources.
+func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
+	listed, f := CollectPages("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
+			return ask(x, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
+		})
+	})
+	if f != nil {
+		return nil, f
+	}
+	templates, f := CollectPages("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
+			return ask(x, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
+		})
+	})
+	if f != nil {
+		return nil, f
+	}
+	var out []Resource
+	for _, raw := range append(listed, templates...) {
+		var r Resource
+		if json.Unmarshal(raw, &r) == nil && allowed(r.Address()) {
+			out = append(out, r)
+			if r.Template == "" {
+				s.resources.want(r.URI)
+			}
+		}
+	}
+	return out, nil
+}
+
+// ResourceRead is one read of a resource in a session.
+type ResourceRead struct {
+	URI     string
+	Context map[string]string // of the call: results of different contexts are not shared
+	Meta    sdk.Meta          // not nil; ReadResource writes to it
+	Handlers
+}
+
+// ReadResource sends a resources/read by x and returns its result as received, or the result
+// of an earlier read that is known to be current. It handles messages as CallTool does.
+func (s *Session) ReadResource(x *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
+	return s.withHandlers(x, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
+		key := newCacheKey(read.URI, read.Context)
+		cached, version := s.resources.lookup(key)
+		if cached != nil {
+			return cached, nil
+		}
+		raw, f := x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			return ask(x, methodRead, &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: in, RequestState: state})
+		})
+		if f != nil {
+			return nil, f
+		}
+		var header resultHeader
+		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
+			s.resources.want(read.URI)
+			s.resources.store(key, raw, s.ttl(&header), version)
+		}
+		return raw, nil
+	})
+}

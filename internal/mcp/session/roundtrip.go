@@ -1,0 +1,98 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// Request is one request of a session, with what the session does for it besides sending it.
+// Several messages are sent for one if the server asks for input.
+type Request struct {
+	transport.RoundTrip
+	session         *Session
+	discoverTimeout time.Duration      // of a handshake: for the answer to server/discover
+	notifications   *notificationQueue // of the call; nil if nobody reads them
+	wantsLog        bool               // its reader takes log messages
+	serverRequests  *serverRequests    // answers the server's own requests; nil: nobody does
+	tagged          atomic.Bool        // the server asked something
+}
+
+// NewRequest returns a request in s under ctx. It ends at deadline, or when life does. s may be
+// nil for a request that CallTool or ReadResource sends.
+func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Request {
+	x := &Request{}
+	x.Owner = x
+	x.useSession(s)
+	x.Start(ctx, life, deadline)
+	return x
+}
+
+// useSession sets the session that the request is sent in.
+func (x *Request) useSession(s *Session) {
+	if s != nil {
+		x.session, x.Session = s, &s.conn
+	}
+}
+
+// requestOf returns the Request that ctx belongs to; nil if there is none. Every context that the
+// SDK is given has one.
+func requestOf(ctx context.Context) *Request {
+	if r := transport.RoundTripOf(ctx); r != nil {
+		return requestOfRoundTrip(r)
+	}
+	return nil
+}
+
+// requestOfRoundTrip returns the Request that r is part of; nil if there is none.
+func requestOfRoundTrip(r *transport.RoundTrip) *Request {
+	if r == nil {
+		return nil
+	}
+	x, _ := r.Owner.(*Request)
+	return x
+}
+
+// Finish frees what the request holds.
+func (x *Request) Finish() {
+	if x.tagged.Load() {
+		x.session.requests.forget(x)
+	}
+	x.RoundTrip.Finish()
+}
+
+// connectionHandlers returns the functions that the connection of s calls.
+func connectionHandlers(s *Session) transport.Handlers {
+	return transport.Handlers{
+		Protocol: s.protocolIfReady,
+		Request: func(m *jsonrpc.Request, r *transport.RoundTrip) *jsonrpc.Request {
+			return s.requests.tag(m, requestOfRoundTrip(r))
+		},
+		Notification: s.handleNotification,
+		Progress:     func(r *transport.RoundTrip, params json.RawMessage) { requestOfRoundTrip(r).queueProgress(params) },
+		Log:          func(r *transport.RoundTrip, params json.RawMessage) { requestOfRoundTrip(r).queueLog(params) },
+		Listening:    s.setListening,
+		Forgotten:    s.forgotten,
+	}
+}
+
+// queueProgress queues a progress notification if the caller of the request asked for it with its
+// token.
+func (x *Request) queueProgress(params json.RawMessage) {
+	var p struct {
+		Token    any     `json:"progressToken"`
+		Progress float64 `json:"progress"`
+		Total    float64 `json:"total"`
+		Message  string  `json:"message"`
+	}
+	if x.notifications == nil || x.ProgressToken == "" || json.Unmarshal(params, &p) != nil || p.Token != x.ProgressToken {
+		return
+	}
+	x.notifications.enqueue(notification{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
+}

@@ -1,0 +1,105 @@
+// Package session keeps one session with an MCP server usable: it makes the session, makes it again
+// after a loss, sends requests in it, keeps it subscribed to changes, and answers what the server
+// asks. The go-sdk speaks the protocol; package transport carries the messages.
+//
+// A Connector belongs to one server. A Pool holds the session that all calls share, or all calls of
+// one principal; a Session is one handshake and what came of it; a Request is one request of ours.
+//
+//	endpoint := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
+//	connector := session.NewConnector(session.ConnectorOptions{Endpoint: endpoint, ClientVersion: "1.0", Logger: log})
+//	p := session.New(session.Options{Life: life, Logger: log, Connect: connector.Connect, HandshakeTimeout: session.HandshakeTimeout, …})
+//	s, f := p.GetSession(ctx) // connects if there is no session
+//	x := session.NewRequest(ctx, life, time.Now().Add(time.Minute), s)
+//	result, f := s.CallTool(x, session.ToolCall{Name: "get_weather", Args: args, Meta: sdk.Meta{}})
+//	x.Finish()
+//	if f != nil && f.Lost {
+//		p.DropSession(s) // the next GetSession makes another one
+//	}
+//	p.Close() // after life has ended
+//
+// All types may be used concurrently. GetSession waits for a handshake that no caller can cancel for
+// others. A server's messages about a call arrive in its order and before the result of the call, and
+// only at that call's Handlers. A panic over what a server sent costs one request or one session.
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Session is one handshake with a server, and the session that it led to.
+type Session struct {
+	pool        *Pool
+	ready       chan struct{}      // closed when the handshake is over; then the next three are set
+	cs          *sdk.ClientSession // nil if the handshake failed
+	failed      *transport.Failure
+	connectedAt time.Time
+	handshake   atomic.Pointer[Request]
+	conn        transport.Session // shared with the connection
+	requests    requestRegistry   // the server's requests that the SDK is handing to us
+	// handleRequest has the SDK answer a request of the server. The handshake sets it.
+	handleRequest sdk.MethodHandler
+	// subscribed says that notifications outside of requests have reached us once.
+	subscribed atomic.Bool
+	resources  *resourceCache // nil if no resources of the server are configured
+	// stopSubscribing ends the subscriptions when the session is no longer the current one.
+	stopSubscribing context.CancelFunc
+	progressTokens  atomic.Int64 // given out so far
+}
+
+// Protocol returns the negotiated version.
+func (s *Session) Protocol() string { return negotiatedVersion(s.cs) }
+
+// protocolIfReady returns the negotiated version; "" until the handshake is over.
+func (s *Session) protocolIfReady() string {
+	if !isClosed(s.ready) || s.cs == nil {
+		return ""
+	}
+	return s.Protocol()
+}
+
+// capabilities returns what the server declared in the handshake.
+func (s *Session) capabilities() sdk.ServerCapabilities {
+	if r := s.cs.InitializeResult(); r != nil && r.Capabilities != nil {
+		return *r.Capabilities
+	}
+	return sdk.ServerCapabilities{}
+}
+
+// forgotten is called when the server turns out to have forgotten the session and no call
+// was there to notice. It does not wait.
+func (s *Session) forgotten() {
+	s.conn.Lost.Store(true) // so that the next call notices
+	if isClosed(s.ready) {
+		s.pool.handleLoss(s, transport.LostSession(nil))
+	}
+}
+
+// handleNotification handles a notification that does not belong to one of our requests. It does not
+// wait: it runs where messages are read.
+func (s *Session) handleNotification(method string, params json.RawMessage) {
+	if s.resources != nil {
+		s.resources.handleNotification(method, params)
+	}
+	if method == methodAcknowledged {
+		s.setListening(true)
+	}
+	s.pool.OnNotification(method)
+}
+
+// setListening notes whether notifications outside of requests reach us. When they do so
+// again, one may have been missed, so the tools are listed again.
+func (s *Session) setListening(on bool) {
+	if s.resources != nil {
+		s.resources.setListening(on)
+	}
+	if on && s.subscribed.Swap(true) {
+		s.pool.OnNotification("notifications/tools/list_changed")
+	}
+}
