@@ -21,7 +21,7 @@ const (
 	healthTimeout = 3 * time.Second
 )
 
-// checkCommand is answerd check.
+// checkCommand runs answerd check.
 func checkCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -117,8 +117,8 @@ func tokenResult(err error) string {
 	return "fetched"
 }
 
-// printSignIns prints where callers sign in to the servers that want them to: as much as
-// can be found out without one.
+// printSignIns prints where callers sign in to the servers that require it, as far as that can
+// be discovered without a caller.
 func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	for _, s := range tools.Servers() {
 		host, err := tools.SignInAt(ctx, s.Name)
@@ -145,8 +145,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) bool {
 	return ok
 }
 
-// checkHealth asks the answerd at ADDR whether it is alive; a container has no other
-// program that could.
+// checkHealth asks the answerd at ADDR whether it is alive, for containers that have no other
+// HTTP client.
 func checkHealth(ctx context.Context, getenv func(string) string) error {
 	addr := getenv("ADDR")
 	if addr == "" {

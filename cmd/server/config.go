@@ -235,8 +235,8 @@ func loadConfig(getenv func(string) string) (config, error) {
 	return c, c.validate(modelSet || len(c.models) > 0)
 }
 
-// settingParsers read what the seed systems accept besides Go's own spelling: yes and on for
-// true, and a bare number of seconds for a duration.
+// settingParsers accept more spellings than Go's own: yes and on for true, and a bare number of
+// seconds for a duration.
 var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) {
 		switch strings.ToLower(s) {
@@ -255,8 +255,8 @@ var settingParsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// readEnvironment is the settings that are set, under the names of the struct's tags. An
-// empty variable counts as unset. Secrets come from their files here.
+// readEnvironment returns the settings that are set, by the names of the struct's tags. An
+// empty variable counts as unset. Secrets are read from their files.
 func readEnvironment(getenv func(string) string) (map[string]string, error) {
 	out := make(map[string]string)
 	secret := reflect.TypeFor[auth.Secret]()
@@ -282,7 +282,7 @@ func readEnvironment(getenv func(string) string) (map[string]string, error) {
 	return out, nil
 }
 
-// fileReason is why a file cannot be read, without its path, which the setting names.
+// fileReason returns why a file cannot be read, without its path, which the setting names.
 func fileReason(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -291,7 +291,7 @@ func fileReason(err error) string {
 	return err.Error()
 }
 
-// parseError names the setting behind an error of package env, which names the field.
+// parseError returns an error that names the setting instead of the struct's field.
 func parseError(err error) error {
 	var parse env.ParseError
 	if errors.As(err, &parse) {
@@ -330,7 +330,7 @@ func typeName(t reflect.Type) string {
 // maxRate bounds the number in a rate.
 const maxRate = 1_000_000
 
-// rateLimit is a number in a period, written 10/s, 60/m or 1000/h.
+// rateLimit is a number per period, written 10/s, 60/m or 1000/h.
 type rateLimit admission.Rate
 
 // UnmarshalText implements encoding.TextUnmarshaler.

@@ -21,7 +21,7 @@ const (
 	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?"
 )
 
-// demoCommand is `answerd demo`, or with -only one of its parts alone.
+// demoCommand runs `answerd demo`, or with -only one of its services alone.
 func demoCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -41,7 +41,7 @@ func demoCommand(ctx context.Context, args []string, getenv func(string) string,
 	return runDemo(ctx, getenv, stdout, stderr, logger)
 }
 
-// demoService is one service of the demo on a listener of its own.
+// demoService is one service of the demo with its own listener.
 type demoService struct {
 	url    string
 	server *http.Server
@@ -49,11 +49,11 @@ type demoService struct {
 	close  func()
 }
 
-// serviceBuilder makes a part's handler for the base URL that it will have, and what
-// releases it.
+// serviceBuilder creates a service's handler for its base URL, and the function that releases
+// it.
 type serviceBuilder func(url string) (http.Handler, func(), error)
 
-// startDemoService serves what build returns for the base URL of the listener.
+// startDemoService serves the handler of build on a new listener.
 func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -70,7 +70,7 @@ func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	return p, nil
 }
 
-// stopService ends the part and waits for its listener's goroutine.
+// stopService ends the service and waits for its listener's goroutine.
 func (p *demoService) stopService() {
 	p.close()
 	p.server.Close()
@@ -86,8 +86,8 @@ func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	}
 }
 
-// buildMCPServer sends people to a page of its own only where the listener is sure to be on
-// their machine.
+// buildMCPServer sends people to a page of its own only if the listener is certainly on their
+// machine.
 func buildMCPServer(issuer string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
@@ -106,7 +106,7 @@ func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// runDemoService runs one part until ctx ends, as compose does.
+// runDemoService runs one service until ctx ends, as the compose file does.
 func runDemoService(ctx context.Context, only, addr, iam string, getenv func(string) string, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
@@ -135,19 +135,19 @@ func runDemoService(ctx context.Context, only, addr, iam string, getenv func(str
 	}
 }
 
-// runDemo starts the parts on loopback, points the settings at them, and serves.
+// runDemo starts the services on loopback, configures answerd to use them, and serves.
 func runDemo(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
-	var parts []*demoService
+	var services []*demoService
 	defer func() {
-		for _, p := range parts {
+		for _, p := range services {
 			p.stopService()
 		}
 	}()
 	start := func(build serviceBuilder) (url string, err error) {
 		p, err := startDemoService("127.0.0.1:0", build)
 		if err == nil {
-			parts = append(parts, p)
+			services = append(services, p)
 			url = p.url
 		}
 		return url, err
@@ -188,7 +188,7 @@ func runDemo(ctx context.Context, getenv func(string) string, stdout, stderr io.
 	})
 }
 
-// printIntroduction says what is running, what it is not, and what to type.
+// printIntroduction prints what is running and a command to try.
 func printIntroduction(w io.Writer, addr, iam, tools, model string, isReal bool) {
 	about := "a rule-based stand-in, not a language model"
 	if isReal {

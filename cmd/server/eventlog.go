@@ -14,15 +14,15 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// openTimeout bounds the wait for a NATS cluster at start-up. Without its log the
-// service could do nothing, so it is started again by whoever watches it.
+// openTimeout bounds the wait for a NATS cluster at start-up. Without its log the service
+// cannot work, so it ends and its supervisor starts it again.
 const openTimeout = 30 * time.Second
 
-// checkLogTimeout is how long answerd check waits for it.
+// checkLogTimeout bounds how long answerd check waits for the cluster.
 const checkLogTimeout = 5 * time.Second
 
-// claimDelay is how long this process leaves others' runs to others: a lease, where there may be
-// others.
+// claimDelay returns how long this process waits before it claims runs of other processes: one
+// lease, if it shares the log.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
@@ -35,8 +35,8 @@ func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// printEventLog prints where events are kept, and reports whether they can be. A directory is
-// left alone: a process that serves may use it.
+// printEventLog prints where events are stored, and reports whether that works. It does not open
+// a directory: a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
 		where := "in memory, until the process ends"
@@ -56,7 +56,7 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	return true
 }
 
-// openLog opens the log that EVENTS_URL names, and returns what closes it.
+// openLog opens the log that EVENTS_URL names, and returns the function that closes it.
 func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
 		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)}), func() {}, nil
@@ -76,8 +76,8 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 	}, nil
 }
 
-// newMemoryCheck reports whether the process is near its GOMEMLIMIT, which a log in memory
-// does something about.
+// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If
+// the log is in memory, the function then drops runs that have ended.
 func newMemoryCheck(log event.Log) func() bool {
 	gauge := new(admission.Memory)
 	memoryLog, ok := log.(*memory.Log)

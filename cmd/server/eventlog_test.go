@@ -19,7 +19,7 @@ import (
 func requireSameFrames(t *testing.T, got, want []sse.Frame) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("%d events, want %d", len(got), len(want))
+		t.Fatalf("got %d events, want %d", len(got), len(want))
 	}
 	for i := range want {
 		if got[i].ID != want[i].ID || got[i].Event != want[i].Event || !bytes.Equal(got[i].Data, want[i].Data) {

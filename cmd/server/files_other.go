@@ -2,5 +2,5 @@
 
 package main
 
-// maxOpenFiles is how many files the process may have open; 0 since nobody knows.
+// maxOpenFiles returns 0: the limit is unknown on this system.
 func maxOpenFiles() int { return 0 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles is how many files the process may have open; 0 if nobody knows. Package os has
-// raised that to what is allowed.
+// maxOpenFiles returns how many files the process may have open; 0 if that is unknown. Package
+// os has raised the limit to its maximum.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -98,7 +98,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 		for _, command := range [][]string{nil, {"check"}} {
 			err := run(t.Context(), command, envOf(append(on, settings[:]...)...), io.Discard, io.Discard)
 			if exitCode(err, io.Discard) != 2 || err.Error() != want {
-				t.Errorf("%v: %v, want %s", command, err, want)
+				t.Errorf("%v: got %v, want %s", command, err, want)
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 		status, body := getBody(t, c, s.url+"/.well-known/oauth-protected-resource"+path)
 		want := fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q],"scopes_supported":[%q],"bearer_methods_supported":["header"],"resource_name":"answerd"}`, s.url+resource, w.iam.url, demo.Scope)
 		if status != 200 || body != want {
-			t.Errorf("%s: %d %s, want %s", path, status, body, want)
+			t.Errorf("%s: got %d %s, want %s", path, status, body, want)
 		}
 	}
 	if status, _ := getBody(t, c, s.url+"/tools"); status != 401 {

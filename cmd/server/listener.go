@@ -8,9 +8,9 @@ import (
 	"answerd/internal/api"
 )
 
-// limitedListener counts connections. Those beyond the limit are marked as surplus: they are told
-// so, and probes are answered on them. Beyond those too, nobody is accepted until somebody
-// leaves; the kernel keeps a few more waiting.
+// limitedListener counts connections. A few beyond the limit are accepted and marked as over
+// the limit: requests on them are refused, and probes are answered. Beyond those, Accept waits
+// until a connection is closed; the kernel queues a few more.
 type limitedListener struct {
 	net.Listener
 	limit  int
@@ -22,13 +22,14 @@ type limitedListener struct {
 	open int
 }
 
-// newLimitedListener makes l accept so many connections, and a few as surplus.
+// newLimitedListener returns a listener that accepts limit connections from l, and a few over
+// the limit.
 func newLimitedListener(l net.Listener, limit int) *limitedListener {
 	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+min(max(limit/4, 4), 256)), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener. The errors of the socket under it are passed on:
-// net/http waits a little when there are no more descriptors, and tries again.
+// Accept implements net.Listener. It returns the errors of the socket: net/http waits a little
+// when there are no more file descriptors, and tries again.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
@@ -56,7 +57,7 @@ func (l *limitedListener) Close() error {
 	return l.Listener.Close()
 }
 
-// countedConn is a connection that is counted.
+// countedConn is a connection that its listener counts until it is closed.
 type countedConn struct {
 	net.Conn
 	listener  *limitedListener
@@ -75,7 +76,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets net/http end a connection so that its last response is still read.
+// CloseWrite lets net/http close a connection so that the client can still read the last
+// response.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -83,7 +85,8 @@ func (c *countedConn) CloseWrite() error {
 	return nil
 }
 
-// markOverLimit is the ConnContext of the server.
+// markOverLimit implements http.Server.ConnContext: it marks the requests of connections over
+// the limit.
 func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	if c, ok := c.(*countedConn); ok && c.overLimit {
 		return api.OverLimit(ctx)
@@ -91,8 +94,8 @@ func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// maxConnections is how many connections there may be at a time. Every run has others
-// besides its client's: to the model and to MCP servers.
+// maxConnections returns how many connections may be open at a time. Every run needs further
+// file descriptors for its connections to the model and to MCP servers.
 func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections

@@ -34,8 +34,8 @@ const usage = "usage: answerd [serve | demo | check [-accept] | version | health
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// Whoever reads our log may die before us: that is an error of one write then, and
-	// not the end of the process (os/signal, "SIGPIPE").
+	// The reader of our log may die before us. Then a write fails, and the process goes on
+	// (os/signal, "SIGPIPE").
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stderr := telemetry.NewLogWriter(os.Stderr)
 	// What net/http says of its own accord goes the same way, as the same lines.
@@ -51,11 +51,12 @@ func main() {
 	os.Exit(code)
 }
 
-// stderrTimeout is how long the end waits for stderr to take the last lines.
+// stderrTimeout bounds how long the process waits at its end for stderr to accept the last
+// lines.
 const stderrTimeout = time.Second
 
-// run is answerd, for main and for the end-to-end tests alike. It returns when the
-// command is done, or drained after ctx has ended.
+// run executes a command, for main and for the end-to-end tests. It returns when the command
+// is done, or drained after ctx has ended.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	command := "serve"
 	if len(args) > 0 {
@@ -87,7 +88,7 @@ type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-// exitCode says on one line what went wrong, and how bad it is.
+// exitCode prints err on one line and returns the exit code for it.
 func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
@@ -107,7 +108,7 @@ var (
 	commit  = ""
 )
 
-// printVersion prints what a bug report needs.
+// printVersion prints the versions that a bug report needs.
 func printVersion(stdout io.Writer) error {
 	rev := commit
 	if info, ok := debug.ReadBuildInfo(); ok && rev == "" {

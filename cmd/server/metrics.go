@@ -13,8 +13,8 @@ import (
 	"answerd/internal/auth"
 )
 
-// serveMetrics serves /metrics at METRICS_ADDR until end is called. here is what is left to
-// serve at ADDR: nothing then, else the metrics.
+// serveMetrics serves /metrics at METRICS_ADDR until end is called. If METRICS_ADDR is not set,
+// it returns the handler to serve at ADDR.
 func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here http.Handler, end func(), err error) {
 	if c.MetricsAddr == "" {
 		return metrics, func() {}, nil
@@ -40,7 +40,7 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here htt
 	}, nil
 }
 
-// newAuthFailureCounter puts the count of requests that were not let in on m, and returns what
+// newAuthFailureCounter creates the counter of refused requests and returns the function that
 // counts one.
 func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
@@ -51,7 +51,7 @@ func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason str
 	by := make(map[string]metric.AddOption)
 	for _, reason := range auth.Reasons() {
 		by[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
-		counter.Add(context.Background(), 0, by[reason]) // an alert on the first needs a zero to rise from
+		counter.Add(context.Background(), 0, by[reason]) // an alert on the first failure needs a zero before it
 	}
 	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, by[reason]) }, nil
 }

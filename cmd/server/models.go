@@ -10,7 +10,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// readModels reads MODELS_FILE, if there is one, and finds the default model in it.
+// readModels reads MODELS_FILE, if it is set, and checks the default model against it.
 func (c *config) readModels(defaultSet bool) error {
 	if c.ModelsFile == "" {
 		return nil
@@ -31,7 +31,7 @@ func (c *config) readModels(defaultSet bool) error {
 	return nil
 }
 
-// profiles are the models of MODELS_FILE, by what requests name.
+// profiles returns the models of MODELS_FILE by the id that requests name.
 func (c *config) profiles() map[string]llm.Profile {
 	out := make(map[string]llm.Profile, len(c.models))
 	for _, p := range c.models {
@@ -40,7 +40,7 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
-// printModels prints what is known of the models.
+// printModels prints the table of the models.
 func printModels(stdout io.Writer, c config) {
 	models := c.models
 	if len(models) == 0 {

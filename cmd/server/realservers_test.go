@@ -158,7 +158,7 @@ func TestRealServers(t *testing.T) {
 			for _, call := range calls {
 				status, body := callTool(t, c, s.url, "real_"+call.tool, call.args)
 				if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
-					t.Errorf("%s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
+					t.Errorf("got %s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
 				}
 			}
 			checkInARun(t, c, s, calls)
@@ -188,7 +188,7 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 			event = "tool_error "
 		}
 		if !strings.HasPrefix(ends[i], event) || !call.agrees(ends[i]) {
-			t.Errorf("%s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
+			t.Errorf("got %s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
 		}
 		if call.tool == "trigger-long-running-operation" && progress == 0 {
 			t.Errorf("%s: no progress", call.tool)

@@ -13,18 +13,18 @@ import (
 	"answerd/internal/auth"
 )
 
-// watchInterval is how often the files are looked at. A look is a stat of each; being
-// told by the kernel would be another way on every system, and fail on network and
-// overlay file systems.
+// watchInterval is the time between two checks of the files, each a stat call. Notifications of
+// the kernel differ on every system and do not work on network and overlay file systems.
 const watchInterval = 2 * time.Second
 
-// fileWatch notices when files change: what they hold, or whether they are there.
+// fileWatch detects changes of files: of their content, or whether they exist.
 type fileWatch struct {
 	paths []string
 	seen  []os.FileInfo // nil for a file that cannot be seen
 }
 
-// newFileWatch is a watch of the files as they are now; empty paths are none.
+// newFileWatch returns a watch that starts with the files as they are now. It ignores empty
+// paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
 	for _, p := range paths {
@@ -36,8 +36,8 @@ func newFileWatch(paths ...string) *fileWatch {
 	return w
 }
 
-// hasChanged reports whether a file is another than at the last look. A new one that
-// was moved to its place differs, even if time and size are the same.
+// hasChanged reports whether a file has changed since the last call. A file that was moved to
+// the path of another counts as changed even if time and size are the same.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
@@ -58,8 +58,8 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// startFollowing begins to follow files, by read, and returns what ends it. SIGHUP ends no
-// answerd from here on.
+// startFollowing calls read whenever files change or SIGHUP arrives, until end is called. From
+// here on SIGHUP does not end the process.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -76,9 +76,8 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 	}
 }
 
-// followFiles has a configuration read again when one of its files changes, and at each
-// hangup, until ctx ends. One that is no good is refused by read, and the one in use stays
-// (F36).
+// followFiles reloads a configuration when one of its files changes, and at each hangup, until
+// ctx ends. read refuses an invalid configuration, and the current one stays in use.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -104,8 +103,8 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	}
 }
 
-// readRecovered is read with a panic made its error: whatever is in a file, the service goes
-// on with what it has.
+// readRecovered calls read and returns a panic as an error: whatever is in a file, the service
+// continues with its current configuration.
 func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -115,9 +114,9 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// startReloading reads the configuration of the MCP servers again when its file or that of the
-// accepted definitions changes, until end is called. It is there without a file too, so
-// that SIGHUP ends no answerd.
+// startReloading reloads the configuration of the MCP servers when its file or that of the
+// accepted definitions changes, until end is called. It runs without a file too, so that
+// SIGHUP does not end the process.
 func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		servers, err := mcpServers(c)
@@ -132,8 +131,8 @@ func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Log
 	})
 }
 
-// newRules reads AUTH_RULES_FILE; nil where there is none. end is to be called in the end:
-// until then the file is read again when it changes, and one that is no good is refused.
+// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, the file
+// is reloaded when it changes, and an invalid one is refused.
 func newRules(ctx context.Context, c config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
 	if c.AuthRulesFile == "" {
 		return nil, func() {}, nil

@@ -28,11 +28,11 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// serve puts the parts together, bottom up, serves until ctx ends, and drains.
-// listening is told the address once it is there.
+// serve builds the parts, bottom up, serves until ctx ends, and drains. It calls listening with
+// the address as soon as it accepts connections.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
 	// From the start, so that no signal falls between the first and the drain.
-	haste, stop := newShutdownStages(ctx)
+	stages, stop := newShutdownStages(ctx)
 	defer stop()
 	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
 	if err != nil {
@@ -42,7 +42,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	defer haste.closeLogged(logger, "telemetry", tel.Shutdown)
+	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
 	verifier, err := newVerifier(c, logger)
 	if err != nil {
@@ -51,11 +51,11 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if verifier != nil {
 		defer verifier.Close()
 	}
-	rules, unfollow, err := newRules(ctx, c, logger)
+	rules, endRules, err := newRules(ctx, c, logger)
 	if err != nil {
 		return err
 	}
-	defer unfollow()
+	defer endRules()
 	log, closeLog, err := openLog(ctx, c, logger)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	figures, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
+	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Version: version, Metrics: figures, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
+		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -133,7 +133,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		delay = 0 // nobody can be told any more
 	case <-ctx.Done():
 	}
-	return errors.Join(err, drainService(haste, handler, runs, server, delay, c.DrainTimeout, logger))
+	return errors.Join(err, drainService(stages, handler, runs, server, delay, c.DrainTimeout, logger))
 }
 
 func newServer(h http.Handler) *http.Server {
@@ -167,7 +167,7 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	return v, nil
 }
 
-// trimElements are the elements of a list, however it was spaced; nil of none.
+// trimElements returns the elements of a list without surrounding white space; nil for none.
 func trimElements(list []string) (out []string) {
 	for _, s := range list {
 		out = append(out, strings.TrimSpace(s))
@@ -184,8 +184,7 @@ func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.M
 	})
 }
 
-// newHooks is the client of the service that is asked about tool calls; nil where
-// there is none.
+// newHooks returns the client of the operator's webhook service; nil if there is none.
 func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	if c.HooksURL == "" {
 		return nil, nil
@@ -218,7 +217,7 @@ func newPrompt(c config) (*agent.Prompt, error) {
 	return p, nil
 }
 
-// newTelemetry resolves where traces go; the more specific setting wins.
+// newTelemetry decides where traces are exported; the more specific setting wins.
 func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	t := telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Tracing: c.EnableTracing, Logger: logger}
 	switch {

@@ -14,19 +14,19 @@ import (
 	"answerd/internal/api"
 )
 
-// closeTimeout bounds what is left to do once every run has ended.
+// closeTimeout bounds each shutdown step after the runs have ended.
 const closeTimeout = 5 * time.Second
 
-// shutdownStages is how much of its end the process is still to wait for. The first signal
-// begins the end; each one after it asks for less waiting. A process that gets them
-// all exits by itself all the same, and every run has said how it ended.
+// shutdownStages holds a context per stage of the shutdown. The first signal starts the
+// shutdown; each further signal cancels the next stage. Even after all of them the process
+// ends orderly, and every run has its terminal event.
 type shutdownStages struct {
 	drainContext context.Context // ends with the second signal: no run is waited for
 	closeContext context.Context // ends with the third: nor is a last response, or an exporter
 }
 
-// newShutdownStages counts signals until stop. ctx is what the first of them ends; where it has
-// come already, as the process was starting, the next is the second.
+// newShutdownStages counts signals until stop is called. The first signal ends ctx. If it has
+// already, while the process was starting, the next signal is the second.
 func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -57,11 +57,10 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	}
 }
 
-// drainService ends a service in the order that loses nobody: whoever balances load is told,
-// and given delay to hear it while everything still works; new runs are refused, where
-// others can take them; those that go on may end within timeout; the rest are
-// cancelled, each with its own last event; and when their readers have it, nobody
-// listens any more.
+// drainService shuts a service down in the order that loses no run. First it is not ready, and
+// load balancers have delay to notice while everything still works. Then it refuses new runs,
+// which other replicas can accept. Active runs may end within timeout; then they are cancelled,
+// each with its terminal event. When their readers have that event, the listener is closed.
 func drainService(h shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()
@@ -75,7 +74,7 @@ func drainService(h shutdownStages, handler *api.Handler, runs *agent.Agent, ser
 	return shutdownServer(h.closeContext, handler, server)
 }
 
-// sleepContext waits for d, or for the end of ctx.
+// sleepContext waits for d, or until ctx ends.
 func sleepContext(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -88,8 +87,8 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// shutdownServer closes the listener and waits for the last responses. Followers have seen
-// their runs end; whoever still holds a connection is cut.
+// shutdownServer closes the listener and waits for the last responses. Readers have received
+// the end of their runs; connections that are still open after that are cut.
 func shutdownServer(ctx context.Context, handler *api.Handler, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
@@ -102,7 +101,7 @@ func shutdownServer(ctx context.Context, handler *api.Handler, server *http.Serv
 	return nil
 }
 
-// closeLogged runs one last step, bounded, and logs what it could not do.
+// closeLogged runs one step of the shutdown within closeTimeout and logs its error.
 func (h shutdownStages) closeLogged(logger *slog.Logger, what string, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(h.closeContext, closeTimeout)
 	defer cancel()

@@ -17,14 +17,14 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// toolset is the MCP servers and the token that goes to them.
+// toolset holds the client of the MCP servers and the source of the service's token.
 type toolset struct {
 	client *mcp.Client
 	tokens *token.ClientCredentials // nil without the service's JWT
 	files  *fileWatch               // of the configuration, as it was just before it was read
 }
 
-// close ends the sessions first: that takes a token too.
+// close ends the sessions first: ending them needs a token too.
 func (t toolset) close() {
 	t.client.Close()
 	if t.tokens != nil {
@@ -32,7 +32,7 @@ func (t toolset) close() {
 	}
 }
 
-// connectTools begins to connect the servers of MCP_URL and MCP_CONFIG_PATH.
+// connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH.
 func connectTools(c config, o mcp.Options) (toolset, error) {
 	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
 	servers, err := mcpServers(c)
@@ -85,8 +85,8 @@ func mcpServers(c config) ([]mcpconfig.Server, error) {
 	return servers, nil
 }
 
-// warnAboutCallers says which servers are of no use as long as callers bring no token, and
-// which are used by everybody on behalf of one.
+// warnAboutCallers logs which servers cannot be used while callers send no token, and which all
+// callers use with the sign-in of one person.
 func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
@@ -117,8 +117,8 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers shows the state of every MCP server as a metric, 1 for the state that
-// it is in, and how many of its tools wait for the operator.
+// observeServers creates metrics of every MCP server: 1 for its state, and the number of tools
+// that the operator has not accepted.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
 	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",

@@ -103,7 +103,7 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 		"tool_call > POST":                 2, // and to the MCP server
 	} {
 		if tree[branch] != n {
-			t.Errorf("%d of %q, want %d in %v", tree[branch], branch, n, tree)
+			t.Errorf("got %d of %q, want %d in %v", tree[branch], branch, n, tree)
 		}
 	}
 	for span, wanted := range map[string][]string{

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate refuses settings that contradict each other or the outside.
+// validate returns an error for the first setting that is invalid or contradicts another.
 func (c *config) validate(modelSet bool) error {
 	checks := []struct {
 		name string
@@ -119,7 +119,7 @@ func (c *config) checkPublicURL() error {
 	return nil
 }
 
-// redirectURL is where browsers come back to; "" where nobody knows.
+// redirectURL returns the OAuth redirect URI; "" if the address that browsers use is unknown.
 func (c *config) redirectURL() string {
 	if c.localURL == "" {
 		return ""
@@ -132,7 +132,7 @@ func (c *config) usesOpenAI() bool {
 	return err == nil && u.Hostname() == openAIHost
 }
 
-// tokenURL is where the service's JWT comes from.
+// tokenURL returns the token endpoint of the service's JWT.
 func (c *config) tokenURL() string {
 	if c.IAMTokenURL != "" {
 		return c.IAMTokenURL
@@ -140,7 +140,7 @@ func (c *config) tokenURL() string {
 	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
 }
 
-// pinsPath is where accepted tool definitions are; "" without an mcp.json.
+// pinsPath returns the file of accepted tool definitions; "" without an mcp.json.
 func (c *config) pinsPath() string {
 	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
 		return c.MCPPinsPath
@@ -187,14 +187,16 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return errors.New("not a size")
 }
 
-// errUnauthenticated: beyond this machine nobody is served without a token by mistake.
+// errUnauthenticated refuses to serve beyond loopback without authentication unless the
+// operator has allowed it.
 var errUnauthenticated error = &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 
-// lacksAuthentication reports whether callers bring no token, and nobody has said that this is meant.
+// lacksAuthentication reports whether callers send no token although the operator has not
+// allowed that.
 func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
-// checkBoundAddr looks at the address that ADDR has turned out to be: what is called localhost
-// is whatever this machine's resolver makes of it.
+// checkBoundAddr checks the address that the listener has: the resolver of this machine decides
+// what a name in ADDR, such as localhost, stands for.
 func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
@@ -203,8 +205,8 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 	return nil
 }
 
-// addAllowedHosts completes ALLOWED_HOSTS: by host, that of ADDR, where it is unset, and by that
-// of PUBLIC_URL in any case but where all are allowed.
+// addAllowedHosts completes ALLOWED_HOSTS. If it is not set, it gets host, the host of ADDR. It
+// gets the host of PUBLIC_URL too, unless all hosts are allowed.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		switch ip := net.ParseIP(host); {
@@ -221,8 +223,8 @@ func (c *config) addAllowedHosts(host string) {
 	}
 }
 
-// normalizeHosts writes ALLOWED_HOSTS and CORS_ORIGINS as requests are compared with them.
-// A name that no request can match would refuse everybody, and say nothing at the start.
+// normalizeHosts brings ALLOWED_HOSTS and CORS_ORIGINS into the form that requests are compared
+// with. It refuses a name that no request can match, because it would refuse all requests.
 func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
 		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
@@ -243,7 +245,7 @@ func (c *config) normalizeHosts() error {
 	return nil
 }
 
-// budget is the operator's limits of every run.
+// budget returns the operator's limits of every run.
 func (c *config) budget() agent.Budget {
 	return agent.Budget{
 		ToolCalls: c.BudgetToolCalls, InputTokens: c.BudgetInputTokens, OutputTokens: c.BudgetOutputTokens,
@@ -251,5 +253,5 @@ func (c *config) budget() agent.Budget {
 	}
 }
 
-// inRange reports whether a number is 0 to limit; NaN is not.
+// inRange reports whether n is between 0 and limit; NaN is not.
 func inRange(n, limit float64) bool { return n >= 0 && n <= limit }
