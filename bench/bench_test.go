@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What is measured against must do the same work, and the check must see what is missing.
-func TestTheFloorAnswersEveryRowWhole(t *testing.T) {
+// The floor must do the work of answerd, and the check must see what is missing.
+func TestFloorAnswersEveryRow(t *testing.T) {
 	m, calls := &model{}, &tools{}
 	modelServer, toolServer := httptest.NewServer(m), httptest.NewServer(calls)
 	transport := &http.Transport{}
@@ -31,44 +31,44 @@ func TestTheFloorAnswersEveryRowWhole(t *testing.T) {
 			l := newLoad(f.URL, r)
 			defer l.client.CloseIdleConnections()
 			asked, called := m.requests.Load(), calls.calls.Load()
-			if _, err := l.ask(ctx); err != nil {
-				t.Fatal(err)
+			if _, err := l.askOnce(ctx); err != nil {
+				t.Fatalf("askOnce: %v", err)
 			}
 			used := upstream{model: m.requests.Load() - asked, calls: calls.calls.Load() - called}
 			if err := used.expect(r.script, 1); err != nil {
 				t.Error(err)
 			}
 			if err := used.expect(r.script, 2); err == nil {
-				t.Error("half of the requests would pass for all")
+				t.Error("expect accepts the requests of one answer for two, want an error")
 			}
 		})
 	}
 }
 
-func TestAnAnswerThatLacksSomethingIsAnError(t *testing.T) {
+func TestCheckAnswerRefusesIncompleteAnswers(t *testing.T) {
 	s := script{Tokens: 2, Rounds: 1, Calls: 1, Result: 5}
-	whole := `{"answer":"word0 word1 ","metadata":{"tool_results":[` + quoted(resultText(5)) + `]}}`
-	if err := s.check([]byte(whole)); err != nil {
+	whole := `{"answer":"word0 word1 ","metadata":{"tool_results":[` + quoteJSON(resultText(5)) + `]}}`
+	if err := s.checkAnswer([]byte(whole)); err != nil {
 		t.Error(err)
 	}
 	for _, lacking := range []string{`{`, `{"answer":"word0 "}`, `{"answer":"word0 word1 ","metadata":{"tool_results":[]}}`, `{"answer":"word0 word1 ","metadata":{"tool_results":["A lin"]}}`[:50] + `"]}}`} {
-		if s.check([]byte(lacking)) == nil {
-			t.Errorf("%s passes", lacking)
+		if s.checkAnswer([]byte(lacking)) == nil {
+			t.Errorf("checkAnswer(%s) = nil, want an error", lacking)
 		}
 	}
 	delta := "event: text_delta\ndata: {\"delta\":\"word0 \"}\n\n"
 	if s.checkStream([]byte(delta+"event: final_answer\ndata: "+whole+"\n\n")) == nil {
-		t.Error("a stream without its second delta passes")
+		t.Error("checkStream of a stream without its second delta = nil, want an error")
 	}
 }
 
-func TestAScriptTravelsAsTheNameOfTheModel(t *testing.T) {
+func TestScriptIsEncodedAsTheModelsName(t *testing.T) {
 	for _, r := range rows {
-		if got, ok := scriptIn(r.question()); !ok || got != r.script {
-			t.Errorf("%s: %+v", r.name, got)
+		if got, ok := scriptIn(r.questionBody()); !ok || got != r.script {
+			t.Errorf("scriptIn of %s = %+v, want %+v", r.name, got, r.script)
 		}
 	}
 	if _, ok := scriptIn([]byte(`{"model":"gpt"}`)); ok {
-		t.Error("any model is a script")
+		t.Error("scriptIn of another model = ok, want not")
 	}
 }

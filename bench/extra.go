@@ -10,34 +10,34 @@ import (
 	"time"
 )
 
-// extra is a measurement that is no load.
+// extra is a measurement that compares nothing with the floor under load.
 type extra struct {
 	name    string
-	measure func(context.Context, *house) (string, error)
+	measure func(context.Context, *fixture) (string, error)
 }
 
 var extras = []extra{
-	{"idle memory; start to listening (at most 45 MB, 0.3 s)", idle},
-	{"memory of an open stream (at most 135 kB)", openStreams},
-	{"3,000 clients gone (must 1 s, goal 0.5 s)", clientsGone},
-	{"CPU per answer beside open streams; memory after them", growth},
+	{"idle memory; start to listening (at most 45 MB, 0.3 s)", measureIdle},
+	{"memory of an open stream (at most 135 kB)", measureOpenStreams},
+	{"3,000 clients gone (must 1 s, goal 0.5 s)", measureDisconnects},
+	{"CPU per answer beside open streams; memory after them", measureGrowth},
 }
 
-// idle starts the service some times and lets it rest.
-func idle(ctx context.Context, h *house) (string, error) {
+// measureIdle starts the service three times and measures it after one answer.
+func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	var memory, start []float64
 	for range 3 {
-		p, err := answerd(ctx, h.answerd, h.environ(setting{tools: 10}))
+		p, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))
 		if err != nil {
 			return "", err
 		}
 		r := row{script: script{Tokens: 4, Tools: 10}}
 		l := newLoad(p.url, r)
-		_, err = l.ask(ctx) // connected, and has worked once
+		_, err = l.askOnce(ctx) // the connections are made, and one question is answered
 		time.Sleep(500 * time.Millisecond)
-		resident, err2 := p.resident()
+		resident, err2 := p.residentBytes()
 		l.client.CloseIdleConnections()
-		if err3 := p.stop(); err != nil || err2 != nil || err3 != nil {
+		if err3 := p.kill(); err != nil || err2 != nil || err3 != nil {
 			return "", fmt.Errorf("%w, %w, %w", err, err2, err3)
 		}
 		memory, start = append(memory, float64(resident)/1e6), append(start, p.started.Seconds())
@@ -45,38 +45,38 @@ func idle(ctx context.Context, h *house) (string, error) {
 	return fmt.Sprintf("%.1f MB; %.2f s", median(memory), median(start)), nil
 }
 
-// openStreams is what 1,000 streams in mid-answer take, in processes that held none before.
-func openStreams(ctx context.Context, h *house) (string, error) {
+// measureOpenStreams returns the memory of 1,000 streams in mid-answer, in new processes.
+func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	const streams = 1000
-	floor, err := self(ctx, "floor", h.model.url+"/v1/chat/completions", h.toolsURL(setting{tools: 10}))
+	floor, err := startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(setting{tools: 10}))
 	if err != nil {
 		return "", err
 	}
-	defer floor.stop()
-	service, err := answerd(ctx, h.answerd, h.environ(setting{tools: 10}))
+	defer floor.kill()
+	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))
 	if err != nil {
 		return "", err
 	}
-	defer service.stop()
+	defer service.kill()
 	var each [2]float64
 	for i, p := range []*process{floor, service} {
 		warm := newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10}})
-		if _, err := warm.run(ctx, 16, 200*time.Millisecond); err != nil {
+		if _, err := warm.askRepeatedly(ctx, 16, 200*time.Millisecond); err != nil {
 			return "", err
 		}
-		before, err := p.resident()
+		before, err := p.residentBytes()
 		if err != nil {
 			return "", err
 		}
-		hold, err := hang(ctx, p, streams)
+		hold, err := openHangingStreams(ctx, p, streams)
 		if err != nil {
 			return "", err
 		}
 		time.Sleep(500 * time.Millisecond)
-		after, err := p.resident()
-		if i == 1 && h.profiles != "" {
+		after, err := p.residentBytes()
+		if i == 1 && fx.profiles != "" {
 			for _, profile := range []string{"heap?debug=1", "goroutine"} {
-				err = errors.Join(err, h.keep(h.door(setting{tools: 10}), profile, "open-streams."+profile))
+				err = errors.Join(err, fx.saveProfile(fx.pprofAddrFile(setting{tools: 10}), profile, "open-streams."+profile))
 			}
 		}
 		hold.release()
@@ -88,17 +88,17 @@ func openStreams(ctx context.Context, h *house) (string, error) {
 	return fmt.Sprintf("%.0f kB (floor %.0f)", each[1], each[0]), nil
 }
 
-// held are streams that stopped in mid-answer.
-type held struct {
+// hangingStreams has streams whose model stopped in mid-answer.
+type hangingStreams struct {
 	load   *load
 	cancel context.CancelFunc
 	bodies []*http.Response
 }
 
-// hang opens n streams and reads each up to its first words.
-func hang(ctx context.Context, p *process, n int) (*held, error) {
+// openHangingStreams opens n streams and reads each up to its first words.
+func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	h := &held{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
+	h := &hangingStreams{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
 	h.bodies = make([]*http.Response, n)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -107,8 +107,8 @@ func hang(ctx context.Context, p *process, n int) (*held, error) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if h.bodies[i], errs[i] = h.load.open(ctx); errs[i] == nil {
-				errs[i] = untilWords(h.bodies[i])
+			if h.bodies[i], errs[i] = h.load.sendQuestion(ctx); errs[i] == nil {
+				errs[i] = readToFirstDelta(h.bodies[i])
 			}
 		})
 	}
@@ -122,8 +122,8 @@ func hang(ctx context.Context, p *process, n int) (*held, error) {
 	return h, nil
 }
 
-// untilWords reads a stream up to its first delta.
-func untilWords(resp *http.Response) error {
+// readToFirstDelta reads a stream up to its first delta.
+func readToFirstDelta(resp *http.Response) error {
 	for in := bufio.NewReaderSize(resp.Body, 512); ; {
 		line, err := in.ReadString('\n')
 		if err != nil {
@@ -136,7 +136,7 @@ func untilWords(resp *http.Response) error {
 }
 
 // release closes all connections.
-func (h *held) release() {
+func (h *hangingStreams) release() {
 	h.cancel()
 	for _, resp := range h.bodies {
 		if resp != nil {
@@ -146,25 +146,25 @@ func (h *held) release() {
 	h.load.client.CloseIdleConnections()
 }
 
-// clientsGone is how long after 3,000 clients left the model knows, and the descriptors
+// measureDisconnects is how long after 3,000 clients left the model knows, and the descriptors
 // are back.
-func clientsGone(ctx context.Context, h *house) (string, error) {
+func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 	clients := min(3000, (descriptorsAllowed()-500)/3)
-	service, err := answerd(ctx, h.answerd, h.environ(setting{tools: 10}))
+	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))
 	if err != nil {
 		return "", err
 	}
-	defer service.stop()
+	defer service.kill()
 	warm := newLoad(service.url, row{stream: true, script: script{Tokens: 64, Tools: 10}})
-	if _, err := warm.run(ctx, 16, 200*time.Millisecond); err != nil {
+	if _, err := warm.askRepeatedly(ctx, 16, 200*time.Millisecond); err != nil {
 		return "", err
 	}
 	warm.client.CloseIdleConnections()
-	before, err := service.descriptors()
+	before, err := service.openDescriptors()
 	if err != nil {
 		return "", err
 	}
-	hold, err := hang(ctx, service, clients)
+	hold, err := openHangingStreams(ctx, service, clients)
 	if err != nil {
 		return "", err
 	}
@@ -172,11 +172,11 @@ func clientsGone(ctx context.Context, h *house) (string, error) {
 	hold.release()
 	closed := time.Since(began)
 	for over := began.Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		stats, err := h.model.get("/stats")
+		stats, err := fx.model.get("/stats")
 		if err != nil {
 			return "", err
 		}
-		now, err := service.descriptors()
+		now, err := service.openDescriptors()
 		if err != nil {
 			return "", err
 		}

@@ -36,7 +36,7 @@ const floorPrompt = `You are a helpful assistant that answers the questions of u
 func newPlan(s script) *plan {
 	p := &plan{script: s}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"model":%q,"messages":[{"role":"system","content":%s}`, s, quoted(strings.Repeat(floorPrompt, 9)))
+	fmt.Fprintf(&b, `{"model":%q,"messages":[{"role":"system","content":%s}`, s, quoteJSON(strings.Repeat(floorPrompt, 9)))
 	for i := range s.History {
 		fmt.Fprintf(&b, `,{"role":%q,"content":%q}`, []string{"user", "assistant"}[i%2], strings.Repeat("past ", 4096/5))
 	}
@@ -59,7 +59,7 @@ func newPlan(s script) *plan {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			fmt.Fprintf(&b, `{"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":%s}}`, round, i, toolName(i), quoted(s.arguments()))
+			fmt.Fprintf(&b, `{"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":%s}}`, round, i, toolName(i), quoteJSON(s.arguments()))
 		}
 		b.WriteString("]}")
 		p.asked = append(p.asked, bytes.Clone(b.Bytes()))

@@ -30,16 +30,16 @@ func newLoad(url string, r row) *load {
 	if r.stream {
 		path = "/answer/stream"
 	}
-	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.question()}
+	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.questionBody()}
 }
 
 // timing is how long one answer took, and until its first bytes came.
 type timing struct{ first, whole time.Duration }
 
-// ask asks once and checks the answer.
-func (l *load) ask(ctx context.Context) (t timing, err error) {
+// askOnce asks the question once and checks the answer.
+func (l *load) askOnce(ctx context.Context) (t timing, err error) {
 	began := time.Now()
-	resp, err := l.open(ctx)
+	resp, err := l.sendQuestion(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -59,10 +59,10 @@ func (l *load) ask(ctx context.Context) (t timing, err error) {
 	case l.stream:
 		return t, l.script.checkStream(body)
 	}
-	return t, l.script.check(body)
+	return t, l.script.checkAnswer(body)
 }
 
-func (l *load) open(ctx context.Context) (*http.Response, error) {
+func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(l.body))
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func (l *load) open(ctx context.Context) (*http.Response, error) {
 	return l.client.Do(r)
 }
 
-// run asks for as long as d, callers at a time, each at least once.
-func (l *load) run(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
+// askRepeatedly asks for as long as d, callers at a time, each at least once.
+func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+sliceTime)
 	defer cancel()
 	over := time.Now().Add(d)
@@ -85,7 +85,7 @@ func (l *load) run(ctx context.Context, callers int, d time.Duration) ([]timing,
 		wg.Go(func() {
 			var own []timing
 			for len(own) == 0 || time.Now().Before(over) && !stopped.Load() {
-				t, err := l.ask(ctx)
+				t, err := l.askOnce(ctx)
 				if err != nil {
 					mu.Lock()
 					failed = fmt.Errorf("%s: %w", l.url, err)
@@ -110,8 +110,8 @@ const sliceTime = 30 * time.Second
 // shown is how many bytes of a result every answer has.
 const shown = 120_000
 
-// check compares a whole answer with what the script says.
-func (s script) check(body []byte) error {
+// checkAnswer compares a whole answer with what the script says.
+func (s script) checkAnswer(body []byte) error {
 	var a struct {
 		Answer   string
 		Metadata struct {
@@ -159,5 +159,5 @@ func (s script) checkStream(body []byte) error {
 	if said.String() != s.answer() || results != s.Rounds*s.Calls {
 		return fmt.Errorf("the stream says %.80q, %d results", said.String(), results)
 	}
-	return s.check(last)
+	return s.checkAnswer(last)
 }

@@ -9,7 +9,7 @@
 //
 // Model, MCP server, floor and answerd are processes of their own, and the load comes from
 // this one, so that what is counted is the service alone. Floor and answerd take turns in
-// slices: a busy machine disturbs both. Every answer is checked whole, and every request
+// slices: a measuredService machine disturbs both. Every answer is checked whole, and every request
 // to the model and the MCP server is counted; one too many, or too few, fails the run.
 //
 // docs/internals/performance.md says how to read what it prints.
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// roles are what this program does as a child of itself.
+// roles are the services that this program can be when it is a child of itself.
 var roles = map[string]func(args []string) error{
 	"floor": serveFloor,
 	"model": serveModel,
@@ -68,14 +68,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer os.RemoveAll(dir)
 	o.work = dir
 	if o.answerd == "" {
-		if o.answerd, err = o.build(ctx, dir); err != nil {
+		if o.answerd, err = o.buildService(ctx, dir); err != nil {
 			return err
 		}
 	}
-	return o.measure(ctx, out)
+	return o.measureAll(ctx, out)
 }
 
-// options are how much is measured.
+// options says what is measured, and how long.
 type options struct {
 	row      string
 	quick    bool
@@ -83,7 +83,7 @@ type options struct {
 	against  string
 	env      []string
 	profiles string
-	work     string // a directory of the run's own
+	work     string // a temporary directory
 }
 
 // slices is how many slices each of the two gets for a row, and how long each is. CPU time

@@ -42,11 +42,11 @@ func (k replyKey) reply() *reply {
 		finish = `"tool_calls"`
 		for i := range k.Calls {
 			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":""}}]}`, i, k.round, i, toolName(i)), "null")
-			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}`, i, quoted(k.arguments())), "null")
+			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}`, i, quoteJSON(k.arguments())), "null")
 		}
 	} else {
 		for i := range k.Tokens {
-			choice(`{"content":`+quoted(token(i))+`}`, "null")
+			choice(`{"content":`+quoteJSON(token(i))+`}`, "null")
 		}
 	}
 	choice("{}", finish)
@@ -84,11 +84,11 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(s.delay())
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	play(w, r, made.(*reply).chunks, s)
+	writeChunks(w, r, made.(*reply).chunks, s)
 }
 
-// play writes the chunks at the script's pace.
-func play(w http.ResponseWriter, r *http.Request, chunks [][]byte, s script) {
+// writeChunks writes the chunks at the script's pace.
+func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s script) {
 	rc := http.NewResponseController(w)
 	if s.Each == 0 && s.Pace == 0 && s.Hang == 0 {
 		_, _ = w.Write(bytes.Join(chunks, nil))

@@ -29,8 +29,8 @@ type process struct {
 // startTime bounds the start of a child.
 const startTime = 20 * time.Second
 
-// spawn starts a child, and waits for the first line of out that names an address.
-func spawn(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
+// startProcess starts a child, and waits for the first line of out that names an address.
+func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
 	lines, err := out()
 	if err != nil {
 		return nil, err
@@ -59,28 +59,28 @@ func spawn(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error)
 	case err := <-p.done:
 		return nil, fmt.Errorf("%s ended before it served: %w", cmd.Path, err)
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), p.stop())
+		return nil, errors.Join(ctx.Err(), p.kill())
 	case <-time.After(startTime):
-		return nil, errors.Join(fmt.Errorf("%s does not serve", cmd.Path), p.stop())
+		return nil, errors.Join(fmt.Errorf("%s does not serve", cmd.Path), p.kill())
 	}
 }
 
-// self starts this program in one of its roles.
-func self(ctx context.Context, args ...string) (*process, error) {
+// startSelf starts this program in one of its roles.
+func startSelf(ctx context.Context, args ...string) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Stderr = os.Stderr
-	return spawn(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
+	return startProcess(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
 }
 
-// answerd starts the service, which says in its log where it listens.
-func answerd(ctx context.Context, path string, environ []string) (*process, error) {
+// startService starts the service, which logs the address that it listens on.
+func startService(ctx context.Context, path string, environ []string) (*process, error) {
 	cmd := exec.Command(path)
 	cmd.Env = append(environ, "ADDR=127.0.0.1:0", "PATH="+os.Getenv("PATH"))
-	return spawn(ctx, cmd, cmd.StderrPipe, func(line []byte) string {
+	return startProcess(ctx, cmd, cmd.StderrPipe, func(line []byte) string {
 		var said struct{ Msg, Addr string }
 		if json.Unmarshal(line, &said) != nil || said.Msg != "listening" {
 			return ""
@@ -89,8 +89,8 @@ func answerd(ctx context.Context, path string, environ []string) (*process, erro
 	})
 }
 
-// stop ends the child, hard: nothing of it is of use any more.
-func (p *process) stop() error {
+// kill ends the child with SIGKILL.
+func (p *process) kill() error {
 	_ = p.cmd.Process.Kill() // it may be gone
 	select {
 	case <-p.done:
@@ -103,9 +103,9 @@ func (p *process) stop() error {
 // tick is the unit of CPU time in /proc.
 const tick = 10 * time.Millisecond
 
-// cpu is the CPU time that the child has used.
-func (p *process) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(p.proc("stat"))
+// cpuTime returns the CPU time that the child has used.
+func (p *process) cpuTime() (time.Duration, error) {
+	stat, err := os.ReadFile(p.procFile("stat"))
 	if err != nil {
 		return 0, err
 	}
@@ -119,9 +119,9 @@ func (p *process) cpu() (time.Duration, error) {
 	return time.Duration(user+system) * tick, errors.Join(err, err2)
 }
 
-// resident is the child's memory in bytes.
-func (p *process) resident() (int64, error) {
-	statm, err := os.ReadFile(p.proc("statm"))
+// residentBytes returns the child's resident memory.
+func (p *process) residentBytes() (int64, error) {
+	statm, err := os.ReadFile(p.procFile("statm"))
 	if err != nil {
 		return 0, err
 	}
@@ -133,13 +133,13 @@ func (p *process) resident() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// descriptors is how many files and sockets the child has open.
-func (p *process) descriptors() (int, error) {
-	entries, err := os.ReadDir(p.proc("fd"))
+// openDescriptors returns how many files and sockets the child has open.
+func (p *process) openDescriptors() (int, error) {
+	entries, err := os.ReadDir(p.procFile("fd"))
 	return len(entries), err
 }
 
-func (p *process) proc(name string) string {
+func (p *process) procFile(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), name)
 }
 
@@ -154,17 +154,17 @@ func (p *process) get(path string) (map[string]int64, error) {
 	return out, json.NewDecoder(resp.Body).Decode(&out)
 }
 
-// garbage is how much the service has allocated so far, by its own metrics.
-func (p *process) garbage() (objects, bytes float64, _ error) {
-	values, err := p.metrics("go_memstats_mallocs_total", "go_memstats_alloc_bytes_total")
+// allocated returns how much the service has allocated so far, by its own metrics.
+func (p *process) allocated() (objects, bytes float64, _ error) {
+	values, err := p.readMetrics("go_memstats_mallocs_total", "go_memstats_alloc_bytes_total")
 	if err != nil {
 		return 0, 0, err
 	}
 	return values[0], values[1], nil
 }
 
-// metrics are values of the service's own metrics, of series without labels.
-func (p *process) metrics(names ...string) ([]float64, error) {
+// readMetrics returns values of the service's own metrics, of series without labels.
+func (p *process) readMetrics(names ...string) ([]float64, error) {
 	resp, err := http.Get(p.url + "/metrics")
 	if err != nil {
 		return nil, err

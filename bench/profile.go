@@ -17,9 +17,9 @@ import (
 //go:embed testdata/pprof.go.txt
 var pprofSource []byte
 
-// build makes the binary in dir. One that is to be profiled has net/http/pprof in it, by
-// way of an overlay: the service itself has no such door.
-func (o options) build(ctx context.Context, dir string) (binary string, err error) {
+// buildService builds the binary in dir. A binary that is to be profiled gets net/http/pprof by
+// way of an overlay, because the service itself does not serve profiles.
+func (o options) buildService(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
 	if o.profiles == "" {
@@ -53,25 +53,25 @@ func (o options) build(ctx context.Context, dir string) (binary string, err erro
 // profileTime is how long a row is profiled.
 const profileTime = 4 * time.Second
 
-// profile keeps CPU and allocation profiles of the service under a row's load.
-func (h *house) profile(ctx context.Context, r row, l *load, door string) error {
+// profileRow saves CPU and allocation profiles of the service under a row's load.
+func (fx *fixture) profileRow(ctx context.Context, r row, l *load, addrFile string) error {
 	name := strings.NewReplacer(" ", "-", ",", "").Replace(r.name)
 	done := make(chan error, 1)
 	go func() {
-		done <- h.keep(door, fmt.Sprintf("profile?seconds=%d", int(profileTime.Seconds())), name+".cpu")
+		done <- fx.saveProfile(addrFile, fmt.Sprintf("profile?seconds=%d", int(profileTime.Seconds())), name+".cpu")
 	}()
-	if _, err := l.run(ctx, r.callers, profileTime+200*time.Millisecond); err != nil {
+	if _, err := l.askRepeatedly(ctx, r.callers, profileTime+200*time.Millisecond); err != nil {
 		return err
 	}
 	if err := <-done; err != nil {
 		return err
 	}
-	return h.keep(door, "allocs", name+".allocs")
+	return fx.saveProfile(addrFile, "allocs", name+".allocs")
 }
 
-// keep keeps a profile of the service behind the door as a file.
-func (h *house) keep(door, profile, file string) error {
-	addr, err := os.ReadFile(door)
+// saveProfile requests a profile of a service and writes it to a file.
+func (fx *fixture) saveProfile(addrFile, profile, file string) error {
+	addr, err := os.ReadFile(addrFile)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (h *house) keep(door, profile, file string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	f, err := os.Create(filepath.Join(h.profiles, file))
+	f, err := os.Create(filepath.Join(fx.profiles, file))
 	if err != nil {
 		return err
 	}

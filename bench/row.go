@@ -16,7 +16,7 @@ type row struct {
 	script
 }
 
-// rows is the table of issue 8, and variants of its lines.
+// rows is the table of docs/internals/performance.md.
 var rows = []row{
 	{name: "answer, no tool", must: 3, goal: 1.8, callers: 16, script: script{Tokens: 64, Tools: 10}},
 	{name: "answer, 1 call", must: 3, goal: 2.2, callers: 16, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
@@ -47,8 +47,8 @@ type setting struct {
 
 func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced, r.tracing} }
 
-// figures are what one slice measured.
-type figures struct {
+// sliceResult is what one slice measured.
+type sliceResult struct {
 	cpu     time.Duration // per answer
 	answers int
 	timings []timing

@@ -63,8 +63,8 @@ func resultText(size int) string {
 	return strings.Repeat(line, size/len(line)+1)[:size]
 }
 
-// question is the body of one POST /answer.
-func (s script) question() []byte {
+// questionBody returns the body of one POST /answer.
+func (s script) questionBody() []byte {
 	type message struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
@@ -81,8 +81,8 @@ func (s script) question() []byte {
 	return b
 }
 
-// quoted is text as a JSON string.
-func quoted(text string) string {
+// quoteJSON returns text as a JSON string.
+func quoteJSON(text string) string {
 	b, _ := json.Marshal(text) // strings always marshal
 	return string(b)
 }

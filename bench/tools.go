@@ -79,19 +79,19 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 	case "tools/call":
 		t.calls.Add(1)
 		time.Sleep(time.Duration(delay/4) * time.Millisecond)
-		say(w, old, id, done+`"content":[{"type":"text","text":`+t.result(size)+`}]`)
+		writeResult(w, old, id, done+`"content":[{"type":"text","text":`+t.result(size)+`}]`)
 	case "tools/list":
 		t.lists.Add(1)
-		say(w, false, id, done+toolList(n))
+		writeResult(w, false, id, done+toolList(n))
 	case "server/discover":
 		if old {
 			http.Error(w, "what?", http.StatusBadRequest)
 			return
 		}
-		say(w, false, id, done+`"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}`)
+		writeResult(w, false, id, done+`"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}`)
 	case "initialize":
 		w.Header().Set("Mcp-Session-Id", "session-1")
-		say(w, false, id, `"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}`)
+		writeResult(w, false, id, `"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}`)
 	default:
 		t.others.Add(1)
 		w.WriteHeader(http.StatusAccepted)
@@ -102,13 +102,13 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 func (t *tools) result(size int) string {
 	text, ok := t.results.Load(size)
 	if !ok {
-		text, _ = t.results.LoadOrStore(size, quoted(resultText(size)))
+		text, _ = t.results.LoadOrStore(size, quoteJSON(resultText(size)))
 	}
 	return text.(string)
 }
 
-// say answers with the members of a result: as an event, or as plain JSON.
-func say(w http.ResponseWriter, event bool, id json.RawMessage, members string) {
+// writeResult answers with the members of a result: as an event, or as plain JSON.
+func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members string) {
 	body := `{"jsonrpc":"2.0","id":` + string(id) + `,"result":{` + members + "}}"
 	if event {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// fixture has the processes that a run of bench measures and needs.
+type fixture struct {
+	options
+	model, tools *process
+	floors       map[setting]*process
+	services     map[setting]*process
+}
+
+func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
+	fx = &fixture{options: o, floors: map[setting]*process{}, services: map[setting]*process{}}
+	if fx.model, err = startSelf(ctx, "model"); err == nil {
+		fx.tools, err = startSelf(ctx, "tools")
+	}
+	return fx, err
+}
+
+// close kills all child processes.
+func (fx *fixture) close() error {
+	var errs []error
+	for _, p := range []*process{fx.model, fx.tools} {
+		if p != nil {
+			errs = append(errs, p.kill())
+		}
+	}
+	for _, p := range fx.floors {
+		errs = append(errs, p.kill())
+	}
+	for _, p := range fx.services {
+		errs = append(errs, p.kill())
+	}
+	return errors.Join(errs...)
+}
+
+func (fx *fixture) toolsURL(s setting) string {
+	era := "old"
+	if s.newer {
+		era = "new"
+	}
+	return fmt.Sprintf("%s/%s/%d", fx.tools.url, era, s.tools)
+}
+
+// comparisonFor returns the process that a row is measured against.
+func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
+	s := r.setting()
+	if r.tracing {
+		s.traced = false
+		return fx.serviceFor(ctx, s)
+	}
+	return fx.floorFor(ctx, s)
+}
+
+// floorFor returns the floor for a setting, or the binary that -against names.
+func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
+	if fx.against == "" {
+		s.traced = false // the same floor
+	}
+	if p := fx.floors[s]; p != nil {
+		return p, nil
+	}
+	var p *process
+	var err error
+	if fx.against != "" {
+		p, err = startService(ctx, fx.against, fx.serviceEnv(s))
+	} else {
+		p, err = startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(s))
+	}
+	if err == nil {
+		fx.floors[s] = p
+	}
+	return p, err
+}
+
+// serviceEnv returns the configuration: the defaults, but for what would refuse so much load, and
+// the search for tools, which would offer fewer.
+func (fx *fixture) serviceEnv(s setting) []string {
+	env := []string{
+		"LLM_BASE_URL=" + fx.model.url + "/v1", "LLM_API_KEY=key", "MCP_URL=" + fx.toolsURL(s),
+		"MAX_CONCURRENT_RUNS=20000", "MAX_CONCURRENT_CALLS=2048", "DISCONNECT_GRACE=0s",
+		"TOOL_SEARCH_MIN_TOOLS=0", "TOOL_SEARCH_MIN_BYTES=0",
+	}
+	if fx.profiles != "" {
+		env = append(env, "BENCH_PPROF="+fx.pprofAddrFile(s))
+	}
+	if s.traced {
+		env = append(env, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+fx.tools.url+"/v1/traces",
+			"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.1")
+	}
+	return append(env, fx.env...)
+}
+
+// pprofAddrFile returns the file to which a profiled service writes the address of its pprof server.
+func (fx *fixture) pprofAddrFile(s setting) string {
+	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%t", s.tools, s.newer, s.traced, s.apart))
+}
+
+// serviceFor returns the answerd of a setting, and starts it if it does not run.
+func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) {
+	if p := fx.services[s]; p != nil {
+		return p, nil
+	}
+	p, err := startService(ctx, fx.answerd, fx.serviceEnv(s))
+	if err == nil {
+		fx.services[s] = p
+	}
+	return p, err
+}
+
+// measureAll measures all rows and prints the table.
+func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
+	fx, err := o.newFixture(ctx)
+	defer func() { err = errors.Join(err, fx.close()) }()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	fmt.Fprint(out, tableHead)
+	found := false
+	for _, r := range rows {
+		if !strings.Contains(r.name, o.row) {
+			continue
+		}
+		found = true
+		line, err := fx.measureRow(ctx, r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		fmt.Fprint(out, line)
+	}
+	for _, e := range extras {
+		if !strings.Contains(e.name, o.row) {
+			continue
+		}
+		found = true
+		line, err := e.measure(ctx, fx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+		fmt.Fprintf(out, "| %s | %s |\n", e.name, line)
+	}
+	if !found {
+		return fmt.Errorf("no row has %q in its name", o.row)
+	}
+	fmt.Fprintf(out, "\n%s in all; no errors, every answer checked.\n", time.Since(began).Round(time.Second))
+	return nil
+}
+
+// median returns the middle one of the values, 0 for none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	values = slices.Sorted(slices.Values(values))
+	return values[len(values)/2]
+}
