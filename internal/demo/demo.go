@@ -23,8 +23,8 @@ const (
 	Scope    = "urn:opc:idm:__myscopes__" // what a client asks an OCI identity domain for
 )
 
-// encode returns v as JSON with < and > as they are. All that is encoded here can be.
-func encode(v any) string {
+// encodeJSON returns v as JSON with < and > as they are. All that is encoded here can be.
+func encodeJSON(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -32,14 +32,14 @@ func encode(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// writeJSON answers with v. An error of Write is a client that went away.
+// writeJSON answers with v. Write fails only when the client has disconnected.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(encode(v)))
+	_, _ = w.Write([]byte(encodeJSON(v)))
 }
 
-// healthz answers that the service is alive.
-func healthz(w http.ResponseWriter, _ *http.Request) {
+// serveHealth answers that the service is alive.
+func serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }

@@ -23,9 +23,9 @@ func person(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions
 
 func TestBookTableAsksTheUser(t *testing.T) {
 	var given sdk.ElicitResult
-	_, session := world(t, MCPConfig{}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+	_, session := openSession(t, MCPConfig{}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "form" || p.RequestedSchema == nil {
-			t.Errorf("asked %+v", p)
+			t.Errorf("the server asked %+v, want the question of the tool", p)
 		}
 		return &given
 	}))
@@ -40,7 +40,7 @@ func TestBookTableAsksTheUser(t *testing.T) {
 	} {
 		given = c.given
 		if text, _, failed := callTool(t, session, "book_table", nil); failed != c.fails || !strings.Contains(text, c.says) {
-			t.Errorf("%+v: failed %v, %q", c.given, failed, text)
+			t.Errorf("%+v: failed %v, text %q, want what the case says", c.given, failed, text)
 		}
 	}
 }
@@ -65,16 +65,16 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 		return string(body)
 	}
 	action, visits := "accept", false
-	s, session := world(t, MCPConfig{URL: "http://127.0.0.1:1"}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+	s, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "url" || p.URL != "http://127.0.0.1:1"+calendarPath {
-			t.Errorf("asked %+v", p)
+			t.Errorf("the server asked %+v, want the question of the tool", p)
 		}
 		if visits {
 			if page := visit(http.MethodGet); !strings.Contains(page, "Allow it") {
-				t.Errorf("the page says %s", page)
+				t.Errorf("the page is %s, want the step of the connection", page)
 			}
 			if page := visit(http.MethodPost); !strings.Contains(page, "go back") {
-				t.Errorf("the page says %s", page)
+				t.Errorf("the page is %s, want the step of the connection", page)
 			}
 		}
 		return &sdk.ElicitResult{Action: action}
@@ -92,7 +92,7 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 	} {
 		action, visits = c.action, c.visits
 		if text, _, failed := callTool(t, session, "connect_calendar", nil); failed == c.visits || !strings.Contains(text, c.says) {
-			t.Errorf("%+v: failed %v, %q", c, failed, text)
+			t.Errorf("%+v: failed %v, text %q, want what the case says", c, failed, text)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 const (
 	TokenPath     = "/oauth2/v1/token" // as that of an OCI identity domain
 	JWKSPath      = "/.well-known/jwks.json"
-	tokenLifetime = 5 * time.Minute // so short that a longer demo sees renewals
+	tokenLifetime = 5 * time.Minute // short, so that a longer demo renews its token
 )
 
 // IAMConfig says who the IAM is and whom it knows. All strings are required.
@@ -40,7 +40,7 @@ type IAM struct {
 	keyID  string
 }
 
-// NewIAM makes a key, and refuses a configuration that would issue tokens to anybody.
+// NewIAM makes a key, and returns an error for a configuration that would issue tokens to any client.
 func NewIAM(c IAMConfig) (*IAM, error) {
 	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
@@ -52,17 +52,17 @@ func NewIAM(c IAMConfig) (*IAM, error) {
 	}
 	mux := http.NewServeMux()
 	m := &IAM{mux, c, key, rand.Text()}
-	mux.HandleFunc("POST "+TokenPath, m.token)
-	mux.HandleFunc("GET "+JWKSPath, m.jwks)
-	mux.HandleFunc("GET /.well-known/openid-configuration", m.metadata)
-	mux.HandleFunc("GET /.well-known/oauth-authorization-server", m.metadata)
-	mux.HandleFunc("GET /healthz", healthz)
+	mux.HandleFunc("POST "+TokenPath, m.serveToken)
+	mux.HandleFunc("GET "+JWKSPath, m.serveJWKS)
+	mux.HandleFunc("GET /.well-known/openid-configuration", m.serveMetadata)
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", m.serveMetadata)
+	mux.HandleFunc("GET /healthz", serveHealth)
 	return m, nil
 }
 
-// token is the token endpoint. It authenticates the client first, so that a stranger
-// learns nothing about grants and scopes.
-func (m *IAM) token(w http.ResponseWriter, r *http.Request) {
+// serveToken answers the token endpoint. It authenticates the client first, so that others learn
+// nothing about grants and scopes.
+func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store") // RFC 6749 section 5.1
 	refuse := func(status int, code, description string) {
 		writeJSON(w, status, map[string]string{"error": code, "error_description": description})
@@ -83,7 +83,7 @@ func (m *IAM) token(w http.ResponseWriter, r *http.Request) {
 	case form.Get("scope") != "" && form.Get("scope") != Scope:
 		refuse(http.StatusBadRequest, "invalid_scope", "the client may not ask for this scope")
 	default:
-		m.issue(w)
+		m.issueToken(w)
 	}
 }
 
@@ -101,10 +101,10 @@ func sameCredential(encoded, want string) bool {
 	return err == nil && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// issue answers with a token whose claims are those of RFC 9068 section 2.2.
-func (m *IAM) issue(w http.ResponseWriter) {
+// issueToken answers with a token whose claims are those of RFC 9068 section 2.2.
+func (m *IAM) issueToken(w http.ResponseWriter) {
 	now := time.Now()
-	signed, err := m.sign(jwt.MapClaims{
+	signed, err := m.signClaims(jwt.MapClaims{
 		"iss": m.config.Issuer, "aud": Audience, "sub": m.config.ClientID, "client_id": m.config.ClientID, "scope": Scope,
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(tokenLifetime).Unix(), "jti": rand.Text(),
 	})
@@ -118,15 +118,15 @@ func (m *IAM) issue(w http.ResponseWriter) {
 	})
 }
 
-// sign returns claims as a compact JWS with the typ of RFC 9068 section 2.1.
-func (m *IAM) sign(claims jwt.MapClaims) (string, error) {
+// signClaims returns claims as a compact JWS with the typ of RFC 9068 section 2.1.
+func (m *IAM) signClaims(claims jwt.MapClaims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"], t.Header["typ"] = m.keyID, "at+jwt"
 	return t.SignedString(m.key)
 }
 
-// jwks publishes the public key (RFC 7517).
-func (m *IAM) jwks(w http.ResponseWriter, _ *http.Request) {
+// serveJWKS publishes the public key (RFC 7517).
+func (m *IAM) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	writeJSON(w, http.StatusOK, map[string]any{"keys": []any{map[string]string{
 		"kty": "RSA", "use": "sig", "alg": "RS256", "kid": m.keyID,
@@ -134,8 +134,8 @@ func (m *IAM) jwks(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// metadata is the authorization server metadata of RFC 8414, also at OpenID's address.
-func (m *IAM) metadata(w http.ResponseWriter, _ *http.Request) {
+// serveMetadata answers with the authorization server metadata of RFC 8414, also at OpenID's address.
+func (m *IAM) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	base := strings.TrimSuffix(m.config.Issuer, "/")
 	writeJSON(w, http.StatusOK, map[string]any{
 		"issuer": m.config.Issuer, "token_endpoint": base + TokenPath, "jwks_uri": base + JWKSPath,

@@ -63,7 +63,7 @@ func doJSON(t *testing.T, srv *httptest.Server, req *http.Request) (int, map[str
 	}
 	var v map[string]any
 	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatalf("the answer is no JSON: %q", b)
+		t.Fatalf("the answer is %q, want JSON", b)
 	}
 	return resp.StatusCode, v, resp.Header
 }
@@ -72,10 +72,10 @@ func TestIAMTokenVerifiesAgainstThePublishedKey(t *testing.T) {
 	_, srv := startIAM(t, IAMConfig{})
 	status, answer, header := requestToken(t, srv, testSecret, url.Values{"grant_type": {"client_credentials"}, "scope": {Scope}})
 	if status != http.StatusOK || answer["token_type"] != "Bearer" || answer["expires_in"] != 300.0 || answer["scope"] != Scope {
-		t.Fatalf("status %d, answer %v", status, answer)
+		t.Fatalf("token endpoint: status %d, answer %v, want 200 and a token", status, answer)
 	}
 	if header.Get("Cache-Control") != "no-store" {
-		t.Errorf("a token may be cached: %v", header)
+		t.Errorf("headers of a token are %v, want Cache-Control: no-store", header)
 	}
 	raw := answer["access_token"].(string)
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{Issuer: srv.URL, Audience: Audience, JWKSURL: srv.URL + JWKSPath})
@@ -84,7 +84,7 @@ func TestIAMTokenVerifiesAgainstThePublishedKey(t *testing.T) {
 	}
 	defer verifier.Close()
 	if id, err := verifier.Verify(t.Context(), raw); err != nil || id.Subject != testClient || len(id.Scopes) != 1 || id.Scopes[0] != Scope {
-		t.Errorf("the token's identity is %+v, %v", id, err)
+		t.Errorf("Verify of the token = %+v, %v, want the client's identity", id, err)
 	}
 	var c jwt.MapClaims
 	token, _, err := jwt.NewParser().ParseUnverified(raw, &c)
@@ -92,16 +92,16 @@ func TestIAMTokenVerifiesAgainstThePublishedKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if token.Header["typ"] != "at+jwt" || token.Header["kid"] == "" || token.Header["alg"] != "RS256" {
-		t.Errorf("header %v", token.Header)
+		t.Errorf("the JWS header is %v, want the kid and typ at+jwt", token.Header)
 	}
 	for _, name := range []string{"iss", "aud", "sub", "client_id", "scope", "iat", "nbf", "exp", "jti"} {
 		if c[name] == nil {
-			t.Errorf("claim %s is missing in %v", name, c)
+			t.Errorf("the claims are %v, want %s among them", c, name)
 		}
 	}
 	_, again, _ := requestToken(t, srv, testSecret, url.Values{"grant_type": {"client_credentials"}})
 	if again["access_token"] == raw {
-		t.Error("two requests got the same token")
+		t.Error("two requests got the same token, want two")
 	}
 }
 
@@ -134,10 +134,10 @@ func TestIAMRefusesAsRFC6749Says(t *testing.T) {
 				t.Errorf("status %d, %v; want %d %s", status, answer, c.status, c.code)
 			}
 			if header.Get("Cache-Control") != "no-store" {
-				t.Error("a refusal may be cached")
+				t.Error("a refusal has no Cache-Control, want no-store")
 			}
 			if (status == 401) != (header.Get("WWW-Authenticate") != "") {
-				t.Errorf("WWW-Authenticate is %q", header.Get("WWW-Authenticate"))
+				t.Errorf("WWW-Authenticate is %q, want Basic", header.Get("WWW-Authenticate"))
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func TestIAMRefusesAsRFC6749Says(t *testing.T) {
 	req.Header.Set("Content-Type", "application/json")
 	req.SetBasicAuth(testClient, url.QueryEscape(testSecret))
 	if status, answer, _ := doJSON(t, srv, req); status != 400 || answer["error"] != "invalid_request" {
-		t.Errorf("a JSON body: %d %v", status, answer)
+		t.Errorf("a JSON body got %d %v, want 400 invalid_request", status, answer)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestIAMMetadataLeadsToLiveEndpoints(t *testing.T) {
 	}
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+"/healthz", nil)
 	if _, v, _ := doJSON(t, srv, req); v["status"] != "ok" {
-		t.Errorf("healthz says %v", v)
+		t.Errorf("GET /healthz = %v, want ok", v)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestIAMNeedsIssuerAndClient(t *testing.T) {
 		{}, {Issuer: "http://x"}, {Issuer: "http://x", ClientID: "a"}, {ClientID: "a", ClientSecret: "b"},
 	} {
 		if _, err := NewIAM(c); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("the configuration %+v is accepted, want an error", c)
 		}
 	}
 }

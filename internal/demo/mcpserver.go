@@ -23,12 +23,12 @@ const (
 	resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
 )
 
-// MCPConfig says whose tokens the MCP server takes.
+// MCPConfig says whose tokens the MCP server accepts.
 type MCPConfig struct {
 	Issuer  string // required
 	JWKSURL string // where the issuer's keys are: https, or http on loopback; required
-	// URL is where a browser reaches this server, without a slash at the end; "" leaves
-	// out connect_calendar, which sends people there.
+	// URL is where a browser reaches this server, without a slash at the end; "" omits
+	// the tool connect_calendar, whose page is there.
 	URL string
 	// Logger, nil to discard, gets one line "session opened" per session and one line
 	// "tool call" per call, with the token's subject and never the token.
@@ -62,7 +62,7 @@ func NewMCPServer(c MCPConfig) (*MCPServer, error) {
 	mux.HandleFunc("GET "+resourceMetadataPath, func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, verifier.Metadata("http://"+r.Host+MCPPath))
 	})
-	mux.HandleFunc("GET /healthz", healthz)
+	mux.HandleFunc("GET /healthz", serveHealth)
 	if c.URL != "" {
 		addCalendar(s.server, mux, c.URL)
 	}
@@ -114,8 +114,10 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 // newToolServer returns the server behind the token check, with all tools but the calendar.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
-		Instructions:       "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
-		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) { log.Info("session opened", "subject", subject(r)) },
+		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
+		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) {
+			log.Info("session opened", "subject", tokenSubject(r))
+		},
 	})
 	addTools(s)
 	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
@@ -133,7 +135,7 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 			res, err := next(ctx, method, call)
 			result, _ := res.(*sdk.CallToolResult)
 			// Arguments stay out of the log: they are the user's.
-			log.Info("tool call", "tool", call.Params.Name, "subject", subject(call),
+			log.Info("tool call", "tool", call.Params.Name, "subject", tokenSubject(call),
 				"failed", err != nil || result != nil && result.IsError, "duration", time.Since(began))
 			return res, err
 		}
@@ -141,8 +143,8 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 	return s
 }
 
-// subject returns whose token the request brought.
-func subject(r sdk.Request) string {
+// tokenSubject returns whose token the request brought.
+func tokenSubject(r sdk.Request) string {
 	if e := r.GetExtra(); e != nil && e.TokenInfo != nil {
 		return e.TokenInfo.UserID
 	}

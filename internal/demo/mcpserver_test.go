@@ -76,8 +76,8 @@ func connect(t *testing.T, srv *httptest.Server, token string, opts *sdk.ClientO
 	return session, err
 }
 
-// world is an IAM, its MCP server, and a session with a token of the real endpoint.
-func world(t *testing.T, c MCPConfig, opts *sdk.ClientOptions) (*MCPServer, *sdk.ClientSession) {
+// openSession starts an IAM and its MCP server, and opens a session with a token of the IAM.
+func openSession(t *testing.T, c MCPConfig, opts *sdk.ClientOptions) (*MCPServer, *sdk.ClientSession) {
 	t.Helper()
 	_, iam := startIAM(t, IAMConfig{})
 	c.Issuer, c.JWKSURL = iam.URL, iam.URL+JWKSPath
@@ -105,7 +105,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		return c
 	}
 	sign := func(change jwt.MapClaims) string {
-		s, err := iam.sign(claims(change))
+		s, err := iam.signClaims(claims(change))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 			}
 			if c.code == "-" {
 				if challenge != "" {
-					t.Errorf("a valid token is challenged: %s", challenge)
+					t.Errorf("a valid token got the challenge %s, want none", challenge)
 				}
 				return
 			}
@@ -186,7 +186,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		})
 	}
 	if strings.Contains(log.String(), "eyJ") {
-		t.Error("the log has a token")
+		t.Error("the log has a token, want none")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestMCPServerConnectsOnlyWithAToken(t *testing.T) {
 	_, iam := startIAM(t, IAMConfig{})
 	_, srv := startMCP(t, MCPConfig{Issuer: iam.URL, JWKSURL: iam.URL + JWKSPath})
 	if _, err := connect(t, srv, "", nil); err == nil {
-		t.Fatal("a session without a token")
+		t.Fatal("connect without a token = nil, want an error")
 	}
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+resourceMetadataPath, nil)
 	if _, meta, _ := doJSON(t, srv, req); meta["resource"] != srv.URL+MCPPath || fmt.Sprint(meta["authorization_servers"]) != "["+iam.URL+"]" {
@@ -213,7 +213,7 @@ func TestMCPServerWithoutIAMIsUnavailable(t *testing.T) {
 	t.Cleanup(away.Close)
 	_, srv := startMCP(t, MCPConfig{Issuer: "http://iam", JWKSURL: away.URL + JWKSPath})
 	now := time.Now().Unix()
-	token, err := iam.sign(jwt.MapClaims{"iss": "http://iam", "aud": Audience, "sub": "me", "scope": Scope, "iat": now, "exp": now + 60})
+	token, err := iam.signClaims(jwt.MapClaims{"iss": "http://iam", "aud": Audience, "sub": "me", "scope": Scope, "iat": now, "exp": now + 60})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,19 +232,19 @@ func TestMCPServerWithoutIAMIsUnavailable(t *testing.T) {
 func TestMCPServerRefusesToRunWithoutKeys(t *testing.T) {
 	for _, c := range []MCPConfig{{}, {Issuer: "http://iam"}, {JWKSURL: "http://127.0.0.1/keys"}, {Issuer: "http://iam", JWKSURL: "http://iam/keys"}} {
 		if _, err := NewMCPServer(c); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("the configuration %+v is accepted, want an error", c)
 		}
 	}
 }
 
 // Close is what lets the http.Server shut down while clients hold streams open.
 func TestMCPServerCloseEndsOpenSessions(t *testing.T) {
-	s, session := world(t, MCPConfig{}, nil)
+	s, session := openSession(t, MCPConfig{}, nil)
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
 	s.Close()
 	for range s.server.Sessions() {
-		t.Error("a session is left")
+		t.Error("a session is open after Close, want none")
 	}
 	session.Close()
 	<-ended

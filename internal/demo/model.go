@@ -24,14 +24,14 @@ const TokenDelay = 15 * time.Millisecond
 // it. The same request gets the same answer, call ids included.
 func NewModel(tokenDelay time.Duration) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { complete(w, r, tokenDelay) })
-	mux.HandleFunc("GET /healthz", healthz)
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { serveCompletion(w, r, tokenDelay) })
+	mux.HandleFunc("GET /healthz", serveHealth)
 	return mux
 }
 
-// complete answers one request. It reads the body to its end first: until then net/http
+// serveCompletion answers one request. It reads the body to its end first: until then net/http
 // does not notice that a client has gone.
-func complete(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
+func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
 	var req chatRequest
 	if err := cmp.Or(err, json.Unmarshal(body, &req)); err != nil || len(req.Messages) == 0 {
@@ -40,9 +40,9 @@ func complete(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) 
 		}})
 		return
 	}
-	answer := respond(&req)
+	answer := composeReply(&req)
 	if req.Stream {
-		stream(r.Context(), w, answer, req.StreamOptions.IncludeUsage, tokenDelay)
+		streamReply(r.Context(), w, answer, req.StreamOptions.IncludeUsage, tokenDelay)
 		return
 	}
 	message := map[string]any{"role": "assistant", "content": answer.text, "refusal": nil}
@@ -87,9 +87,9 @@ func (r *reply) deltas() []any {
 	return out
 }
 
-// stream sends the answer chunk by chunk. It stops when the client is gone, or reads
+// streamReply sends the answer chunk by chunk. It stops when the client is gone, or reads
 // nothing for ten seconds.
-func stream(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
+func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
 	rc := http.NewResponseController(w)
@@ -108,7 +108,7 @@ func stream(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage
 		if withUsage {
 			chunk["usage"] = nil // in all chunks but the one behind the last delta
 		}
-		if !send(encode(chunk)) {
+		if !send(encodeJSON(chunk)) {
 			return
 		}
 		select {
@@ -120,7 +120,7 @@ func stream(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage
 	if withUsage {
 		last := answer.envelope("chat.completion.chunk", "delta", nil, nil)
 		last["choices"], last["usage"] = []any{}, answer.usage
-		send(encode(last))
+		send(encodeJSON(last))
 	}
 	send("[DONE]")
 }
@@ -162,9 +162,9 @@ var (
 	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
 )
 
-// respond answers the last question of a conversation: with the calls that it asks for, or
+// composeReply answers the last question of a conversation: with the calls that it asks for, or
 // with their results once they are there.
-func respond(r *chatRequest) *reply {
+func composeReply(r *chatRequest) *reply {
 	var prompt, question string
 	var results []string
 	turn, words := 0, 0
@@ -183,7 +183,7 @@ func respond(r *chatRequest) *reply {
 		}
 	}
 	tools, inText := r.offered(prompt)
-	calls := plan(question, tools)
+	calls := planCalls(question, tools)
 	if must := string(r.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
@@ -196,7 +196,7 @@ func respond(r *chatRequest) *reply {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = compose(calls, results, tools)+"\n\n"+standInNote, "stop"
+		out.text, out.finish = composeText(calls, results, tools)+"\n\n"+standInNote, "stop"
 	}
 	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // words are counted as tokens: an estimate
 	out.usage = map[string]int{"prompt_tokens": words, "completion_tokens": said, "total_tokens": words + said}
@@ -238,10 +238,10 @@ func textOf(content any) string {
 	return text
 }
 
-// compose returns the answer: a sentence for each result, or what the stand-in can do.
-func compose(calls []call, results, tools []string) string {
+// composeText returns the answer: a sentence for each result, or what the stand-in can do.
+func composeText(calls []call, results, tools []string) string {
 	if len(results) == 0 {
-		return help(tools)
+		return helpText(tools)
 	}
 	var lines []string
 	for i, result := range results[:min(len(results), len(calls))] {
@@ -251,7 +251,7 @@ func compose(calls []call, results, tools []string) string {
 		if json.Unmarshal([]byte(text), &failure) == nil && failure.Error != "" {
 			text = fmt.Sprintf("The tool %s failed: %s\n\nI did not try the failed call again.", calls[i].tool, failure.Error)
 		}
-		lines = append(lines, clip(text, 1200))
+		lines = append(lines, truncate(text, 1200))
 	}
 	return strings.Join(lines, "\n\n")
 }

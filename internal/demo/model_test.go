@@ -38,14 +38,14 @@ func conversation(t *testing.T, tools []string, texts ...string) *chatRequest {
 func request(t *testing.T, body map[string]any) *chatRequest {
 	t.Helper()
 	r := new(chatRequest)
-	if err := json.Unmarshal([]byte(encode(body)), r); err != nil {
+	if err := json.Unmarshal([]byte(encodeJSON(body)), r); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// planned returns the calls of a reply as "name arguments".
-func planned(r *reply) []string {
+// callNames returns the calls of a reply as "name arguments".
+func callNames(r *reply) []string {
 	out := []string{}
 	for _, c := range r.calls {
 		out = append(out, c.tool+" "+c.arguments)
@@ -90,7 +90,7 @@ func openaiClient(srv *httptest.Server) openai.Client {
 // openaiParams is a streaming request with the demo's tools.
 func openaiParams(t *testing.T, question string) openai.ChatCompletionNewParams {
 	t.Helper()
-	body := encode(map[string]any{
+	body := encodeJSON(map[string]any{
 		"model": "any", "messages": []any{map[string]any{"role": "user", "content": question}},
 		"tools": wireTools(demoTools), "stream_options": map[string]any{"include_usage": true},
 	})
@@ -113,7 +113,7 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 		var acc openai.ChatCompletionAccumulator
 		for stream.Next() {
 			if !acc.AddChunk(stream.Current()) {
-				t.Fatalf("the accumulator refuses %s", stream.Current().RawJSON())
+				t.Fatalf("the client library refuses the chunk %s, want it accepted", stream.Current().RawJSON())
 			}
 		}
 		if err := stream.Err(); err != nil {
@@ -134,7 +134,7 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		if whole.Choices[0].Message.Content != choice.Message.Content || len(whole.Choices[0].Message.ToolCalls) != len(want) {
-			t.Errorf("%s: stream and whole answer differ", question)
+			t.Errorf("%s: got different answers as a stream and as a whole, want the same", question)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 func TestModelStreamFrames(t *testing.T) {
 	srv := startModel(t, 0)
 	for name, question := range map[string]string{"text": "hello", "calls": "What time is it in Rome and what is 2+2?"} {
-		_, body := post(t, srv, (encode(map[string]any{
+		_, body := post(t, srv, (encodeJSON(map[string]any{
 			"stream": true, "stream_options": map[string]any{"include_usage": true}, "tools": wireTools([]string{"current_time", "calculate"}),
 			"messages": []any{map[string]any{"role": "user", "content": []any{map[string]any{"type": "text", "text": question}}}},
 		})))
@@ -155,7 +155,7 @@ func TestModelStreamFrames(t *testing.T) {
 			data := strings.TrimPrefix(lines.Text(), "data: ")
 			if json.Unmarshal([]byte(data), &chunk) == nil {
 				chunk["created"], chunk["id"] = 0, "chatcmpl-X"
-				data = encode(chunk)
+				data = encodeJSON(chunk)
 			}
 			frames.WriteString(data + "\n")
 		}
@@ -203,7 +203,7 @@ func TestModelStopsWhenTheClientLeaves(t *testing.T) {
 	}
 	line, err := bufio.NewReader(resp.Body).ReadString('\n')
 	if err != nil || !strings.Contains(line, `"role":"assistant"`) {
-		t.Errorf("the first chunk is %q, %v", line, err)
+		t.Errorf("the first chunk is %q, %v, want a data line", line, err)
 	}
 	cancel()
 	resp.Body.Close()

@@ -33,12 +33,12 @@ var rules = []rule{
 		`(?i)\bwhat (?:time|day|date) is it(?: now| today)?(?: in ` + place + `)?|^and in ` + place), zoneArguments},
 	{"calculate", "What is 12.5 * 8?", regexp.MustCompile(
 		`(?i)\b(?:what is|what's|how much is|calculate|compute)\s+` + sum + `|^\s*` + sum + `[\s=?.!]*$`),
-		func(m []string) any { return args{"expression": clip(strings.TrimRight(m[1]+m[2], ". "), 200)} }},
+		func(m []string) any { return args{"expression": truncate(strings.TrimRight(m[1]+m[2], ". "), 200)} }},
 	{"convert", "How much is 12 miles in km?", regexp.MustCompile(
 		`(?i)(-?\d{1,15}(?:\.\d{1,15})?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
 	{"search_docs", "How do I resume a stream?", regexp.MustCompile(
 		`(?i)\b(?:how|what|which|why|where|when|does|can|explain|search)\b[^.?!,]*\b(?:answerd|docs|resume|streams?|events?|runs?|tokens?|iam|jwt|mcp|approval|limits?|budgets?|tracing|metrics|settings|errors?)\b[^.?!]*`),
-		func(m []string) any { return args{"query": clip(m[0], 300)} }},
+		func(m []string) any { return args{"query": truncate(m[0], 300)} }},
 	{"slow_report", "Write a slow report about tea", regexp.MustCompile(
 		`(?i)\breport (?:about|on) ([^.?!,]+?)(?: in (\d{1,4}) steps?)?(?: of (\d{1,6}) ?ms)?(?:[.?!,]|$)`), reportArguments},
 	{"flaky_service", "Call the flaky service", regexp.MustCompile(`(?i)\bflaky service\b|^(?:please )?fail\b`), noArguments},
@@ -53,8 +53,8 @@ var rules = []rule{
 
 func noArguments([]string) any { return args{} }
 
-// clip returns s without the space around it, and at most n bytes of it.
-func clip(s string, n int) string {
+// truncate returns s without the space around it, and at most n bytes of it.
+func truncate(s string, n int) string {
 	s = strings.TrimSpace(s)
 	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }
@@ -76,7 +76,7 @@ func conversionArguments(m []string) any {
 }
 
 func reportArguments(m []string) any {
-	given := args{"topic": clip(m[1], 100)}
+	given := args{"topic": truncate(m[1], 100)}
 	for i, name := range []string{"steps", "step_ms"} {
 		if n, err := strconv.Atoi(m[2+i]); err == nil {
 			given[name] = n
@@ -113,12 +113,12 @@ func zoneArguments(m []string) any {
 			}
 		}
 	}
-	return args{"time_zone": clip(named, 64)}
+	return args{"time_zone": truncate(named, 64)}
 }
 
-// plan returns the calls that a question asks for, in its order and each once.
-func plan(question string, offered []string) []call {
-	question = clip(question, 4000)
+// planCalls returns the calls that a question asks for, in its order and each once.
+func planCalls(question string, offered []string) []call {
+	question = truncate(question, 4000)
 	at := make(map[call]int) // where the question asks for it
 	for _, r := range rules {
 		places := r.pattern.FindAllStringIndex(question, 8)
@@ -130,7 +130,7 @@ func plan(question string, offered []string) []call {
 			// Tools of a server with a prefix are known without it.
 			known := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
 			if given := r.arguments(m); given != nil && known >= 0 {
-				at[call{tool: offered[known], arguments: encode(given)}] = places[i][0]
+				at[call{tool: offered[known], arguments: encodeJSON(given)}] = places[i][0]
 			}
 		}
 	}
@@ -139,14 +139,14 @@ func plan(question string, offered []string) []call {
 	})
 }
 
-// help says what can be asked while these tools are offered.
-func help(offered []string) string {
+// helpText says what can be asked while these tools are offered.
+func helpText(offered []string) string {
 	if len(offered) == 0 {
 		return "I was given no tools, and I know nothing by myself."
 	}
 	text := "I have no rule for this question, and I know nothing by myself. What I can do here:"
 	for _, r := range rules {
-		if r.tool == "" || len(plan(r.example, offered)) > 0 {
+		if r.tool == "" || len(planCalls(r.example, offered)) > 0 {
 			text += "\n- " + r.example
 		}
 	}

@@ -74,7 +74,7 @@ func TestRulesChooseCalls(t *testing.T) {
 		// Nothing of these.
 		"": {}, "hello": {}, "Tell me a joke": {}, "Thank you!": {},
 	} {
-		if got := planned(respond(conversation(t, append([]string{"crm_lookup"}, demoTools...), question))); !reflect.DeepEqual(got, want) {
+		if got := callNames(composeReply(conversation(t, append([]string{"crm_lookup"}, demoTools...), question))); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q calls\n%q, want\n%q", question, got, want)
 		}
 	}
@@ -82,10 +82,10 @@ func TestRulesChooseCalls(t *testing.T) {
 
 func TestRulesCallOnlyOfferedTools(t *testing.T) {
 	for _, r := range rules {
-		if got := planned(respond(conversation(t, []string{"other"}, r.example))); len(got) > 0 {
+		if got := callNames(composeReply(conversation(t, []string{"other"}, r.example))); len(got) > 0 {
 			t.Errorf("%q calls %q, which was not offered", r.example, got)
 		}
-		if got := planned(respond(conversation(t, []string{"demo_" + r.tool}, r.example))); r.tool != "" && len(got) != 1 {
+		if got := callNames(composeReply(conversation(t, []string{"demo_" + r.tool}, r.example))); r.tool != "" && len(got) != 1 {
 			t.Errorf("%q calls %q, want demo_%s", r.example, got, r.tool)
 		}
 	}
@@ -93,7 +93,7 @@ func TestRulesCallOnlyOfferedTools(t *testing.T) {
 
 // For every other question the stand-in says what it can do, and what it is.
 func TestModelSaysWhatItCanDo(t *testing.T) {
-	got := respond(conversation(t, demoTools, "Tell me a joke")).text
+	got := composeReply(conversation(t, demoTools, "Tell me a joke")).text
 	for _, r := range rules {
 		if !strings.Contains(got, "- "+r.example) {
 			t.Errorf("got %q, want the example %q in it", got, r.example)
@@ -102,10 +102,10 @@ func TestModelSaysWhatItCanDo(t *testing.T) {
 	if !strings.HasSuffix(got, standInNote) {
 		t.Errorf("got %q, want the note at its end", got)
 	}
-	if got := respond(conversation(t, []string{"calculate"}, "hello")).text; !strings.Contains(got, "12.5 * 8") || strings.Contains(got, "Tokyo") {
+	if got := composeReply(conversation(t, []string{"calculate"}, "hello")).text; !strings.Contains(got, "12.5 * 8") || strings.Contains(got, "Tokyo") {
 		t.Errorf("with one tool: got %q, want its example and no other", got)
 	}
-	if got := respond(conversation(t, nil, "hello")).text; !strings.Contains(got, "no tools") {
+	if got := composeReply(conversation(t, nil, "hello")).text; !strings.Contains(got, "no tools") {
 		t.Errorf("without tools: got %q", got)
 	}
 }
@@ -133,8 +133,8 @@ func TestModelAnswersWithTheResults(t *testing.T) {
 		`{"error":null,"id":1}`:                                `{"error":null,"id":1}`,
 		strings.Repeat("é", 2000):                              strings.Repeat("é", 600),
 	} {
-		first := respond(conversation(t, demoTools, question))
-		got := respond(request(t, map[string]any{"messages": withResults(question, first, result), "tools": wireTools(demoTools)}))
+		first := composeReply(conversation(t, demoTools, question))
+		got := composeReply(request(t, map[string]any{"messages": withResults(question, first, result), "tools": wireTools(demoTools)}))
 		if len(got.calls) > 0 || got.text != want+"\n\n"+standInNote {
 			t.Errorf("%.80q: got %q, want %q", result, got.text, want)
 		}
@@ -144,10 +144,10 @@ func TestModelAnswersWithTheResults(t *testing.T) {
 func TestModelCallsOneAtATimeIfAsked(t *testing.T) {
 	question := "What is 1+1, and what is 2+2?"
 	body := map[string]any{"messages": []any{map[string]any{"role": "user", "content": question}}, "tools": wireTools(demoTools), "parallel_tool_calls": false}
-	first := respond(request(t, body))
+	first := composeReply(request(t, body))
 	body["messages"] = withResults(question, first, "2")
-	second := respond(request(t, body))
-	if got, want := append(planned(first), planned(second)...), []string{`calculate {"expression":"1+1"}`, `calculate {"expression":"2+2"}`}; !reflect.DeepEqual(got, want) {
+	second := composeReply(request(t, body))
+	if got, want := append(callNames(first), callNames(second)...), []string{`calculate {"expression":"1+1"}`, `calculate {"expression":"2+2"}`}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -167,7 +167,7 @@ func TestModelToolChoice(t *testing.T) {
 	} {
 		r := conversation(t, demoTools, c.question)
 		r.ToolChoice = json.RawMessage(c.choice)
-		if got := planned(respond(r)); !reflect.DeepEqual(got, c.want) {
+		if got := callNames(composeReply(r)); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s, %q: got %q, want %q", c.choice, c.question, got, c.want)
 		}
 	}
@@ -176,9 +176,9 @@ func TestModelToolChoice(t *testing.T) {
 // Whole runs can be compared because of this: no clock and no chance in the calls, and a
 // system prompt with the time of day changes nothing.
 func TestModelNamesCallsByTheConversation(t *testing.T) {
-	ask := func(texts ...string) *reply { return respond(conversation(t, demoTools, texts...)) }
+	ask := func(texts ...string) *reply { return composeReply(conversation(t, demoTools, texts...)) }
 	question := "What time is it in Tokyo and what is 2+2?"
-	a, b := ask(question), respond(request(t, map[string]any{"tools": wireTools(demoTools), "messages": []any{
+	a, b := ask(question), composeReply(request(t, map[string]any{"tools": wireTools(demoTools), "messages": []any{
 		map[string]any{"role": "system", "content": "It is 10:15:00."}, map[string]any{"role": "user", "content": question}}}))
 	if !reflect.DeepEqual(a.calls, b.calls) || a.calls[0].id == a.calls[1].id {
 		t.Errorf("got %v and %v, want the same calls with ids of their own", a.calls, b.calls)
@@ -195,14 +195,14 @@ const textPrompt = "You answer.\n\n# Tools\n\nTOOL: tool_name\nPARAMETERS: {\"na
 
 func TestModelWritesCallsAsText(t *testing.T) {
 	messages := []any{map[string]any{"role": "system", "content": textPrompt}, map[string]any{"role": "user", "content": "What time is it in Rome and what is 2+2?"}}
-	first := respond(request(t, map[string]any{"messages": messages}))
+	first := composeReply(request(t, map[string]any{"messages": messages}))
 	want := "TOOL: current_time\nPARAMETERS: {\"time_zone\":\"Europe/Rome\"}\n\nTOOL: calculate\nPARAMETERS: {\"expression\":\"2+2\"}\n\n"
 	if first.text != want || len(first.calls) > 0 || first.finish != "stop" {
 		t.Fatalf("got %q, %q, want %q", first.text, first.finish, want)
 	}
 	messages = append(messages, map[string]any{"role": "assistant", "content": first.text},
 		map[string]any{"role": "user", "content": "TOOL RESULT: current_time\nIt is ten.\n\nTOOL ERROR: calculate\n{\"error\":\"it is closed\"}"})
-	last := respond(request(t, map[string]any{"messages": messages}))
+	last := composeReply(request(t, map[string]any{"messages": messages}))
 	if want := "It is ten.\n\nThe tool calculate failed: it is closed\n\n"; !strings.HasPrefix(last.text, want) {
 		t.Errorf("got %q, want %q first", last.text, want)
 	}
@@ -211,7 +211,7 @@ func TestModelWritesCallsAsText(t *testing.T) {
 // A request is hostile until it is decoded, and what is decoded must be answered: in valid
 // JSON and valid UTF-8, without a panic.
 func FuzzModel(f *testing.F) {
-	tools := encode(wireTools(demoTools))
+	tools := encodeJSON(wireTools(demoTools))
 	for _, s := range []string{
 		`{"messages":[{"role":"user","content":"What time is it in Tokyo and what is 12.5*8?"}],"tools":` + tools + `}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"100 EUR in USD"}]}],"tools":` + tools + `,"tool_choice":"required"}`,
@@ -226,14 +226,14 @@ func FuzzModel(f *testing.F) {
 		if json.Unmarshal(body, r) != nil {
 			return
 		}
-		out := respond(r)
+		out := composeReply(r)
 		for _, c := range out.calls {
 			if !json.Valid([]byte(c.arguments)) || c.id == "" {
 				t.Fatalf("call %+v", c)
 			}
 		}
 		for _, d := range out.deltas() {
-			if b := encode(d); !utf8.ValidString(b) {
+			if b := encodeJSON(d); !utf8.ValidString(b) {
 				t.Fatalf("delta %q", b)
 			}
 		}

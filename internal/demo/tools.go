@@ -35,7 +35,7 @@ func (s summary) text() string { return s.Summary }
 // newTool returns the definition of a tool that changes nothing and reaches nothing outside
 // this process. Its arguments are properties of a JSON Schema.
 func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
-	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encode(append([]string{}, required...)))
+	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encodeJSON(append([]string{}, required...)))
 	return &sdk.Tool{
 		Name: name, Title: title, Description: description, InputSchema: json.RawMessage(schema),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)},
@@ -63,10 +63,10 @@ func addTools(s *sdk.Server) {
 		"Converts a value between units of length, mass or temperature, or between currencies. Currency rates are made-up samples from a built-in table, not live.",
 		`"value":{"type":"number","description":"The amount to convert","minimum":-1e15,"maximum":1e15},
 		"from":{"type":"string","description":"Unit or ISO 4217 currency of the value, such as mi, kg, °F or EUR","minLength":1,"maxLength":32},
-		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}`, "value", "from", "to"), convert)
+		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}`, "value", "from", "to"), convertUnits)
 	addTool(s, newTool("search_docs", "Search answerd's documentation",
 		"Finds the entry that fits best in the documentation of answerd, this agent backend: events, streams, errors, MCP servers, tokens, approval, tracing, settings, limits, API formats, the demo.",
-		`"query":{"type":"string","description":"What to look for: a question or a few keywords","minLength":1,"maxLength":300}`, "query"), search)
+		`"query":{"type":"string","description":"What to look for: a question or a few keywords","minLength":1,"maxLength":300}`, "query"), searchDocs)
 	addTool(s, newTool("slow_report", "Slow report",
 		"Writes a short made-up report about a topic, slowly and in steps. It reports progress after each step and stops when it is cancelled.",
 		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
@@ -198,7 +198,7 @@ type calculation struct {
 
 func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
 	tree, err := parser.ParseExpr(c.Expression) // the grammar is Go's
-	value := compute(tree)
+	value := evaluate(tree)
 	x, _ := constant.Float64Val(value) // 0 for an unknown one
 	if err != nil || value.Kind() == constant.Unknown || math.IsInf(x, 0) {
 		return errors.New("cannot compute the expression: it needs numbers, + - * / and brackets, and a divisor other than zero")
@@ -215,19 +215,19 @@ func round(x float64) (float64, string) {
 	return rounded, text
 }
 
-// compute returns the exact value of a tree, or an unknown one.
-func compute(tree ast.Expr) constant.Value {
+// evaluate returns the exact value of a tree, or an unknown one.
+func evaluate(tree ast.Expr) constant.Value {
 	switch e := tree.(type) {
 	case *ast.BasicLit:
 		return constant.ToFloat(constant.MakeFromLiteral(e.Value, e.Kind, 0))
 	case *ast.ParenExpr:
-		return compute(e.X)
+		return evaluate(e.X)
 	case *ast.UnaryExpr:
 		if e.Op == token.ADD || e.Op == token.SUB {
-			return constant.UnaryOp(e.Op, compute(e.X), 0)
+			return constant.UnaryOp(e.Op, evaluate(e.X), 0)
 		}
 	case *ast.BinaryExpr:
-		x, y := compute(e.X), compute(e.Y)
+		x, y := evaluate(e.X), evaluate(e.Y)
 		if e.Op == token.ADD || e.Op == token.SUB || e.Op == token.MUL || e.Op == token.QUO && constant.Sign(y) != 0 {
 			return constant.BinaryOp(x, e.Op, y)
 		}
@@ -282,8 +282,8 @@ type conversion struct {
 	summary
 }
 
-// convert fills in the result, and the units by their symbols.
-func convert(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
+// convertUnits fills in the result, and the units by their symbols.
+func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
 	from, to, err := findUnits(c.From, c.To)
 	if err != nil {
 		return err
@@ -327,8 +327,8 @@ var (
 	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
 )
 
-// search counts how often each entry has the query's words, in titles three times.
-func search(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
+// searchDocs counts how often each entry has the query's words, in titles three times.
+func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
 	best := 0
 	r.Summary = "The documentation has nothing about that."
 	for _, e := range entries {
@@ -386,7 +386,7 @@ func addBooking(s *sdk.Server) {
 			if given.Action != "accept" {
 				return fmt.Errorf("no table was booked: the user gave no details (%s)", given.Action)
 			}
-			if err := json.Unmarshal([]byte(encode(given.Content)), b); err != nil || b.Name == "" || b.People < 1 {
+			if err := json.Unmarshal([]byte(encodeJSON(given.Content)), b); err != nil || b.Name == "" || b.People < 1 {
 				return errors.New("no table was booked: the details cannot be used")
 			}
 			b.Summary = fmt.Sprintf("A table for %d is booked in the name of %s.", b.People, b.Name)

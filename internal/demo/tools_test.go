@@ -27,7 +27,7 @@ func callTool(t *testing.T, session *sdk.ClientSession, name string, args map[st
 }
 
 func TestToolsAnswerAndRefuse(t *testing.T) {
-	_, session := world(t, MCPConfig{}, nil)
+	_, session := openSession(t, MCPConfig{}, nil)
 	long := strings.Repeat("1", 201)
 	for _, c := range []struct {
 		tool  string
@@ -77,7 +77,7 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 
 // What a host and a model need to choose a tool and to judge its danger.
 func TestToolsDescribeThemselves(t *testing.T) {
-	_, session := world(t, MCPConfig{URL: "http://127.0.0.1:1"}, nil)
+	_, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, nil)
 	list, err := session.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 // notifications over one by one while responses pass them.
 func TestSlowReportReportsProgress(t *testing.T) {
 	got := make(chan *sdk.ProgressNotificationParams, 8)
-	_, session := world(t, MCPConfig{}, &sdk.ClientOptions{
+	_, session := openSession(t, MCPConfig{}, &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { got <- r.Params },
 	})
 	params := &sdk.CallToolParams{Name: "slow_report", Arguments: map[string]any{"topic": "whales", "steps": 4, "step_ms": 1}}
@@ -133,7 +133,7 @@ func TestSlowReportReportsProgress(t *testing.T) {
 
 func TestSlowReportStopsWhenCancelled(t *testing.T) {
 	lines := make(chan string, 16)
-	s, session := world(t, MCPConfig{Logger: slog.New(slog.NewTextHandler(lineWriter(lines), nil))}, nil)
+	s, session := openSession(t, MCPConfig{Logger: slog.New(slog.NewTextHandler(lineWriter(lines), nil))}, nil)
 	started := make(chan struct{})
 	s.server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -208,7 +208,7 @@ func TestConvertKnowsUnitsByTheirNames(t *testing.T) {
 		{10, "pounds", "kg", "10 lb is 4.5359237 kg."}, {10, "pounds", "euros", "10 GBP is 11.4 EUR (at sample rates, not live)."},
 	} {
 		r := conversion{Value: c.value, From: c.from, To: c.to}
-		if err := convert(t.Context(), nil, &r); err != nil || r.Summary != c.want {
+		if err := convertUnits(t.Context(), nil, &r); err != nil || r.Summary != c.want {
 			t.Errorf("%v %s to %s: got %q, %v; want %q", c.value, c.from, c.to, r.Summary, err, c.want)
 		}
 	}
@@ -225,7 +225,7 @@ func TestSearchDocsFindsEntries(t *testing.T) {
 	}
 	for query, want := range questions {
 		r := found{Query: query}
-		if err := search(t.Context(), nil, &r); err != nil || r.Title != want {
+		if err := searchDocs(t.Context(), nil, &r); err != nil || r.Title != want {
 			t.Errorf("%q: got %q, %v; want %q", query, r.Title, err, want)
 		}
 	}
@@ -234,7 +234,7 @@ func TestSearchDocsFindsEntries(t *testing.T) {
 // The SDK's client sends null for no arguments, and SDK 1.8's server writes a
 // schema's defaults into the nil map that it makes of it: a panic that nobody recovers.
 func TestMCPServerSurvivesStrangeArguments(t *testing.T) {
-	_, session := world(t, MCPConfig{}, nil)
+	_, session := openSession(t, MCPConfig{}, nil)
 	for _, args := range []any{nil, json.RawMessage(" null "), []any{}, "x", 1, json.RawMessage(`{"time_zone":null}`)} {
 		_, _ = session.CallTool(t.Context(), &sdk.CallToolParams{Name: "current_time", Arguments: args})
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // childMain is what the test binary does as a stdio MCP server. It shows at addr that
-// it lives: a connection that ends with the process, however that ends.
+// it childMonitor: a connection that ends with the process, however that ends.
 func childMain(kind, addr string) int {
 	if addr != "" {
 		conn, err := net.Dial("tcp", addr)
@@ -96,21 +96,21 @@ func serveChild(kind string) {
 	}
 }
 
-// lives is where children show that they live.
-type lives struct {
+// childMonitor accepts a connection of each child process, which ends with the child.
+type childMonitor struct {
 	addr  string
 	begun chan string // the kind of each that came up
 	ended chan string // and of each that is gone
 }
 
-func newLives(t testing.TB) *lives {
+func newChildMonitor(t testing.TB) *childMonitor {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	v := &lives{l.Addr().String(), make(chan string, 4096), make(chan string, 4096)}
+	v := &childMonitor{l.Addr().String(), make(chan string, 4096), make(chan string, 4096)}
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -138,41 +138,41 @@ func childConfig(t testing.TB, kind, addr string) string {
 }
 
 func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
-	r := fault(t, "stdio child: exits at start, dies in a call, prints a banner, 100 MiB line, 64 MiB stderr, ignores the end and SIGTERM, forks", "the call fails or works, the run goes on; its group is gone with us; memory bounded")
+	r := beginFault(t, "stdio child: exits at start, dies in a call, prints a banner, 100 MiB line, 64 MiB stderr, ignores the end and SIGTERM, forks", "the call fails or works, the run goes on; its group is gone with us; memory bounded")
 	for _, c := range []struct{ kind, fails string }{
 		{"exit", "unknown_tool"}, {"die", "unknown_outcome"}, {"banner", ""}, {"line", "too_large"}, {"stderr", ""}, {"stubborn", ""},
 	} {
-		l := newLives(t)
-		model := llmtest.New(t, callsThen())
+		l := newChildMonitor(t)
+		model := llmtest.New(t, callingModel())
 		s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, c.kind, l.addr))
-		within(t, l.begun, "the child "+c.kind)
+		receive(t, l.begun, "the child "+c.kind)
 		before := s.metric(t, "process_resident_memory_bytes")
 		got := r.kindOf(s)
 		if got != c.fails && !(c.kind == "line" && got == "unknown_outcome") && !(c.kind == "die" && got == "unavailable") {
-			t.Errorf("%s: %q", c.kind, got)
+			t.Errorf("child %s: the call failed as %q, want %q", c.kind, got, c.fails)
 		}
 		if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
 			t.Errorf("%s: %.0f MiB more", c.kind, grown/(1<<20))
 		}
 		if c.kind == "stubborn" {
-			within(t, l.begun, "its own child")
+			receive(t, l.begun, "its own child")
 		}
-		d := took(func() {
+		d := duration(func() {
 			if code := s.stop(t); code != 0 {
 				t.Errorf("%s: exit code %d\n%s", c.kind, code, s.out)
 			}
 		})
 		if c.kind == "stubborn" {
-			within(t, l.ended, "the end of one")
-			within(t, l.ended, "the end of the other")
-			r.saw("stubborn group gone in %s", d.Round(time.Second))
+			receive(t, l.ended, "the end of one")
+			receive(t, l.ended, "the end of the other")
+			r.record("stubborn group gone in %s", d.Round(time.Second))
 		}
 	}
 }
 
 func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
-	r := fault(t, "SIGKILL for us", "the stdio child is gone; clients see a cut, no terminal event")
-	l := newLives(t)
+	r := beginFault(t, "SIGKILL for us", "the stdio child is gone; clients see a cut, no terminal event")
+	l := newChildMonitor(t)
 	entered := make(chan struct{}, 1)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		llmtest.Stream(w, "", says("Well"))
@@ -180,18 +180,18 @@ func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
 		<-q.Context().Done()
 	}))
 	s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, "good", l.addr))
-	within(t, l.begun, "the child")
+	receive(t, l.begun, "the child")
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	within(t, entered, "the model's request")
+	receive(t, entered, "the model's request")
 	s.signal(t, syscall.SIGKILL)
-	within(t, l.ended, "the end of the child")
-	got, err := follow(resp.Body, nil)
+	receive(t, l.ended, "the end of the child")
+	got, err := readEvents(resp.Body, nil)
 	if err == nil || got.last().terminal() {
 		t.Errorf("%v after %+v", err, got.last())
 	}
-	r.saw("child gone; %d events, then %v", len(got), err)
+	r.record("child gone; %d events, then %v", len(got), err)
 }

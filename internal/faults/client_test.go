@@ -21,9 +21,9 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// wordy is a model that calls the tool once and then speaks until it is left; left
-// counts the requests that were.
-func wordy(left *atomic.Int64) llmtest.Script {
+// endlessModel returns a model that calls the tool once and then writes until the client
+// disconnects; left counts those requests.
+func endlessModel(left *atomic.Int64) llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "t", Args: "{}"}), func(w http.ResponseWriter, q *http.Request) {
 		defer left.Add(1)
 		llmtest.Stream(w, "")
@@ -39,9 +39,9 @@ func wordy(left *atomic.Int64) llmtest.Script {
 }
 
 func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
-	r := fault(t, "clients leave at each of 20 points of a stream, and of POST /answer", "the model's stream is closed, the slot free")
+	r := beginFault(t, "clients leave at each of 20 points of a stream, and of POST /answer", "the model's stream is closed, the slot free")
 	var left atomic.Int64
-	model := llmtest.New(t, wordy(&left))
+	model := llmtest.New(t, endlessModel(&left))
 	tool := newPeer(t, nil)
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "DISCONNECT_GRACE=0s", "MAX_CONCURRENT_RUNS=1")
 	slowest := time.Duration(0)
@@ -49,10 +49,10 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		resp := s.begin(t, ctx)
 		n := 0
-		got, _ := follow(resp.Body, func(happening) bool { n++; return n < point })
+		got, _ := readEvents(resp.Body, func(streamEvent) bool { n++; return n < point })
 		leave()
 		resp.Body.Close()
-		slowest = max(slowest, took(func() { s.ended(t, got.last().RunID) }))
+		slowest = max(slowest, duration(func() { s.ended(t, got.last().RunID) }))
 	}
 	ctx, leave := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer leave()
@@ -64,13 +64,13 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 	if slowest > 5*time.Second {
 		t.Errorf("a run lasted %s without its reader", slowest)
 	}
-	r.saw("20 of 20, the slowest after %s", slowest.Round(10*time.Millisecond))
+	r.record("20 of 20, the slowest after %s", slowest.Round(10*time.Millisecond))
 }
 
 // begin starts a stream. One that is refused for want of room is tried again.
 func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitLimit); ; {
 		resp, err := s.send(ctx, "POST", "/answer/stream", question)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
 // again.
 func (s *service) ended(t testing.TB, run string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitLimit); ; {
 		if status := s.request(t, "GET", "/runs/"+run, "").field("status"); status != "running" {
 			return
 		}
@@ -103,7 +103,7 @@ func (s *service) ended(t testing.TB, run string) {
 // idle waits until no run goes on.
 func (s *service) idle(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); s.metric(t, "answerd_runs_active") > 0; {
+	for deadline := time.Now().Add(waitLimit); s.metric(t, "answerd_runs_active") > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("runs go on")
 		}
@@ -112,7 +112,7 @@ func (s *service) idle(t testing.TB) {
 }
 
 func TestF30StallingClientIsDisconnected(t *testing.T) {
-	r := fault(t, "headers that never end; a body at 1 B/s", "closed after about 5 s; 408 or closed after about 15 s; others served meanwhile")
+	r := beginFault(t, "headers that never end; a body at 1 B/s", "closed after about 5 s; 408 or closed after about 15 s; others served meanwhile")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := start(t, "LLM_BASE_URL="+model.URL)
 	host := strings.TrimPrefix(s.url, "http://")
@@ -146,12 +146,12 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 					if d := time.Since(began); d > c.most || line != "" && !strings.Contains(line, "408") {
 						t.Errorf("%s: %q after %s", c.name, line, d)
 					}
-					r.saw("%s: %q", c.name, line)
+					r.record("%s: %q", c.name, line)
 					return
 				case <-tick.C:
 					_, _ = io.WriteString(conn, "x")
 				}
-				if time.Since(began) > patience {
+				if time.Since(began) > waitLimit {
 					t.Errorf("%s: still there", c.name)
 					return
 				}
@@ -165,7 +165,7 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 }
 
 func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
-	r := fault(t, "100 clients that leave and come back 3 times with Last-Event-ID", "100 runs, each read whole, no question asked twice")
+	r := beginFault(t, "100 clients that leave and come back 3 times with Last-Event-ID", "100 runs, each read whole, no question asked twice")
 	words := make([]string, 40)
 	for i := range words {
 		words[i] = "word "
@@ -177,7 +177,7 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 	var broken atomic.Int64
 	for range clients {
 		all.Go(func() {
-			var got story
+			var got eventList
 			for try := range 4 {
 				header := []string{}
 				if len(got) > 0 {
@@ -189,16 +189,16 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 					return
 				}
 				n := 0
-				part, err := follow(resp.Body, func(happening) bool { n++; return n < 8 || try == 3 })
+				part, err := readEvents(resp.Body, func(streamEvent) bool { n++; return n < 8 || try == 3 })
 				resp.Body.Close()
 				if err != nil {
 					t.Error(err)
 				}
 				got = append(got, part...)
 			}
-			if flaw := got.flaw(); flaw != "" || got.last().Type != "final_answer" {
+			if orderError := got.orderError(); orderError != "" || got.last().Type != "final_answer" {
 				broken.Add(1)
-				t.Errorf("%s, last %+v", flaw, got.last())
+				t.Errorf("%s, last %+v", orderError, got.last())
 			}
 		})
 	}
@@ -206,7 +206,7 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 	if n := len(model.Requests()); n != clients {
 		t.Errorf("%d questions to the model", n)
 	}
-	r.saw("%d questions, %d broken", len(model.Requests()), broken.Load())
+	r.record("%d questions, %d broken", len(model.Requests()), broken.Load())
 }
 
 // buggyLog panics for readers while it is told to, and on the append of one kind.
@@ -232,7 +232,7 @@ func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64,
 
 // The binary has no bugs to order, so these are put into the same parts.
 func TestF32PanicEndsOneRunOrOneStream(t *testing.T) {
-	r := fault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
+	r := beginFault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
 	log := &buggyLog{}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {
 		log.Log = o.Log
@@ -249,24 +249,24 @@ func TestF32PanicEndsOneRunOrOneStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := follow(resp.Body, nil)
+	got, err := readEvents(resp.Body, nil)
 	resp.Body.Close()
 	if err == nil || got.last().terminal() {
 		t.Errorf("%v after %+v", err, got.last())
 	}
-	r.saw("cut: %v", err)
+	r.record("cut: %v", err)
 	s.ended(t, got.last().RunID)
 
 	log.append.Store(true)
 	r.endsWith(s.stream(t, nil), "internal")
 	if end := s.stream(t, nil).last(); end.Answer != "3." {
-		t.Errorf("the next run: %+v", end)
+		t.Errorf("the next run got %+v, want an answer", end)
 	}
-	r.saw("next works")
+	r.record("next works")
 }
 
 func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
-	r := fault(t, "50 requests with one Idempotency-Key, one with another body", "one run; 422")
+	r := beginFault(t, "50 requests with one Idempotency-Key, one with another body", "one run; 422")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := start(t, "LLM_BASE_URL="+model.URL)
 	var all sync.WaitGroup
@@ -275,7 +275,7 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 		all.Go(func() {
 			a, err := s.try("POST", "/answer", question, "Idempotency-Key", "k")
 			if err != nil || a.status != 200 {
-				t.Errorf("%+v %v", a, err)
+				t.Errorf("got %+v, %v, want status 200", a, err)
 			}
 			runs.Store(a.field("run_id"), true)
 		})
@@ -286,6 +286,6 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 	if n != 1 || len(model.Requests()) != 1 {
 		t.Errorf("%d runs, %d questions", n, len(model.Requests()))
 	}
-	r.saw("%d run", n)
+	r.record("%d run", n)
 	r.wants(s.request(t, "POST", "/answer", `{"question":"!"}`, "Idempotency-Key", "k"), 422, "unprocessable")
 }

@@ -14,14 +14,14 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// disk is a small file system of its own, and what fills it.
+// disk is a small file system, and the file that fills it.
 type disk struct{ dir, filler string }
 
 func newDisk(t testing.TB, size string) *disk {
 	t.Helper()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size+",mode=700"); err != nil {
-		t.Skip("no disk of our own can be mounted:", err)
+		t.Skip("tmpfs cannot be mounted:", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
@@ -31,7 +31,7 @@ func newDisk(t testing.TB, size string) *disk {
 	return &disk{dir, filepath.Join(dir, "filler")}
 }
 
-// fill leaves no byte free.
+// fill writes a file until the disk is full.
 func (d *disk) fill(t testing.TB) {
 	t.Helper()
 	f, err := os.Create(d.filler)
@@ -44,7 +44,7 @@ func (d *disk) fill(t testing.TB) {
 	}
 }
 
-// free gives the room back.
+// free removes that file.
 func (d *disk) free(t testing.TB) {
 	t.Helper()
 	if err := os.Remove(d.filler); err != nil {
@@ -52,11 +52,11 @@ func (d *disk) free(t testing.TB) {
 	}
 }
 
-// F34: what cannot be kept is not said. Where nothing can be, the service says so at once;
-// when there is room again it works again, and the run that was cut has one end: an error, or,
-// where that could not be kept either, it goes on.
+// No event that cannot be stored is sent to a client. While the disk is full, the service
+// refuses new runs at once; when it has space again, it works again. The run that was cut ends
+// once, or continues if its end could not be stored either.
 func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
-	r := fault(t, "EVENTS_URL=file: on a disk that is full in the middle of a run", "unready, 503 at once, nothing is said that is not kept; with room it works again, and the run has one end")
+	r := beginFault(t, "EVENTS_URL=file: on a disk that is full in the middle of a run", "unready, 503 at once, nothing is said that is not kept; with room it works again, and the run has one end")
 	d := newDisk(t, "48m")
 	var begun atomic.Int64
 	open := make(chan struct{})
@@ -88,36 +88,36 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	reaches(t, &begun, 1, "runs")
+	waitForCount(t, &begun, 1, "runs")
 	d.fill(t)
 	close(open)
-	s.until(t, "disk takes nothing")
+	s.waitForOutput(t, "disk not writable")
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
-		t.Errorf("readiness: %+v", a)
+		t.Errorf("GET /readyz = %+v, want 503", a)
 	}
-	refusal := took(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "overloaded") })
+	refusal := duration(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "overloaded") })
 	if refusal > 10*time.Second {
 		t.Errorf("refused after %s", refusal)
 	}
 	d.free(t)
-	s.until(t, "disk writable again")
-	said, err := follow(resp.Body, nil)
-	if err != nil || said.flaw() != "" {
-		t.Errorf("%d events, %s, the last %.200s, %v\n%s", len(said), said.flaw(), said.last().Type, err, s.out)
+	s.waitForOutput(t, "disk writable again")
+	said, err := readEvents(resp.Body, nil)
+	if err != nil || said.orderError() != "" {
+		t.Errorf("%d events, %s, the last %.200s, %v\n%s", len(said), said.orderError(), said.last().Type, err, s.out)
 	}
 	again, err := s.send(t.Context(), "GET", "/runs/"+said.last().RunID+"/events", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Body.Close()
-	if kept, err := follow(again.Body, nil); err != nil || !slices.EqualFunc(kept, said, func(a, b happening) bool { return a.ID == b.ID && a.Type == b.Type && a.Delta == b.Delta }) {
+	if kept, err := readEvents(again.Body, nil); err != nil || !slices.EqualFunc(kept, said, func(a, b streamEvent) bool { return a.ID == b.ID && a.Type == b.Type && a.Delta == b.Delta }) {
 		t.Errorf("%d events were said, %d are kept, %v", len(said), len(kept), err)
 	}
 	if a := s.request(t, "POST", "/answer", small); a.status != 200 {
-		t.Errorf("afterwards: %+v", a)
+		t.Errorf("the next question got %+v, want 200", a)
 	}
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 200 {
-		t.Errorf("readiness afterwards: %+v", a)
+		t.Errorf("GET /readyz after the recovery = %+v, want 200", a)
 	}
-	r.saw("refused after %s; %d events said and kept, the last %s", refusal.Round(time.Millisecond), len(said), said.last().Type)
+	r.record("refused after %s; %d events said and kept, the last %s", refusal.Round(time.Millisecond), len(said), said.last().Type)
 }

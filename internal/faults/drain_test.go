@@ -18,9 +18,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// amount is how many of something a test does: few by default, or as the environment
-// says.
-func amount(t testing.TB, name string, few int) int {
+// countFromEnv returns the number in an environment variable, or few if there is none.
+func countFromEnv(t testing.TB, name string, few int) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv(name))
 	if err != nil || n <= 0 {
@@ -29,9 +28,9 @@ func amount(t testing.TB, name string, few int) int {
 	return n
 }
 
-// patient is a model that says a word, and the rest when open is closed. Who asks
-// "never" never gets the rest.
-func patient(begun *atomic.Int64, open <-chan struct{}) llmtest.Script {
+// waitingModel returns a model that writes a word, and ends its answer when open is closed. The
+// question "never" gets no end.
+func waitingModel(begun *atomic.Int64, open <-chan struct{}) llmtest.Script {
 	return func(q llmtest.Request) llmtest.Answer {
 		never := q.Messages[len(q.Messages)-1].Content == "never"
 		return func(w http.ResponseWriter, hq *http.Request) {
@@ -50,68 +49,68 @@ func patient(begun *atomic.Int64, open <-chan struct{}) llmtest.Script {
 	}
 }
 
-// reaches waits until a counter has come to n.
-func reaches(t testing.TB, c *atomic.Int64, n int64, what string) {
+// waitForCount waits until a counter has come to n.
+func waitForCount(t testing.TB, c *atomic.Int64, n int64, what string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); c.Load() < n; {
+	for deadline := time.Now().Add(waitLimit); c.Load() < n; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d %s", c.Load(), n, what)
+			t.Fatalf("%d %s, want %d", c.Load(), what, n)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// free checks that nobody holds the address of a process that has ended.
-func (s *service) free(t testing.TB) {
+// wantAddressFree checks that the address of a process that has ended can be used again.
+func (s *service) wantAddressFree(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
-		t.Errorf("after its exit: %v", err)
+		t.Errorf("listen on the address of the ended process: %v", err)
 		return
 	}
 	l.Close()
 }
 
 func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
-	r := fault(t, "SIGTERM with runs open; a second; during start-up; without runs", "unready and accepting, refusing, ended, exit 0; second: cancelled at once; all exit 0")
+	r := beginFault(t, "SIGTERM with runs open; a second; during start-up; without runs", "unready and accepting, refusing, ended, exit 0; second: cancelled at once; all exit 0")
 	var begun atomic.Int64
 	open := make(chan struct{})
-	model := llmtest.New(t, patient(&begun, open))
+	model := llmtest.New(t, waitingModel(&begun, open))
 
 	s := start(t, "LLM_BASE_URL="+model.URL, "SHUTDOWN_DELAY=1500ms")
-	ends := make(chan story, 2)
+	ends := make(chan eventList, 2)
 	stream := func() { ends <- s.stream(t, nil) }
 	go stream()
-	reaches(t, &begun, 1, "runs")
+	waitForCount(t, &begun, 1, "runs")
 	s.signal(t, syscall.SIGTERM)
-	s.until(t, `"draining"`)
+	s.waitForOutput(t, `"draining"`)
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 || a.field("status") != "draining" {
-		t.Errorf("readiness: %+v", a)
+		t.Errorf("GET /readyz = %+v, want 503", a)
 	}
 	go stream() // still accepted
-	reaches(t, &begun, 2, "runs")
-	s.until(t, "new runs are refused")
+	waitForCount(t, &begun, 2, "runs")
+	s.waitForOutput(t, "new runs are refused")
 	a := s.request(t, "POST", "/answer", question)
 	r.wants(a, 503, "draining")
 	if a.header.Get("Retry-After") == "" || s.request(t, "GET", "/healthz", "").status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v, want Retry-After, and 200 of /healthz", a)
 	}
 	close(open)
 	for range 2 {
-		if end := within(t, ends, "the end of a run").last(); end.Answer != "Well." {
-			t.Errorf("%+v", end)
+		if end := receive(t, ends, "the end of a run").last(); end.Answer != "Well." {
+			t.Errorf("the run ended with %+v, want the answer Well.", end)
 		}
 	}
 	if code := s.wait(t); code != 0 {
 		t.Errorf("exit %d:\n%s", code, s.out)
 	}
-	s.free(t)
+	s.wantAddressFree(t)
 	text := s.out.String()
 	order := []int{strings.Index(text, `"draining"`), strings.Index(text, "new runs are refused"), strings.Index(text, "runs have ended")}
 	if !(order[0] >= 0 && order[0] < order[1] && order[1] < order[2]) {
 		t.Errorf("order %v:\n%s", order, text)
 	}
-	r.saw("2 of 2 ended, exit 0")
+	r.record("2 of 2 ended, exit 0")
 
 	s = start(t, "LLM_BASE_URL="+model.URL)
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", `{"question":"never"}`)
@@ -120,23 +119,23 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	s.signal(t, syscall.SIGTERM)
-	s.until(t, `"draining"`)
+	s.waitForOutput(t, `"draining"`)
 	s.signal(t, syscall.SIGTERM)
-	got, err := follow(resp.Body, nil)
+	got, err := readEvents(resp.Body, nil)
 	if end := got.last(); err != nil || end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("%v, %+v", err, end)
 	}
 	if code := s.wait(t); code != 0 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
-	r.saw("second: server_shutdown, exit 0")
+	r.record("second: server_shutdown, exit 0")
 
 	// The third does not even wait for a collector that hangs.
-	way := newProxy(t, web(t, func(http.ResponseWriter, *http.Request) {}))
-	way.disturb(stall, pass)
-	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+way.url)
+	link := newProxy(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	link.disturb(stall, forwardAll)
+	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+link.url)
 	s.ask(t)
-	d := took(func() {
+	d := duration(func() {
 		tick := time.NewTicker(50 * time.Millisecond) // signals at the same moment are one
 		defer tick.Stop()
 		for n := 0; ; n++ {
@@ -154,7 +153,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	if d > 15*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
 		t.Errorf("third: after %s, %s", d, s.cmd.ProcessState)
 	}
-	r.saw("third: exit 0 after %s", d.Round(100*time.Millisecond))
+	r.record("third: exit 0 after %s", d.Round(100*time.Millisecond))
 
 	for _, early := range []string{"at once", "a little later"} {
 		s = launch(t, "LLM_BASE_URL="+model.URL)
@@ -167,8 +166,8 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 		}
 	}
 	s = start(t, "LLM_BASE_URL="+model.URL)
-	d = took(func() { s.stop(t) })
-	s.free(t)
+	d = duration(func() { s.stop(t) })
+	s.wantAddressFree(t)
 	if d > 15*time.Second {
 		t.Errorf("without runs it took %s", d)
 	}
@@ -176,11 +175,11 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 
 // Facts 4.5: who can finish does, the rest is told, nobody is cut.
 func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
-	long(t)
-	n := amount(t, "DRAIN_RUNS", 200)
+	skipUnlessLong(t)
+	n := countFromEnv(t, "DRAIN_RUNS", 200)
 	var begun atomic.Int64
 	open := make(chan struct{})
-	model := llmtest.New(t, patient(&begun, open))
+	model := llmtest.New(t, waitingModel(&begun, open))
 	s := start(t, "LLM_BASE_URL="+model.URL, "DRAIN_TIMEOUT=5s", fmt.Sprintf("MAX_CONCURRENT_RUNS=%d", n))
 	var all sync.WaitGroup
 	var finished, told, broken atomic.Int64
@@ -196,9 +195,9 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 				return
 			}
 			defer resp.Body.Close()
-			got, err := follow(resp.Body, nil)
+			got, err := readEvents(resp.Body, nil)
 			switch end := got.last(); {
-			case err != nil || got.flaw() != "":
+			case err != nil || got.orderError() != "":
 				broken.Add(1)
 			case end.Type == "final_answer":
 				finished.Add(1)
@@ -207,10 +206,10 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 			}
 		})
 	}
-	reaches(t, &begun, int64(n), "runs")
+	waitForCount(t, &begun, int64(n), "runs")
 	s.signal(t, syscall.SIGTERM)
 	began := time.Now()
-	s.until(t, "new runs are refused")
+	s.waitForOutput(t, "new runs are refused")
 	close(open)
 	code := s.wait(t)
 	all.Wait()
@@ -280,15 +279,15 @@ func (p *pair) ask() error {
 // Facts 4.5: a rolling restart of a pair under load fails no request that is tried
 // again where it is told to.
 func TestRollingRestartFailsNoRequest(t *testing.T) {
-	long(t)
-	restarts := amount(t, "RESTARTS", 3)
+	skipUnlessLong(t)
+	restarts := countFromEnv(t, "RESTARTS", 3)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		<-time.After(30 * time.Millisecond) // it thinks
 		llmtest.Says("Yes.")(w, q)
 	}))
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
-	p := &pair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: patience}}
+	p := &pair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: waitLimit}}
 	t.Cleanup(transport.CloseIdleConnections)
 	run := func(i int) *service {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ADDR="+p.addr[i], "SHUTDOWN_DELAY=500ms")
@@ -325,14 +324,14 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 		})
 	}
 	for n := range restarts {
-		reaches(t, &asked, asked.Load()+60, "requests")
+		waitForCount(t, &asked, asked.Load()+60, "requests")
 		i := n % 2
 		if code := both[i].stop(t); code != 0 {
-			t.Errorf("exit %d", code)
+			t.Errorf("exit code %d, want 0", code)
 		}
 		both[i] = run(i)
 	}
-	reaches(t, &asked, asked.Load()+60, "requests")
+	waitForCount(t, &asked, asked.Load()+60, "requests")
 	close(over)
 	all.Wait()
 	t.Logf("%d restarts under %d requests: %d refused with Retry-After, %d failed", restarts, asked.Load(), refused.Load(), failed.Load())

@@ -37,7 +37,7 @@ func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
 	for deadline := time.Now().Add(15 * time.Second); ; {
 		for gcs := s.metric(t, "go_gc_duration_seconds_count") + 2; s.metric(t, "go_gc_duration_seconds_count") < gcs; {
 			s.request(t, "GET", "/openapi.yaml", "") // makes garbage
-			if time.Now().After(deadline.Add(patience)) {
+			if time.Now().After(deadline.Add(waitLimit)) {
 				t.Fatal("no garbage is collected")
 			}
 		}
@@ -90,28 +90,28 @@ func (s *service) children(t testing.TB) (n int) {
 	return n
 }
 
-// long skips a test where there is no time for it, and under the race detector, which
-// does not look into another process.
-func long(t testing.TB) {
+// skipUnlessLong skips a long test in short mode, and under the race detector, which cannot see
+// into another process.
+func skipUnlessLong(t testing.TB) {
 	t.Helper()
 	if testing.Short() || raceEnabled {
 		t.Skip("long")
 	}
 }
 
-// Facts 4.6: whatever came and went, in the end there is as much as in the beginning.
-// LEAKS is how many times more of everything.
+// After any number of runs and connections, the process has as many resources as before. LEAKS
+// multiplies all numbers.
 func TestEndedRunsLeaveNoResources(t *testing.T) {
-	long(t)
+	skipUnlessLong(t)
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")
 	}
-	times := amount(t, "LEAKS", 1)
+	times := countFromEnv(t, "LEAKS", 1)
 	keys := newIssuer(t)
-	l := newLives(t)
+	l := newChildMonitor(t)
 	tool := newPeer(t, nil)
 	var left atomic.Int64
-	model := llmtest.New(t, wordy(&left))
+	model := llmtest.New(t, endlessModel(&left))
 	// Many sources of tokens, each of which renews its own: one does so twice a second, when
 	// somebody asks that often. Where a call takes long, nobody does.
 	const sources = 20
@@ -141,7 +141,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 					resp, err := s.send(ctx, "POST", "/answer/stream", question, "Authorization", ada)
 					if err == nil {
 						left := rand.N(30) // at some event
-						_, _ = follow(resp.Body, func(happening) bool { left--; return left > 0 })
+						_, _ = readEvents(resp.Body, func(streamEvent) bool { left--; return left > 0 })
 						resp.Body.Close()
 					}
 					end()
@@ -152,19 +152,19 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 	}
 	reconnect := func(n int) {
 		var used sync.Map
-		tool.acts(func(w http.ResponseWriter, q *http.Request, m message) {
+		tool.setCall(func(w http.ResponseWriter, q *http.Request, m message) {
 			if _, again := used.LoadOrStore(q.Header.Get("Mcp-Session-Id"), true); again {
 				http.Error(w, "session not found", http.StatusNotFound)
 				return
 			}
-			result(`{"content":[]}`)(w, q, m)
+			resultReply(`{"content":[]}`)(w, q, m)
 		})
 		for range n {
 			if a := s.request(t, "POST", "/tools/t/call", "{}", "Authorization", ada); a.status != 200 {
-				t.Fatalf("%+v", a)
+				t.Fatalf("got %+v, want status 200", a)
 			}
 		}
-		tool.acts(nil)
+		tool.setCall(nil)
 	}
 	restart := func(n int) {
 		for range n {
@@ -172,16 +172,16 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 				before := s.out.count("read again")
 				writeFile(t, path, text)
 				s.signal(t, syscall.SIGHUP)
-				for deadline := time.Now().Add(patience); s.out.count("read again") == before; {
+				for deadline := time.Now().Add(waitLimit); s.out.count("read again") == before; {
 					if time.Now().After(deadline) {
 						t.Fatalf("not read again:\n%s", s.out)
 					}
 					<-time.After(5 * time.Millisecond)
 				}
 				if text == child {
-					within(t, l.begun, "a child")
+					receive(t, l.begun, "a child")
 				} else {
-					within(t, l.ended, "the end of a child")
+					receive(t, l.ended, "the end of a child")
 				}
 			}
 		}
@@ -189,20 +189,20 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 	refuse := func(n int) {
 		for i := range n {
 			if a := s.request(t, "POST", "/answer", question, "Authorization", keys.header(t, fmt.Sprintf("x%d", i), fmt.Sprintf("eve%d", i), time.Hour)); a.status != 401 {
-				t.Fatalf("%+v", a)
+				t.Fatalf("got %+v, want status 401", a)
 			}
 		}
 	}
 	renew := func(n int) {
 		last := fetches.Load() + int64(n)
-		late := time.After(patience + time.Duration(n)*time.Second/4)
+		late := time.After(waitLimit + time.Duration(n)*time.Second/4)
 		var all sync.WaitGroup
 		for i := range sources {
 			all.Go(func() {
 				for fetches.Load() < last {
 					a, err := s.try("POST", fmt.Sprintf("/tools/t%d_t/call", i), "{}", "Authorization", ada)
 					if err != nil || a.status != 200 {
-						t.Errorf("%+v %v", a, err)
+						t.Errorf("got %+v, %v, want status 200", a, err)
 						return
 					}
 					select {
@@ -234,7 +234,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 		{"failed authentications", 1000 * times, refuse},
 		{"token refreshes", 100 * times, renew},
 	} {
-		d := took(func() { c.do(c.n) })
+		d := duration(func() { c.do(c.n) })
 		after := s.atRest(t, &before)
 		if leak := after.within(before); leak != "" {
 			t.Errorf("after %d %s too many %s: before %s; after %s", c.n, c.what, leak, before, after)
@@ -242,6 +242,6 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 		t.Logf("%d %s in %s: before %s; after %s", c.n, c.what, d.Round(100*time.Millisecond), before, after)
 	}
 	if code := s.stop(t); code != 0 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 }

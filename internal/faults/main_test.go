@@ -1,10 +1,17 @@
-// Package faults holds the whole process to what it promises when something else does
-// not keep its own: every fault of the table F1 to F38 as one test over real sockets,
-// drains, leaks, and a soak. It has tests only.
+// Package faults tests the whole process under the faults F1 to F38 of
+// docs/internals/faults.md, one test per fault, and further its drain, its leaks and a soak. It
+// has tests only.
 //
-// What is tested is the built binary, from outside: so signals, file descriptors and
-// children count. Its peers are scripted to misbehave; a proxy breaks what is between.
-// At the end a table says what was injected, expected and seen: make faults.
+//	r := beginFault(t, "MCP refuses connections", "a tool_error; works again when it is back")
+//	tool := newPeer(t, nil)
+//	link := newProxy(t, tool.url)
+//	s := startWithTool(t, link.url)
+//	link.stop()
+//	r.wantCallError(s, "unavailable")
+//
+// The tests start the built binary, so that signals, file descriptors and child processes are
+// real. Its peers are scripted servers that misbehave, and proxies that break connections. At
+// the end a table says what was injected, expected and seen: make faults.
 package faults
 
 import (
@@ -61,8 +68,8 @@ var (
 	table   []*row
 )
 
-// fault begins the test of a fault, beside others, and its line in the table.
-func fault(t *testing.T, injected, expected string) *row {
+// beginFault begins the parallel test of a fault, and adds its row to the table.
+func beginFault(t *testing.T, injected, expected string) *row {
 	t.Helper()
 	t.Parallel()
 	number, _ := strconv.Atoi(t.Name()[len("TestF") : len("TestF")+2])
@@ -78,8 +85,8 @@ func fault(t *testing.T, injected, expected string) *row {
 	return r
 }
 
-// saw notes what happened, for the table; several of it are joined.
-func (r *row) saw(format string, args ...any) {
+// record adds what happened to the row of the table.
+func (r *row) record(format string, args ...any) {
 	tableMu.Lock()
 	defer tableMu.Unlock()
 	if r.seen != "" {

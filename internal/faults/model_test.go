@@ -22,30 +22,30 @@ func (r *row) wants(got reply, status int, code string) {
 	if got.status != status || got.field("code") != code {
 		r.t.Errorf("%d %s", got.status, got.body)
 	}
-	r.saw("%d %s", got.status, got.field("code"))
+	r.record("%d %s", got.status, got.field("code"))
 }
 
 func TestF01ModelConnectionRefusedIs502AfterTwoRetries(t *testing.T) {
-	r := fault(t, "model refuses connections", "at most 2 retries, 502 model_error; works when it is back")
+	r := beginFault(t, "model refuses connections", "at most 2 retries, 502 model_error; works when it is back")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Back.")))
-	way := newProxy(t, model.URL)
-	way.stop()
-	s := start(t, "LLM_BASE_URL="+way.url)
+	link := newProxy(t, model.URL)
+	link.stop()
+	s := start(t, "LLM_BASE_URL="+link.url)
 	r.wants(s.ask(t), 502, "model_error")
 	if n := s.out.count("trying again"); n != 2 {
 		t.Errorf("%d retries:\n%s", n, s.out)
 	}
-	way.start()
+	link.start()
 	if a := s.ask(t); a.field("answer") != "Back." {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v, want the answer Back.", a)
 	}
-	r.saw("2 retries, then back")
+	r.record("2 retries, then back")
 }
 
 func TestF02ModelWithoutFirstByteIs504(t *testing.T) {
-	r := fault(t, "model accepts and is silent", "504 model_timeout at the first-byte timeout, 1 request")
+	r := beginFault(t, "model accepts and is silent", "504 model_timeout at the first-byte timeout, 1 request")
 	var asked atomic.Int64
-	url := web(t, func(_ http.ResponseWriter, q *http.Request) {
+	url := serveHTTP(t, func(_ http.ResponseWriter, q *http.Request) {
 		asked.Add(1)
 		_, _ = io.Copy(io.Discard, q.Body)
 		<-q.Context().Done()
@@ -58,16 +58,16 @@ func TestF02ModelWithoutFirstByteIs504(t *testing.T) {
 }
 
 // endsWith checks how a run ended.
-func (r *row) endsWith(got story, code string) {
+func (r *row) endsWith(got eventList, code string) {
 	r.t.Helper()
 	if end := got.last(); end.Type != "run_error" || end.Code != code {
-		r.t.Errorf("it ended with %+v", end)
+		r.t.Errorf("the run ended with %+v, want run_error %s", end, code)
 	}
-	r.saw("run_error %s", got.last().Code)
+	r.record("run_error %s", got.last().Code)
 }
 
 func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
-	r := fault(t, "model stalls after the first delta (a proxy passes nothing on)", "run_error model_timeout at the idle timeout, 1 request")
+	r := beginFault(t, "model stalls after the first delta (a proxy passes nothing on)", "run_error model_timeout at the idle timeout, 1 request")
 	more := make(chan struct{})
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, q *http.Request) {
@@ -79,35 +79,35 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 			}
 		}
 	})
-	way := newProxy(t, model.URL)
-	s := start(t, "LLM_BASE_URL="+way.url, "LLM_IDLE_TIMEOUT=500ms")
-	got := s.stream(t, func(h happening) bool {
+	link := newProxy(t, model.URL)
+	s := start(t, "LLM_BASE_URL="+link.url, "LLM_IDLE_TIMEOUT=500ms")
+	got := s.stream(t, func(h streamEvent) bool {
 		if h.Type == "text_delta" {
-			way.disturb(stall, pass)
+			link.disturb(stall, forwardAll)
 			close(more)
 		}
 		return true
 	})
 	r.endsWith(got, "model_timeout")
-	if n := len(model.Requests()); n != 1 || got.flaw() != "" {
-		t.Errorf("%d requests, %s", n, got.flaw())
+	if n := len(model.Requests()); n != 1 || got.orderError() != "" {
+		t.Errorf("%d requests, %s", n, got.orderError())
 	}
 }
 
 func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
-	r := fault(t, "model stream cut (after 4000 bytes; reset)", "upstream_truncated, 502 on /answer; no final_answer")
+	r := beginFault(t, "model stream cut (after 4000 bytes; reset)", "upstream_truncated, 502 on /answer; no final_answer")
 	long := make([]string, 200)
 	for i := range long {
 		long[i] = "word "
 	}
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says(long...)))
-	for name, how := range map[string]disturbance{"limit": limit(4000), "reset": reset} {
-		way := newProxy(t, model.URL)
-		s := start(t, "LLM_BASE_URL="+way.url, "LLM_MAX_RETRIES=0")
-		way.disturb(how, pass)
+	for name, how := range map[string]disturbance{"limit": cutAfter(4000), "reset": reset} {
+		link := newProxy(t, model.URL)
+		s := start(t, "LLM_BASE_URL="+link.url, "LLM_MAX_RETRIES=0")
+		link.disturb(how, forwardAll)
 		if name == "reset" {
 			if a := s.ask(t); a.status != 502 {
-				t.Errorf("%+v", a)
+				t.Errorf("got %+v, want status 502", a)
 			}
 			continue
 		}
@@ -117,7 +117,7 @@ func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
 }
 
 func TestF05ModelStreamWithoutFinishReasonIsTruncated(t *testing.T) {
-	r := fault(t, "clean end without finish_reason", "upstream_truncated")
+	r := beginFault(t, "clean end without finish_reason", "upstream_truncated")
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, _ *http.Request) {
 		llmtest.Stream(w, "", says("Well"))
 		fmt.Fprint(w, "data: [DONE]\n\n")
@@ -127,7 +127,7 @@ func TestF05ModelStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 }
 
 func TestF06ModelGarbageIsATypedError(t *testing.T) {
-	r := fault(t, "error object, garbage, 2 MiB chunk, endless line in mid-stream", "run_error model_error each; memory bounded")
+	r := beginFault(t, "error object, garbage, 2 MiB chunk, endless line in mid-stream", "run_error model_error each; memory bounded")
 	var kind atomic.Value
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		llmtest.Stream(w, "", says("Well"))
@@ -160,7 +160,7 @@ func TestF06ModelGarbageIsATypedError(t *testing.T) {
 }
 
 func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
-	r := fault(t, "429 with Retry-After 1, 3600, garbage; 500; 503", "1 s is waited for, more is not; at most 3 requests")
+	r := beginFault(t, "429 with Retry-After 1, 3600, garbage; 500; 503", "1 s is waited for, more is not; at most 3 requests")
 	for _, c := range []struct {
 		status     int
 		retryAfter string
@@ -176,16 +176,16 @@ func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
 		}))
 		s := start(t, "LLM_BASE_URL="+model.URL)
 		var a reply
-		d := took(func() { a = s.ask(t) })
+		d := duration(func() { a = s.ask(t) })
 		if a.status != 502 || int(asked.Load()) > c.requests || c.retryAfter == "1" && d < 2*time.Second {
 			t.Errorf("%+v: %d requests in %s, %d", c, asked.Load(), d, a.status)
 		}
-		r.saw("%d %s: %d requests", c.status, c.retryAfter, asked.Load())
+		r.record("%d %s: %d requests", c.status, c.retryAfter, asked.Load())
 	}
 }
 
 func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
-	r := fault(t, "401 and 403 of the model, which repeats the key", "1 request, 502, the key nowhere")
+	r := beginFault(t, "401 and 403 of the model, which repeats the key", "1 request, 502, the key nowhere")
 	for _, status := range []int{401, 403} {
 		model := llmtest.New(t, llmtest.Turns(llmtest.Fails(status, "Incorrect API key: canary-key")))
 		s := start(t, "LLM_BASE_URL="+model.URL, "LLM_API_KEY=canary-key", "LOG_LEVEL=debug")
@@ -198,7 +198,7 @@ func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
 }
 
 func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
-	r := fault(t, "bad arguments, unknown tool, 200 calls, equal ids, calls with finish stop", "tool_error each, no network call for them; the run goes on")
+	r := beginFault(t, "bad arguments, unknown tool, 200 calls, equal ids, calls with finish stop", "tool_error each, no network call for them; the run goes on")
 	tool := newPeer(t, nil)
 	many := make([]llmtest.Call, 200)
 	for i := range many {
@@ -234,12 +234,12 @@ func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 		if bad {
 			t.Errorf("%s: %d calls made, %+v, %+v", c.name, made, errs, got.last())
 		}
-		r.saw("%s: %d made", c.name, made)
+		r.record("%s: %d made", c.name, made)
 	}
 }
 
 func TestF10ModelLoopOnToolsEndsAtMaxTurns(t *testing.T) {
-	r := fault(t, "model calls tools for ever", "one final_answer with max_turns")
+	r := beginFault(t, "model calls tools for ever", "one final_answer with max_turns")
 	tool := newPeer(t, nil)
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		if string(q.ToolChoice) == `"none"` || len(q.Tools) == 0 {
@@ -252,14 +252,14 @@ func TestF10ModelLoopOnToolsEndsAtMaxTurns(t *testing.T) {
 	if end := got.last(); end.FinishReason != "max_turns" || end.Answer != "So far." || tool.calls.Load() != 3 {
 		t.Errorf("%+v after %d calls", end, tool.calls.Load())
 	}
-	r.saw("%s %s", got.last().Type, got.last().FinishReason)
+	r.record("%s %s", got.last().Type, got.last().FinishReason)
 }
 
 func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
-	r := fault(t, "pieces of 1 to 7 bytes on model and MCP", "the same events")
+	r := beginFault(t, "pieces of 1 to 7 bytes on model and MCP", "the same events")
 	text := "αβγ 日本語 🙂 \"quoted\" \\ done"
 	quoted, _ := json.Marshal(text)
-	tool := newPeer(t, raw(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":`+string(quoted)+`}]}}`+"\n\n"))
+	tool := newPeer(t, rawReply(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":`+string(quoted)+`}]}}`+"\n\n"))
 	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "t", Args: `{"a":"ü"}`}), llmtest.Says("Grüße ", "🙂", ".")))
 	shape := func(s *service) string {
 		var out strings.Builder
@@ -271,10 +271,10 @@ func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
 	whole := shape(start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url))
 	ways := []*proxy{newProxy(t, model.URL), newProxy(t, tool.url)}
 	for _, w := range ways {
-		w.disturb(slice, slice)
+		w.disturb(sliceBytes, sliceBytes)
 	}
 	if sliced := shape(start(t, "LLM_BASE_URL="+ways[0].url, "MCP_URL="+ways[1].url)); sliced != whole || !strings.Contains(whole, text) {
-		t.Errorf("whole:\n%s\nsliced:\n%s", whole, sliced)
+		t.Errorf("got in one piece:\n%s\nwant the same in small pieces:\n%s", whole, sliced)
 	}
-	r.saw("%d events alike", strings.Count(whole, "\n"))
+	r.record("%d events alike", strings.Count(whole, "\n"))
 }

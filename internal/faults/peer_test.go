@@ -34,42 +34,42 @@ type message struct {
 	} `json:"params"`
 }
 
-// act answers one message of the client.
-type act func(w http.ResponseWriter, r *http.Request, m message)
+// replyFunc answers one message of the client.
+type replyFunc func(w http.ResponseWriter, r *http.Request, m message)
 
 // peer is an MCP server over HTTP, of 2025-11-25, that misbehaves as it is told.
 type peer struct {
 	url    string
-	call   atomic.Pointer[act]                               // tools/call; the default says "ok"
-	list   act                                               // tools/list; nil: the tool "t"
+	call   atomic.Pointer[replyFunc]                         // tools/call; the default says "ok"
+	list   replyFunc                                         // tools/list; nil: the tool "t"
 	before func(w http.ResponseWriter, r *http.Request) bool // true: answered
 
-	calls  atomic.Int64
-	shakes atomic.Int64
-	told   chan message // notifications/cancelled
+	calls      atomic.Int64
+	handshakes atomic.Int64
+	cancelled  chan message // notifications/cancelled
 }
 
-func newPeer(t testing.TB, call act) *peer {
+func newPeer(t testing.TB, call replyFunc) *peer {
 	t.Helper()
 	return (&peer{}).serve(t, call)
 }
 
 // serve begins to listen. list and before are set until then: the race detector doesn't see
 // that another process's request comes after what made it.
-func (p *peer) serve(t testing.TB, call act) *peer {
+func (p *peer) serve(t testing.TB, call replyFunc) *peer {
 	t.Helper()
-	p.told = make(chan message, 64)
-	p.acts(call)
+	p.cancelled = make(chan message, 64)
+	p.setCall(call)
 	server := httptest.NewServer(p)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	p.url = server.URL
 	return p
 }
 
-// acts changes what a call gets.
-func (p *peer) acts(call act) {
+// setCall sets the reply to tools/call.
+func (p *peer) setCall(call replyFunc) {
 	if call == nil {
-		call = result(`{"content":[{"type":"text","text":"ok"}]}`)
+		call = resultReply(`{"content":[{"type":"text","text":"ok"}]}`)
 	}
 	p.call.Store(&call)
 }
@@ -91,21 +91,21 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "server/discover":
 		http.Error(w, "what?", http.StatusBadRequest)
 	case "initialize":
-		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", p.shakes.Add(1)))
-		result(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)(w, r, m)
+		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", p.handshakes.Add(1)))
+		resultReply(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)(w, r, m)
 	case "tools/list":
 		if p.list != nil {
 			p.list(w, r, m)
 			return
 		}
-		result(`{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)(w, r, m)
+		resultReply(`{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)(w, r, m)
 	case "tools/call":
 		p.calls.Add(1)
 		(*p.call.Load())(w, r, m)
 	default:
 		if m.Method == "notifications/cancelled" {
 			select {
-			case p.told <- m:
+			case p.cancelled <- m:
 			default:
 			}
 		}
@@ -113,16 +113,16 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// result answers with that result.
-func result(json string) act {
+// resultReply answers with a result.
+func resultReply(json string) replyFunc {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, json)
 	}
 }
 
-// raw answers with that body; ID in it is the request's.
-func raw(status int, contentType, body string) act {
+// rawReply answers with a body, in which ID stands for the id of the request.
+func rawReply(status int, contentType, body string) replyFunc {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
@@ -130,8 +130,8 @@ func raw(status int, contentType, body string) act {
 	}
 }
 
-// hang answers nothing until the client leaves, and says so on left.
-func hang(entered, left chan<- struct{}) act {
+// hangingCall does not answer until the client disconnects, and then sends to left.
+func hangingCall(entered, left chan<- struct{}) replyFunc {
 	return func(w http.ResponseWriter, r *http.Request, m message) {
 		if entered != nil {
 			entered <- struct{}{}
@@ -143,8 +143,8 @@ func hang(entered, left chan<- struct{}) act {
 	}
 }
 
-// callsThen is a model that calls the tool "t" once and then answers.
-func callsThen(args ...string) llmtest.Script {
+// callingModel returns a model that calls the tool "t" once and then answers.
+func callingModel(args ...string) llmtest.Script {
 	calls := []llmtest.Call{}
 	for _, a := range append(args, "{}")[:max(len(args), 1)] {
 		calls = append(calls, llmtest.Call{Name: "t", Args: a})
@@ -171,15 +171,15 @@ func closedPort(t testing.TB) string {
 
 var closed atomic.Int64
 
-// web serves h until the test ends.
-func web(t testing.TB, h http.HandlerFunc) string {
+// serveHTTP serves h until the test ends.
+func serveHTTP(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s.URL
 }
 
-// mcpConfig is the setting for an mcp.json of that text.
+// mcpConfig writes an mcp.json and returns the setting that names it.
 func mcpConfig(t testing.TB, text string) (setting, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "mcp.json")
@@ -194,14 +194,14 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-// took is how long f took.
-func took(f func()) time.Duration {
+// duration returns how long f takes.
+func duration(f func()) time.Duration {
 	began := time.Now()
 	f()
 	return time.Since(began)
 }
 
-// makeBomb makes what unpacks to 16 MiB.
+// makeBomb makes a gzip body that decompresses to 16 MiB.
 func makeBomb() {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)

@@ -16,7 +16,7 @@ type proxy struct {
 	url               string // of the upstream, through the proxy
 	address, upstream string // host and port of both
 
-	mu                 sync.Mutex // protects what follows
+	mu                 sync.Mutex // guards the fields below
 	toClient, toServer disturbance
 	listener           net.Listener
 	conns              []net.Conn
@@ -30,13 +30,13 @@ type disturbance func(to *net.TCPConn, data []byte, sent int, stopped <-chan str
 
 var errCut = errors.New("cut")
 
-// pass passes everything on.
-func pass(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
+// forwardAll forwards everything.
+func forwardAll(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
 	_, err := to.Write(data)
 	return err
 }
 
-// stall passes nothing on and keeps the connection open.
+// stall forwards nothing and keeps the connection open.
 func stall(_ *net.TCPConn, _ []byte, _ int, stopped <-chan struct{}) error {
 	<-stopped
 	return errCut
@@ -48,19 +48,19 @@ func reset(to *net.TCPConn, _ []byte, _ int, _ <-chan struct{}) error {
 	return errCut
 }
 
-// limit closes the connection after so many bytes.
-func limit(bytes int) disturbance {
+// cutAfter closes the connection after so many bytes.
+func cutAfter(bytes int) disturbance {
 	return func(to *net.TCPConn, data []byte, sent int, _ <-chan struct{}) error {
 		if left := bytes - sent; len(data) >= left {
 			_, _ = to.Write(data[:left])
 			return errCut
 		}
-		return pass(to, data, sent, nil)
+		return forwardAll(to, data, sent, nil)
 	}
 }
 
-// slice passes everything on in pieces of 1 to 7 bytes.
-func slice(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
+// sliceBytes forwards everything in pieces of 1 to 7 bytes.
+func sliceBytes(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
 	for len(data) > 0 {
 		n := min(1+rand.IntN(7), len(data))
 		if _, err := to.Write(data[:n]); err != nil {
@@ -71,13 +71,13 @@ func slice(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
 	return nil
 }
 
-// newProxy starts a proxy to a URL's host that disturbs nothing.
+// newProxy starts a proxy to the host of a URL. It forwards everything until disturb is called.
 func newProxy(t testing.TB, upstream string) *proxy {
 	t.Helper()
 	scheme, rest, _ := strings.Cut(upstream, "://")
 	host, path, _ := strings.Cut(rest, "/")
 	// A port of its own, so that it is the same one after a stop.
-	p := &proxy{t: t, address: closedPort(t), upstream: host, toClient: pass, toServer: pass}
+	p := &proxy{t: t, address: closedPort(t), upstream: host, toClient: forwardAll, toServer: forwardAll}
 	p.url = scheme + "://" + p.address + "/" + path
 	p.start()
 	t.Cleanup(p.stop)

@@ -21,9 +21,8 @@ import (
 	"answerd/internal/sse"
 )
 
-// patience bounds every wait of a test: on a busy machine things take long, but not
-// for ever.
-const patience = 60 * time.Second
+// waitLimit bounds every wait of a test, generously for a busy machine.
+const waitLimit = 60 * time.Second
 
 // service is answerd as a process of its own.
 type service struct {
@@ -35,7 +34,7 @@ type service struct {
 	bearer string // the Authorization that /metrics wants; "" where it wants none
 }
 
-// output collects what a process writes, and wakes who waits for a line of it.
+// output collects what a process writes, and wakes waitForOutput.
 type output struct {
 	mu   sync.Mutex // guards the fields below
 	text strings.Builder
@@ -56,13 +55,13 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// count is how many lines contain text.
+// count returns how often the output contains text.
 func (o *output) count(text string) int { return strings.Count(o.String(), text) }
 
-// until waits for text in the output.
-func (s *service) until(t testing.TB, text string) {
+// waitForOutput waits for text in the output.
+func (s *service) waitForOutput(t testing.TB, text string) {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(waitLimit)
 	for {
 		s.out.mu.Lock()
 		found, more := strings.Contains(s.out.text.String(), text), s.out.more
@@ -86,11 +85,11 @@ func (s *service) until(t testing.TB, text string) {
 // launch starts the binary with that environment and no other, until the test ends.
 func launch(t testing.TB, env ...string) *service {
 	t.Helper()
-	return launchAs(t, exec.Command(binary), env...)
+	return startProcess(t, exec.Command(binary), env...)
 }
 
-// launchAs is launch by way of cmd.
-func launchAs(t testing.TB, cmd *exec.Cmd, env ...string) *service {
+// startProcess is launch with a command that runs the binary.
+func startProcess(t testing.TB, cmd *exec.Cmd, env ...string) *service {
 	t.Helper()
 	s := &service{cmd: cmd, out: &output{more: make(chan struct{})}, exited: make(chan struct{})}
 	cmd.Env = append([]string{"ADDR=127.0.0.1:0", "DEFAULT_MODEL_ID=scripted", "PATH=" + os.Getenv("PATH")}, env...)
@@ -120,7 +119,7 @@ func launchAs(t testing.TB, cmd *exec.Cmd, env ...string) *service {
 	}()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
-	s.client = &http.Client{Transport: transport, Timeout: patience}
+	s.client = &http.Client{Transport: transport, Timeout: waitLimit}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = cmd.Process.Kill()
@@ -139,7 +138,7 @@ func start(t testing.TB, env ...string) *service {
 
 func (s *service) listens(t testing.TB) {
 	t.Helper()
-	s.until(t, `"listening"`)
+	s.waitForOutput(t, `"listening"`)
 	s.url = "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(s.out.String())[1]
 }
 
@@ -161,7 +160,7 @@ func (s *service) wait(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-s.exited:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatalf("the process does not end:\n%s", s.out)
 	}
 	return s.cmd.ProcessState.ExitCode()
@@ -225,8 +224,8 @@ func (s *service) ask(t testing.TB) reply {
 	return s.request(t, "POST", "/answer", question)
 }
 
-// happening is one event of a run, as a client sees it.
-type happening struct {
+// streamEvent is one event of a run, as a client sees it.
+type streamEvent struct {
 	ID   string `json:"-"`
 	Type string
 	Seq  int64
@@ -243,22 +242,22 @@ type happening struct {
 	Reason       string
 }
 
-func (h happening) terminal() bool {
+func (h streamEvent) terminal() bool {
 	return h.Type == "final_answer" || h.Type == "run_error" || h.Type == "cancelled"
 }
 
-// story is what a client read of a run.
-type story []happening
+// eventList has the events of a run that a client read.
+type eventList []streamEvent
 
-func (s story) last() happening {
+func (s eventList) last() streamEvent {
 	if len(s) == 0 {
-		return happening{}
+		return streamEvent{}
 	}
 	return s[len(s)-1]
 }
 
 // of are the events of one type.
-func (s story) of(kind string) (out story) {
+func (s eventList) of(kind string) (out eventList) {
 	for _, h := range s {
 		if h.Type == kind {
 			out = append(out, h)
@@ -267,8 +266,8 @@ func (s story) of(kind string) (out story) {
 	return out
 }
 
-// flaw is what is wrong with a story that should be whole; "" if nothing is.
-func (s story) flaw() string {
+// orderError says what is wrong with the events of a whole run; "" if nothing is.
+func (s eventList) orderError() string {
 	var text strings.Builder
 	for i, h := range s {
 		switch {
@@ -292,8 +291,8 @@ func (s story) flaw() string {
 	return ""
 }
 
-// follow reads a stream until it ends, or visit says that it is enough.
-func follow(body io.Reader, visit func(happening) bool) (out story, err error) {
+// readEvents reads a stream until it ends, or visit returns false.
+func readEvents(body io.Reader, visit func(streamEvent) bool) (out eventList, err error) {
 	for r := sse.NewReader(body, 8<<20); ; {
 		f, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -302,7 +301,7 @@ func follow(body io.Reader, visit func(happening) bool) (out story, err error) {
 		if err != nil {
 			return out, err
 		}
-		h := happening{ID: f.ID}
+		h := streamEvent{ID: f.ID}
 		if err := json.Unmarshal(f.Data, &h); err != nil {
 			return out, err
 		}
@@ -314,7 +313,7 @@ func follow(body io.Reader, visit func(happening) bool) (out story, err error) {
 }
 
 // stream asks, and reads the run to its end, which must be in good order.
-func (s *service) stream(t testing.TB, visit func(happening) bool) story {
+func (s *service) stream(t testing.TB, visit func(streamEvent) bool) eventList {
 	t.Helper()
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
@@ -325,12 +324,12 @@ func (s *service) stream(t testing.TB, visit func(happening) bool) story {
 		b, _ := io.ReadAll(resp.Body)
 		t.Fatalf("%s: %s", resp.Status, b)
 	}
-	out, err := follow(resp.Body, visit)
+	out, err := readEvents(resp.Body, visit)
 	if err != nil {
 		t.Fatalf("%v after %+v\n%s", err, out, s.out)
 	}
-	if flaw := out.flaw(); flaw != "" && visit == nil {
-		t.Errorf("%s: %+v", flaw, out)
+	if orderError := out.orderError(); orderError != "" && visit == nil {
+		t.Errorf("the events are out of order: %s: %+v", orderError, out)
 	}
 	return out
 }
@@ -358,12 +357,12 @@ func (s *service) metric(t testing.TB, name string) float64 {
 }
 
 // within waits for ch to be closed, or to give something.
-func within[T any](t testing.TB, ch <-chan T, what string) (v T) {
+func receive[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
+	case <-time.After(waitLimit):
+		t.Fatalf("timed out while waiting for %s", what)
 	}
 	return v
 }

@@ -79,7 +79,7 @@ func soakTool(t testing.TB) *peer {
 	tool := newPeer(t, nil)
 	var lost sync.Map
 	var forgot atomic.Int64 // when it last did, in ms
-	tool.acts(func(w http.ResponseWriter, q *http.Request, m message) {
+	tool.setCall(func(w http.ResponseWriter, q *http.Request, m message) {
 		session := q.Header.Get("Mcp-Session-Id")
 		if _, gone := lost.Load(session); gone {
 			http.Error(w, "session not found", http.StatusNotFound)
@@ -94,11 +94,11 @@ func soakTool(t testing.TB) *peer {
 			if last := forgot.Load(); time.Now().UnixMilli()-last > 2000 && forgot.CompareAndSwap(last, time.Now().UnixMilli()) {
 				defer lost.Store(session, true)
 			}
-			result(`{"content":[{"type":"text","text":"ok"}]}`)(w, q, m)
+			resultReply(`{"content":[{"type":"text","text":"ok"}]}`)(w, q, m)
 		case strings.Contains(args, "tool cut"):
 			panic(http.ErrAbortHandler)
 		default:
-			result(`{"content":[{"type":"text","text":"ok"}]}`)(w, q, m)
+			resultReply(`{"content":[{"type":"text","text":"ok"}]}`)(w, q, m)
 		}
 	})
 	return tool
@@ -123,7 +123,7 @@ func (k *soak) note(mishap, end string) {
 	k.ends[mishap][end]++
 }
 
-func (k *soak) flaw(format string, args ...any) {
+func (k *soak) orderError(format string, args ...any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.flaws) < 20 {
@@ -142,12 +142,12 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	resp, err := s.send(ctx, "POST", "/answer/stream", body, header...)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		if ctx.Err() == nil {
-			k.flaw("not started: %v %+v", err, resp)
+			k.orderError("not started: %v %+v", err, resp)
 		}
 		return
 	}
 	leaveAt := 1 + rand.N(30)
-	got, err := follow(resp.Body, func(h happening) bool {
+	got, err := readEvents(resp.Body, func(h streamEvent) bool {
 		if mishap == "slow reader" {
 			<-time.After(20 * time.Millisecond)
 		}
@@ -156,9 +156,9 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	})
 	resp.Body.Close()
 	if mishap == "comes back" && err == nil {
-		var rest story
+		var rest eventList
 		if resp, err = s.send(ctx, "GET", "/runs/"+got.last().RunID+"/events", "", append([]string{"Last-Event-ID", got.last().ID}, header...)...); err == nil {
-			rest, err = follow(resp.Body, nil)
+			rest, err = readEvents(resp.Body, nil)
 			resp.Body.Close()
 			got = append(got, rest...)
 		}
@@ -166,15 +166,15 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	k.runs.Add(1)
 	k.events.Add(int64(len(got)))
 	end := got.last()
-	switch flaw := got.flaw(); {
+	switch orderError := got.orderError(); {
 	case mishap == "client leaves":
 		k.note(mishap, "left")
-	case err != nil || flaw != "":
-		k.flaw("%s: %v, %s, %+v", mishap, err, flaw, end)
+	case err != nil || orderError != "":
+		k.orderError("%s: %v, %s, %+v", mishap, err, orderError, end)
 	case mishap == "" || mishap == "slow reader" || mishap == "comes back" || mishap == "tool session lost":
 		k.sound.Add(1)
 		if end.Answer != soakAnswer || len(got.of("tool_result")) != 2 {
-			k.flaw("%s: %d results, then %s %q; %+v", mishap, len(got.of("tool_result")), end.Type, end.Answer, got.of("tool_error").last().Payload)
+			k.orderError("%s: %d results, then %s %q; %+v", mishap, len(got.of("tool_result")), end.Type, end.Answer, got.of("tool_error").last().Payload)
 		}
 		fallthrough
 	default:
@@ -210,7 +210,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long(t)
+	skipUnlessLong(t)
 	model := llmtest.New(t, soakModel)
 	model.Forget()
 	tool := soakTool(t)
@@ -253,7 +253,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	if code := s.stop(t); code != 0 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit code %d, want 0", code)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // socketPeer is an MCP server over WebSocket; call answers a call with the connection.
 func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message)]) (url string) {
-	return web(t, func(w http.ResponseWriter, q *http.Request) {
+	return serveHTTP(t, func(w http.ResponseWriter, q *http.Request) {
 		conn, err := websocket.Accept(w, q, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
 		if err != nil {
 			return
@@ -53,11 +53,11 @@ func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message
 }
 
 func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
-	r := fault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (a proxy passes nothing on)", "the call fails, the next one works on a new socket")
+	r := beginFault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (a proxy passes nothing on)", "the call fails, the next one works on a new socket")
 	var call atomic.Pointer[func(*websocket.Conn, message)]
-	way := newProxy(t, socketPeer(t, &call))
-	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"ws":{"type":"websocket","url":%q,"timeout":"5s"}}}`, strings.Replace(way.url, "http", "ws", 1)))
-	model := llmtest.New(t, callsThen())
+	link := newProxy(t, socketPeer(t, &call))
+	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"ws":{"type":"websocket","url":%q,"timeout":"5s"}}}`, strings.Replace(link.url, "http", "ws", 1)))
+	model := llmtest.New(t, callingModel())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
 	pour := func(conn *websocket.Conn) {
 		w, err := conn.Writer(context.Background(), websocket.MessageText)
@@ -72,8 +72,8 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		_ = w.Close() // the client has left by then
 	}
 	for _, c := range []struct {
-		name string
-		act  func(*websocket.Conn, message)
+		name      string
+		replyFunc func(*websocket.Conn, message)
 	}{
 		{"close 1011", func(c *websocket.Conn, _ message) { _ = c.Close(websocket.StatusInternalError, "secret") }},
 		{"binary", func(c *websocket.Conn, m message) {
@@ -82,19 +82,19 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		{"64 MiB in fragments", func(c *websocket.Conn, _ message) { go pour(c) }},
 		{"cut", func(c *websocket.Conn, _ message) { _ = c.CloseNow() }},
 	} {
-		call.Store(&c.act)
+		call.Store(&c.replyFunc)
 		kind := r.kindOf(s)
 		if kind != "unknown_outcome" && kind != "too_large" {
 			t.Errorf("%s: %q", c.name, kind)
 		}
 		call.Store(nil)
 		s.request(t, "POST", "/servers/ws/refresh", "")
-		r.works(s)
-		r.saw("%s: %s", c.name, kind)
+		r.wantCallSuccess(s)
+		r.record("%s: %s", c.name, kind)
 	}
-	way.disturb(stall, pass)
+	link.disturb(stall, forwardAll)
 	if kind := r.kindOf(s); kind != "timeout" && kind != "unknown_outcome" {
 		t.Errorf("half-open: %q", kind)
 	}
-	r.saw("half-open: timeout")
+	r.record("half-open: timeout")
 }

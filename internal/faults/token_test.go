@@ -19,9 +19,9 @@ import (
 )
 
 func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
-	r := fault(t, "token endpoint: 503, hangs, HTML, expires_in 0, missing, negative, 1e12, a token of 1 MiB, 307", "the service runs; calls fail or work; at most 3 requests; the secret nowhere")
+	r := beginFault(t, "token endpoint: 503, hangs, HTML, expires_in 0, missing, negative, 1e12, a token of 1 MiB, 307", "the service runs; calls fail or work; at most 3 requests; the secret nowhere")
 	var seen atomic.Int64
-	other := web(t, func(http.ResponseWriter, *http.Request) { seen.Add(1) })
+	other := serveHTTP(t, func(http.ResponseWriter, *http.Request) { seen.Add(1) })
 	grant := func(token, expires string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -45,12 +45,12 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 		{"307", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, http.StatusTemporaryRedirect) }, false},
 	} {
 		var asked atomic.Int64
-		url := web(t, func(w http.ResponseWriter, q *http.Request) {
+		url := serveHTTP(t, func(w http.ResponseWriter, q *http.Request) {
 			asked.Add(1)
 			_ = q.ParseForm() // read to its end, so that a client that leaves is noticed
 			c.h(w, q)
 		})
-		s := calls(t, tool.url, append(jwtSettings(url), "TIMEOUT=1s", "LOG_LEVEL=debug")...)
+		s := startWithTool(t, tool.url, append(jwtSettings(url), "TIMEOUT=1s", "LOG_LEVEL=debug")...)
 		got := s.stream(t, nil)
 		if got.last().Answer != "Done." {
 			t.Errorf("%s: it ended with %+v", c.name, got.last())
@@ -61,7 +61,7 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 		if s.out.count("canary-secret") > 0 {
 			t.Errorf("%s: the secret is in the log", c.name)
 		}
-		r.saw("%s: %d", c.name, asked.Load())
+		r.record("%s: %d", c.name, asked.Load())
 	}
 	if seen.Load() != 0 {
 		t.Error("the redirect was followed")
@@ -69,11 +69,11 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 }
 
 func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
-	r := fault(t, "tokens of 2 s, a run of more", "renewed before; the server sees no expired token, the model no 401")
+	r := beginFault(t, "tokens of 2 s, a run of more", "renewed before; the server sees no expired token, the model no 401")
 	var mu sync.Mutex // guards born
 	born := map[string]time.Time{}
 	var n, late atomic.Int64
-	url := web(t, func(w http.ResponseWriter, _ *http.Request) {
+	url := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		token := fmt.Sprintf("token-%d", n.Add(1))
 		mu.Lock()
 		born[token] = time.Now()
@@ -113,7 +113,7 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 	if len(got.of("tool_result")) != 3 || late.Load() != 0 || n.Load() < 2 {
 		t.Errorf("%d results, %d refused, %d tokens", len(got.of("tool_result")), late.Load(), n.Load())
 	}
-	r.saw("%d tokens, %d refused", n.Load(), late.Load())
+	r.record("%d tokens, %d refused", n.Load(), late.Load())
 }
 
 // issuer signs tokens of callers, and publishes its key.
@@ -132,7 +132,7 @@ func newIssuer(t testing.TB) *issuer {
 		t.Fatal(err)
 	}
 	i := &issuer{key: key, kid: "k1"}
-	i.url = web(t, func(w http.ResponseWriter, _ *http.Request) {
+	i.url = serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		i.fetches.Add(1)
 		if i.down.Load() {
 			w.WriteHeader(503)
@@ -164,7 +164,7 @@ func (i *issuer) settings() []string {
 }
 
 func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
-	r := fault(t, "JWKS down cold, up, down warm; 200 random key ids", "503 with Retry-After; 200; 200; at most 1 fetch more, all 401")
+	r := beginFault(t, "JWKS down cold, up, down warm; 200 random key ids", "503 with Retry-After; 200; 200; at most 1 fetch more, all 401")
 	i := newIssuer(t)
 	i.down.Store(true)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
@@ -176,7 +176,7 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	}
 	i.down.Store(false)
 	warm := 0
-	for deadline := time.Now().Add(patience); warm != 200 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitLimit); warm != 200 && time.Now().Before(deadline); {
 		<-time.After(200 * time.Millisecond) // failures are not repeated at once
 		warm = s.request(t, "POST", "/answer", question, "Authorization", good).status
 	}
@@ -191,5 +191,5 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	if n := i.fetches.Load() - before; n > 1 || warm != 200 || after != 200 {
 		t.Errorf("%d fetches, warm %d, then %d", n, warm, after)
 	}
-	r.saw("%d, %d, %d; %d fetches", cold.status, warm, after, i.fetches.Load()-before)
+	r.record("%d, %d, %d; %d fetches", cold.status, warm, after, i.fetches.Load()-before)
 }

@@ -18,36 +18,36 @@ import (
 )
 
 func TestF33HangingCollectorDelaysNoRun(t *testing.T) {
-	r := fault(t, "OTLP collector: refuses; accepts and hangs (a proxy passes nothing on)", "runs as fast as ever; exit within the time-outs")
+	r := beginFault(t, "OTLP collector: refuses; accepts and hangs (a proxy passes nothing on)", "runs as fast as ever; exit within the time-outs")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
-	way := newProxy(t, web(t, func(http.ResponseWriter, *http.Request) {}))
-	way.disturb(stall, pass)
-	for _, endpoint := range []string{"http://" + closedPort(t), way.url} {
+	link := newProxy(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	link.disturb(stall, forwardAll)
+	for _, endpoint := range []string{"http://" + closedPort(t), link.url} {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
 		slowest := time.Duration(0)
 		for range 100 {
-			slowest = max(slowest, took(func() {
+			slowest = max(slowest, duration(func() {
 				if a := s.ask(t); a.status != 200 {
-					t.Errorf("%+v", a)
+					t.Errorf("got %+v, want status 200", a)
 				}
 			}))
 		}
 		code := 0
-		d := took(func() { code = s.stop(t) })
+		d := duration(func() { code = s.stop(t) })
 		if slowest > 10*time.Second || code != 0 || d > 15*time.Second {
-			t.Errorf("slowest %s; exit %d after %s\n%s", slowest, code, d, s.out)
+			t.Errorf("slowest run took %s, exit code %d after %s, want at most 10 s, 0, 15 s\n%s", slowest, code, d, s.out)
 		}
-		r.saw("slowest run %s, exit after %s", slowest.Round(time.Millisecond), d.Round(100*time.Millisecond))
+		r.record("slowest run %s, exit after %s", slowest.Round(time.Millisecond), d.Round(100*time.Millisecond))
 	}
 }
 
 func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
-	r := fault(t, "64 file descriptors and 200 connections; stderr on a full disk", "503 with Retry-After, no crash; works again by itself")
+	r := beginFault(t, "64 file descriptors and 200 connections; stderr on a full disk", "503 with Retry-After, no crash; works again by itself")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
-	s := launchAs(t, exec.Command("sh", "-c", "ulimit -n 64; exec "+binary), "LLM_BASE_URL="+model.URL)
+	s := startProcess(t, exec.Command("sh", "-c", "ulimit -n 64; exec "+binary), "LLM_BASE_URL="+model.URL)
 	s.listens(t)
 	if a := s.ask(t); a.status != 200 {
-		t.Fatalf("%+v", a)
+		t.Fatalf("got %+v, want status 200", a)
 	}
 	s.client.CloseIdleConnections()
 	var conns []net.Conn
@@ -68,21 +68,21 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 		a = s.ask(t)
 	}
 	if a.status != 200 {
-		t.Errorf("after %d connections: %+v\n%s", len(conns), a, s.out)
+		t.Errorf("after %d connections the answer is %+v, want 200\n%s", len(conns), a, s.out)
 	}
-	r.saw("%d connections, %d refusals with Retry-After, then %d", len(conns), refused, a.status)
+	r.record("%d connections, %d refusals with Retry-After, then %d", len(conns), refused, a.status)
 
 	if _, err := os.Stat("/dev/full"); err != nil {
 		return
 	}
 	port := closedPort(t)
-	s = launchAs(t, exec.Command("sh", "-c", "exec "+binary+" 2>/dev/full"), "LLM_BASE_URL="+model.URL, "ADDR="+port)
+	s = startProcess(t, exec.Command("sh", "-c", "exec "+binary+" 2>/dev/full"), "LLM_BASE_URL="+model.URL, "ADDR="+port)
 	s.url = "http://" + port
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitLimit); ; {
 		if a, err := s.try("POST", "/answer", question); err == nil {
-			r.saw("log on a full disk: %d", a.status)
+			r.record("log on a full disk: %d", a.status)
 			if a.status != 200 {
-				t.Errorf("%+v", a)
+				t.Errorf("got %+v, want status 200", a)
 			}
 			break
 		} else if time.Now().After(deadline) {
@@ -93,33 +93,33 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 }
 
 func TestF36BadConfigurationIsRefusedByField(t *testing.T) {
-	r := fault(t, "mcp.json reloaded good, bad; a secret's file missing", "used; refused with the field while the old one runs; exit 2 naming the setting")
+	r := beginFault(t, "mcp.json reloaded good, bad; a secret's file missing", "used; refused with the field while the old one runs; exit 2 naming the setting")
 	tool := newPeer(t, nil)
 	server := func(more string) string { return fmt.Sprintf(`{"mcpServers":{"crm":{"url":%q%s}}}`, tool.url, more) }
 	setting, path := mcpConfig(t, server(""))
-	model := llmtest.New(t, callsThen())
+	model := llmtest.New(t, callingModel())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
-	r.works(s)
+	r.wantCallSuccess(s)
 	writeFile(t, path, server(`,"timeuot":"1s"`))
 	s.signal(t, syscall.SIGHUP)
-	s.until(t, "refused")
+	s.waitForOutput(t, "refused")
 	if s.out.count("timeuot") == 0 {
-		t.Errorf("the field is not named:\n%s", s.out)
+		t.Errorf("the log does not name the field timeuot, want it named:\n%s", s.out)
 	}
-	r.works(s)
+	r.wantCallSuccess(s)
 	writeFile(t, path, server(`,"timeout":"7s"`))
 	s.signal(t, syscall.SIGHUP)
-	s.until(t, "read again")
-	r.works(s)
+	s.waitForOutput(t, "read again")
+	r.wantCallSuccess(s)
 	bad := launch(t, "LLM_BASE_URL="+model.URL, "LLM_API_KEY_FILE="+filepath.Join(t.TempDir(), "nope"))
 	if code := bad.wait(t); code != 2 || bad.out.count("LLM_API_KEY_FILE") == 0 {
-		t.Errorf("exit %d:\n%s", code, bad.out)
+		t.Errorf("exit code %d, want 2 and LLM_API_KEY_FILE in the output:\n%s", code, bad.out)
 	}
-	r.saw("refused by field; exit 2")
+	r.record("refused by field; exit 2")
 }
 
-// peak is the most memory that a process ever had, in bytes; 0 where nobody says.
-func (s *service) peak(t testing.TB) float64 {
+// peakMemory returns the largest resident memory of the process in bytes, 0 where /proc is missing.
+func (s *service) peakMemory(t testing.TB) float64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {
@@ -132,10 +132,10 @@ func (s *service) peak(t testing.TB) float64 {
 }
 
 func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
-	r := fault(t, "GOMEMLIMIT 96 MiB, 200 questions of 800 KiB, 20 at a time, to a model that waits until all are asked", "some run, and all of those are answered; the others 503 with Retry-After; no crash, memory bounded; works again by itself")
+	r := beginFault(t, "GOMEMLIMIT 96 MiB, 200 questions of 800 KiB, 20 at a time, to a model that waits until all are asked", "some run, and all of those are answered; the others 503 with Retry-After; no crash, memory bounded; works again by itself")
 	var begun atomic.Int64
 	open := make(chan struct{})
-	model := llmtest.New(t, patient(&begun, open))
+	model := llmtest.New(t, waitingModel(&begun, open))
 	s := start(t, "LLM_BASE_URL="+model.URL, "GOMEMLIMIT=96MiB", "EVENTS_MAX_BYTES=128MiB")
 	large := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 200<<10))
 	var asked, all sync.WaitGroup
@@ -155,9 +155,9 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 			shed.Add(1)
 			return
 		}
-		got, err := follow(resp.Body, nil)
-		if err != nil || got.flaw() != "" || got.last().Answer != "Well." {
-			t.Errorf("%s: %d events, %s, %v", resp.Status, len(got), got.flaw(), err)
+		got, err := readEvents(resp.Body, nil)
+		if err != nil || got.orderError() != "" || got.last().Answer != "Well." {
+			t.Errorf("%s: %d events, %s, %v", resp.Status, len(got), got.orderError(), err)
 			return
 		}
 		answered.Add(1)
@@ -169,9 +169,9 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	asked.Wait()
 	close(open)
 	all.Wait()
-	peak := s.peak(t)
+	peak := s.peakMemory(t)
 	if answered.Load() < 10 || shed.Load() < 50 || answered.Load()+shed.Load() != 200 || peak > 256<<20 {
-		t.Errorf("%d answered, %d shed, %.0f MiB at most\n%s", answered.Load(), shed.Load(), peak/(1<<20), s.out)
+		t.Errorf("%d answered, %d refused, peak %.0f MiB, want at least 10, at least 50, at most 256\n%s", answered.Load(), shed.Load(), peak/(1<<20), s.out)
 	}
 	a, again := s.ask(t), 0
 	for ; a.status == 503 && a.header.Get("Retry-After") != "" && again < 30; again++ {
@@ -179,7 +179,7 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 		a = s.ask(t)
 	}
 	if a.status != 200 {
-		t.Errorf("afterwards: %+v", a)
+		t.Errorf("the next question got %+v, want 200", a)
 	}
-	r.saw("%d answered, %d shed, at most %.0f MiB resident; then 200 after %d refusals", answered.Load(), shed.Load(), peak/(1<<20), again)
+	r.record("%d answered, %d shed, at most %.0f MiB resident; then 200 after %d refusals", answered.Load(), shed.Load(), peak/(1<<20), again)
 }
