@@ -206,6 +206,9 @@ func fieldsOf(typ reflect.Type) map[string]field {
 			continue
 		}
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "-" {
+			continue // the field is not in the JSON
+		}
 		out[cmp.Or(tag, snake(f.Name))] = field{f.Type, strings.Contains(options, "omitempty")}
 	}
 	return out
