@@ -15,8 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// More calls given up than are remembered: nothing is certain any more.
-func TestLinkThatLostTrackAsksNobody(t *testing.T) {
+// After more calls were given up than are kept, a message could be about any of them.
+func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 	id := func(n int) jsonrpc.ID {
 		id, _ := jsonrpc.MakeID(float64(n)) // numbers always are ids
 		return id
@@ -30,13 +30,12 @@ func TestLinkThatLostTrackAsksNobody(t *testing.T) {
 	}
 	l.pending[id(-1)] = &pendingRequest{x: &RoundTrip{}, method: "tools/call", sent: true}
 	if len(l.givenUp) != 0 || l.onlyCall() != nil {
-		t.Errorf("%d calls are left", len(l.givenUp))
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.givenUp), l.onlyCall())
 	}
 }
 
-// F13: a call that is given up while the writer takes it is sent not at all, or cancelled
-// as well.
-func TestACallGivenUpWhileItIsTakenDoesNotGoOn(t *testing.T) {
+// A call that is given up while the writer takes it is not sent, or it is cancelled as well.
+func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := newTestStreamConn()
 	l.conn = lineConn{ours}
@@ -51,7 +50,7 @@ func TestACallGivenUpWhileItIsTakenDoesNotGoOn(t *testing.T) {
 			}
 			switch err := json.Unmarshal(in.Bytes(), &m); {
 			case err != nil:
-				t.Error(err)
+				t.Errorf("decode a message: got %v, want no error", err)
 			case m.ID != nil:
 				calls[string(m.ID)] = true
 			default:
@@ -66,42 +65,42 @@ func TestACallGivenUpWhileItIsTakenDoesNotGoOn(t *testing.T) {
 		if err := l.Write(ctx, &jsonrpc.Request{ID: id, Method: methodCall}); err == nil {
 			<-ctx.Done()
 		}
-		recall := &jsonrpc.Request{Method: notificationCancelled, Params: fmt.Appendf(nil, `{"requestId":%d}`, i)}
-		if err := l.Write(t.Context(), recall); err != nil {
-			t.Error(err)
+		cancellation := &jsonrpc.Request{Method: notificationCancelled, Params: fmt.Appendf(nil, `{"requestId":%d}`, i)}
+		if err := l.Write(t.Context(), cancellation); err != nil {
+			t.Errorf("write a cancellation: got %v, want no error", err)
 		}
 	}
 	_ = l.Close()
 	server.Wait()
 	for id := range calls {
 		if !cancels[id] {
-			t.Errorf("call %s was sent and not cancelled", id)
+			t.Errorf("call %s: got it sent and not cancelled, want both or neither", id)
 		}
 	}
 	if len(calls) == 0 || len(calls) == 20_000 {
-		t.Errorf("%d calls were sent, which tells nothing", len(calls))
+		t.Errorf("got %d calls sent, want some of 20000", len(calls))
 	}
 }
 
 // brokenConn is a connection with a bug in its writing.
 type brokenConn struct{ closed chan struct{} }
 
-func (brokenConn) Write([]byte) error { panic("a bug") }
+func (brokenConn) Write([]byte) error { panic("a defect") }
 
 func (b brokenConn) Read() ([]byte, error) { <-b.closed; return nil, io.EOF }
 
 func (b brokenConn) Close() error { close(b.closed); return nil }
 
-func TestAPanicOfAWriterEndsItsConnection(t *testing.T) {
+func TestStreamConnEndsAfterPanicOfWrite(t *testing.T) {
 	l := newTestStreamConn()
 	l.conn = brokenConn{make(chan struct{})}
 	go l.writeLoop()
 	msg := &jsonrpc.Request{Method: "notifications/initialized"}
 	if f, ok := errors.AsType[*Failure](l.Write(t.Context(), msg)); !ok || f.Kind != Protocol {
-		t.Errorf("%v", f)
+		t.Errorf("Write: got %v, want a failure of the kind %s", f, Protocol)
 	}
 	if !isClosed(l.ended) {
-		t.Error("the connection goes on")
+		t.Error("got an open connection, want it ended")
 	}
 	_ = l.Close()
 }

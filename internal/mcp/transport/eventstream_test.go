@@ -12,20 +12,19 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// F11: what the SDK gets is the same however the bytes come, and only what concerns
-// it.
-func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
+// The SDK gets the same messages however the bytes are split, and only messages that concern it.
+func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":3,"result":{"a":1}}`
 	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
 	id, err := jsonrpc.MakeID(3.0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	type passed struct {
+	type delivered struct {
 		messages, id string
 		retry        time.Duration
 	}
-	for in, want := range map[string]passed{
+	for in, want := range map[string]delivered{
 		"data: " + answer + "\n\n":                        {messages: answer},
 		"data:" + answer + "\r\n\r\n":                     {messages: answer},
 		"event: message\nid: 1\ndata: " + answer + "\n\n": {messages: answer, id: "1"},
@@ -56,7 +55,7 @@ func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
 			if err == nil {
 				_ = c.deliver(t.Context(), m)
 			}
-			got := passed{id: s.lastID(), retry: s.retry()}
+			got := delivered{id: s.lastID(), retry: s.retry()}
 			for range len(c.in) {
 				b, err := jsonrpc.EncodeMessage(<-c.in)
 				if err != nil {
@@ -65,7 +64,7 @@ func TestStreamPassesWhatConcernsTheSDK(t *testing.T) {
 				got.messages += string(b)
 			}
 			if got != want {
-				t.Errorf("%q %s: %+v, want %+v", in, name, got, want)
+				t.Errorf("%q %s: got %+v, want %+v", in, name, got, want)
 			}
 			s.readToEnd()
 			_ = c.Close()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestRetryAfterIsReadAndBounded(t *testing.T) {
+func TestRetryAfterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for value, want := range map[string]time.Duration{
 			"": 0, "7": 7 * time.Second, "0": 0, "3600": maxRetryAfter, "99999999999999999999": 0, "-1": 0, "soon": 0, "1.5": 0,

@@ -14,8 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// sendCancellation sends a cancellation over HTTP, of a call that was sent so long ago and under a
-// context that is over, and waits until it is repeated no more.
+// sendCancellation sends a cancellation over HTTP, of a call that was sent that long ago and with a
+// context that has ended, and waits until it is no longer sent again.
 func sendCancellation(t *testing.T, age time.Duration, way roundTripFunc) {
 	c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
 	x := startRoundTrip(t)
@@ -28,15 +28,15 @@ func sendCancellation(t *testing.T, age time.Duration, way roundTripFunc) {
 	over, end := context.WithCancel(x.ctx)
 	end()
 	if err := c.Write(over, &jsonrpc.Request{Method: notificationCancelled, Params: json.RawMessage(`{"requestId":1}`)}); err != nil {
-		t.Errorf("got %v: it would end the session", err)
+		t.Errorf("Write: got %v, want no error, which would end the session", err)
 	}
 	c.background.Wait()
 	_ = c.Close()
 }
 
-// F13: a machine that stands still may use up the 5 s that the SDK gives a cancellation, and
-// the time in which it is repeated, before it has got through at all. In fake time.
-func TestACancellationIsRepeatedUntilItComesThrough(t *testing.T) {
+// A machine that stands still may use up the 5 s that the SDK gives a cancellation, and the time in
+// which it is resent, before it has got through at all.
+func TestCancelRequestIsResentUntilItGetsThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var through []time.Duration
@@ -49,14 +49,13 @@ func TestACancellationIsRepeatedUntilItComesThrough(t *testing.T) {
 			return newEmptyReply(r, http.StatusAccepted), nil
 		})
 		if len(through) != 1 {
-			t.Errorf("it came through after %v, want once", through)
+			t.Errorf("got it through after %v, want it once", through)
 		}
 	})
 }
 
-// One that the server refuses it has got, and a server that never hears of one is not asked for
-// ever. In fake time.
-func TestACancellationIsNotRepeatedInVain(t *testing.T) {
+// A cancellation that the server refuses got through, and one that never gets through is given up.
+func TestCancelRequestIsNotResentInVain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		age   time.Duration
 		reply func(*http.Request) (*http.Response, error)
@@ -72,20 +71,19 @@ func TestACancellationIsNotRepeatedInVain(t *testing.T) {
 			began, times := time.Now(), 0
 			sendCancellation(t, tc.age, func(r *http.Request) (*http.Response, error) { times++; return tc.reply(r) })
 			if took := time.Since(began); times != tc.times || took > 31*time.Second {
-				t.Errorf("%s: %d times in %v, want %d", name, times, took, tc.times)
+				t.Errorf("%s: got it sent %d times in %v, want %d times in at most 31s", name, times, took, tc.times)
 			}
 		})
 	}
 }
 
-// The first stream breaks with a bug in what reads it, and the next GET has one in what
-// sends it; a third stream tells what there is.
-func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
+// Reading the first stream panics, and so does sending the next GET; the third stream works.
+func TestStandaloneStreamIsReopenedAfterPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if n++; n == 2 {
-				panic("a bug")
+				panic("a defect")
 			}
 			resp := newEmptyReply(r, http.StatusOK)
 			resp.Header.Set("Content-Type", "text/event-stream")
@@ -104,7 +102,7 @@ func TestAPanicOverAStandingStreamCostsThatStream(t *testing.T) {
 		c.openStandaloneStream()
 		m, err := c.Read(t.Context())
 		if r, ok := m.(*jsonrpc.Request); err != nil || !ok || r.Method != "ping" || n != 3 {
-			t.Errorf("%v, %v after %d GETs", m, err, n)
+			t.Errorf("Read: got %v, %v after %d GETs, want a ping after 3", m, err, n)
 		}
 		_ = c.Close()
 	})
@@ -124,4 +122,4 @@ func newEmptyReply(r *http.Request, status int) *http.Response {
 
 type panickingBody struct{ io.ReadCloser }
 
-func (panickingBody) Read([]byte) (int, error) { panic("a bug") }
+func (panickingBody) Read([]byte) (int, error) { panic("a defect") }

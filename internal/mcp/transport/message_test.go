@@ -26,7 +26,7 @@ func TestLimitDepthReplacesOnlyWhatIsTooDeep(t *testing.T) {
 	}
 }
 
-func TestDecodeMessageTellsWhoseAnswerCannotBeRead(t *testing.T) {
+func TestDecodeMessageNamesTheRequestOfABadAnswer(t *testing.T) {
 	for in, want := range map[string]any{
 		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),
 		`{"jsonrpc":"1.0","id":"a","result":{}}`:              "a",
@@ -44,12 +44,12 @@ func TestDecodeMessageTellsWhoseAnswerCannotBeRead(t *testing.T) {
 			got = answer.ID.Raw()
 		}
 		if err == nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", in, got, err, want)
+			t.Errorf("decodeMessage(%s): got the request %v and the error %v, want %v and an error", in, got, err, want)
 		}
 	}
 }
 
-// An answer that is too large names its call only where its id stands at its beginning.
+// An answer that is too large names its request only if the id is at its beginning.
 func TestOversizeErrorNamesItsRequest(t *testing.T) {
 	for head, want := range map[string]any{
 		`{"jsonrpc":"2.0","id":7,"result":{"content":[`:           int64(7),

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// Of whatever a child writes on stderr, the last lines are kept, whole, cut to a length
-// that a log bears.
-func TestTailKeepsTheLastLines(t *testing.T) {
+// Of whatever a child writes on stderr, the last lines are kept, each cut to maxTailLine.
+func TestStderrTailKeepsTheLastLines(t *testing.T) {
 	for name, row := range map[string]struct{ in, last string }{
 		"nothing":       {"", ""},
 		"one":           {"a\r\n", "a"},
@@ -34,14 +33,14 @@ func TestTailKeepsTheLastLines(t *testing.T) {
 			}
 			got := tail.lastLines()
 			if len(got) > maxExitLines || got[len(got)-1] != row.last || len(got) > 1 && name == "many" && got[0] != "old" {
-				t.Errorf("%s by %d: %d lines, the last %.20q", name, chunk, len(got), got[len(got)-1])
+				t.Errorf("%s in chunks of %d: got %d lines, the last %.20q, want the last %.20q", name, chunk, len(got), got[len(got)-1], row.last)
 			}
 		}
 	}
 }
 
-// The debug log gets what a child says as it says it, no more than so much of it.
-func TestDebugLogOfAChildIsBounded(t *testing.T) {
+// The debug log has the lines of a child as they come, at most maxTailRate per second.
+func TestStderrTailBoundsDebugLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		tail := newStderrTail(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -54,39 +53,39 @@ func TestDebugLogOfAChildIsBounded(t *testing.T) {
 		}
 		s := log.String()
 		if n := strings.Count(s, "MCP server says"); n != 3*maxTailRate || !strings.Contains(s, "line 0xx") || len(s) > 3*maxTailRate*(maxTailLine+200) {
-			t.Errorf("%d lines, %d bytes", n, len(s))
+			t.Errorf("got %d lines in %d bytes, want %d lines", n, len(s), 3*maxTailRate)
 		}
 	})
 }
 
-// A message may have 4 MiB, and not a byte more.
-func TestLineIsBounded(t *testing.T) {
+// A message may have 4 MiB and no more.
+func TestReadLineIsBounded(t *testing.T) {
 	for n, ok := range map[int]bool{0: true, MaxMessage: true, MaxMessage + 1: false, 2 * MaxMessage: false} {
 		in := bufio.NewReader(strings.NewReader(strings.Repeat("x", n) + "\nnext\n"))
 		line, err := readLine(in)
 		if ok != (err == nil) || ok && len(line) != n {
-			t.Errorf("%d: %d bytes, %v", n, len(line), err)
+			t.Errorf("a line of %d bytes: got %d bytes, %v, want it read: %t", n, len(line), err, ok)
 		}
 		if next, err := readLine(in); ok && (err != nil || !bytes.Equal(next, []byte("next"))) {
-			t.Errorf("%d: %q, %v", n, next, err)
+			t.Errorf("after a line of %d bytes: got %q, %v, want %q", n, next, err, "next")
 		}
 	}
 }
 
 // A process is started at most 5 times a minute, whenever its minute began.
-func TestStartsAreBounded(t *testing.T) {
+func TestStartLimitAllowsFiveStartsAMinute(t *testing.T) {
 	var s startLimit
 	now := time.Unix(0, 0)
 	for i := range 200 { // one attempt a second
 		if got, want := s.allow(now), i%60 < maxStarts; got != want {
-			t.Fatalf("second %d: %v", i, got)
+			t.Fatalf("second %d: got %t, want %t", i, got, want)
 		}
 		now = now.Add(time.Second)
 	}
 }
 
 // Lines of a child process: bounded, and whole.
-func FuzzLines(f *testing.F) {
+func FuzzReadLine(f *testing.F) {
 	for _, s := range []string{"{}\n", "{\"jsonrpc\":\"2.0\"}\r\n\n", "banner\n{}", "\x00\n", "{", "\n\n\n"} {
 		f.Add([]byte(s))
 	}
@@ -99,7 +98,7 @@ func FuzzLines(f *testing.F) {
 			}
 			at := bytes.Index(rest, line)
 			if at < 0 || bytes.IndexByte(line[:max(len(line)-1, 0)], '\n') >= 0 {
-				t.Fatalf("%q has the line %q", data, line)
+				t.Fatalf("readLine of %q: got %q, want one line of it", data, line)
 			}
 			isMessage(line)
 			rest = rest[at+len(line):]
@@ -107,44 +106,43 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// Nor is one in what a child process writes.
-func TestAPanicOverAChildsOutputIsItsFailure(t *testing.T) {
+// A panic over the output of a child ends that child and not us.
+func TestProcessPanicOverOutputIsAnError(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	c := &process{log: log} // without the pipe to read from
 	if err := c.readMessages(); err == nil {
-		t.Error("it has read")
+		t.Error("readMessages: got no error, want the panic as one")
 	}
 	c.keepStderr([]byte("x"))
 }
 
-func TestAPanicAtTheStartOfAChildIsToldToWhoWaits(t *testing.T) {
+func TestProcessPanicAtStartIsAnError(t *testing.T) {
 	started := make(chan error, 1)
 	(&process{log: slog.New(slog.DiscardHandler)}).startAndWait(started) // without a command
 	if err := <-started; err == nil {
-		t.Error("it has started")
+		t.Error("start: got no error, want the panic as one")
 	}
 }
 
-// buggyLog is a log with a bug that strikes once, at that message.
-type buggyLog struct {
+// panickingLog panics once, at that message.
+type panickingLog struct {
 	slog.Handler
-	message string
-	struck  *atomic.Bool
+	message  string
+	panicked *atomic.Bool
 }
 
-func (b buggyLog) Enabled(context.Context, slog.Level) bool { return true }
+func (b panickingLog) Enabled(context.Context, slog.Level) bool { return true }
 
-func (b buggyLog) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == b.message && !b.struck.Swap(true) {
-		panic("a bug")
+func (b panickingLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == b.message && !b.panicked.Swap(true) {
+		panic("a defect")
 	}
 	return nil
 }
 
-// Whatever strikes at the end of a process, the process is gone, and its place is free
-// for the next.
-func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
-	log := buggyLog{Handler: slog.DiscardHandler, message: "MCP server process ended", struck: new(atomic.Bool)}
+// Whatever panics at the end of a process, the process is gone and the next one can be started.
+func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
+	log := panickingLog{Handler: slog.DiscardHandler, message: "MCP server process ended", panicked: new(atomic.Bool)}
 	c, err := startProcess(&StdioConfig{Command: os.Args[0], Args: []string{"-test.run=^$"}, Logger: slog.New(log)})
 	if err != nil {
 		t.Fatal(err)
@@ -152,18 +150,18 @@ func TestAPanicAtTheEndOfAChildLeavesNothingOfIt(t *testing.T) {
 	select {
 	case <-c.gone:
 	case <-time.After(time.Minute):
-		t.Fatal("it is not gone after a minute")
+		t.Fatal("got a process that is there after a minute, want it gone")
 	}
-	if !log.struck.Load() || !isClosed(c.reaped) {
-		t.Error("not struck, or not reaped")
+	if !log.panicked.Load() || !isClosed(c.reaped) {
+		t.Errorf("got panicked %t, reaped %t, want both", log.panicked.Load(), isClosed(c.reaped))
 	}
-	// And before: without a process to signal, what waits for the end of it comes to it.
+	// A panic before that, since there is not a process to signal, does not keep anyone waiting.
 	lost := &process{log: slog.New(slog.DiscardHandler), cmd: c.cmd, stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: c.reaped,
 		stdin: c.stdin, stdout: c.stdout, stderr: c.stderr, gone: make(chan struct{})}
 	close(lost.exited)
 	lost.cmd.Process = nil
 	lost.cleanUp()
 	if !isClosed(lost.reap) || !isClosed(lost.gone) {
-		t.Error("it waits for ever")
+		t.Errorf("got reap %t, gone %t, want both closed", isClosed(lost.reap), isClosed(lost.gone))
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Silence ends it, each sign of life puts that off, and nothing the end of it all; while
-// a person is asked both stand still.
-func TestALimitOfSilenceAndOfItAll(t *testing.T) {
+// Silence expires the timer, each message puts that off, and nothing puts off the deadline. While the
+// timer is paused both stand still.
+func TestIdleTimerExpires(t *testing.T) {
 	for name, play := range map[string]struct {
 		live func(*idleTimer)
 		want time.Duration
@@ -46,7 +46,7 @@ func TestALimitOfSilenceAndOfItAll(t *testing.T) {
 				l.setIdle(5 * time.Second)
 				play.live(&l)
 				if took := <-over; took != play.want {
-					t.Errorf("over after %s, want %s", took, play.want)
+					t.Errorf("expired after %s, want %s", took, play.want)
 				}
 				l.stop()
 			})
@@ -54,7 +54,7 @@ func TestALimitOfSilenceAndOfItAll(t *testing.T) {
 	}
 }
 
-func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
+func TestIdleTimerKeepsItsTimeWhilePaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		over := make(chan time.Duration, 1)
@@ -65,14 +65,14 @@ func TestALimitThatIsHeldKeepsWhatIsLeft(t *testing.T) {
 		<-time.After(time.Hour)
 		l.resume()
 		if took := <-over; took != time.Hour+10*time.Second {
-			t.Errorf("over after %s", took)
+			t.Errorf("expired after %s, want %s", took, time.Hour+10*time.Second)
 		}
-		l.pause() // too late, and it does not begin again
+		l.pause() // too late: it does not start again
 		l.resume()
 		l.stop()
 		<-time.After(time.Hour)
 		if len(over) != 0 {
-			t.Error("over twice")
+			t.Error("got it expired twice, want once")
 		}
 	})
 }

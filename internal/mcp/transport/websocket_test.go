@@ -21,8 +21,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// dialPipe is a socket to a server that does what peer says, on a network of its own.
-// The function ends both.
+// dialPipe returns a socket to a server that runs peer on network, and a function that ends both.
 func dialPipe(t *testing.T, network *transporttest.Network, peer func(*websocket.Conn, *bufio.ReadWriter)) (*socket, func()) {
 	t.Helper()
 	var server sync.WaitGroup
@@ -56,8 +55,7 @@ func dialPipe(t *testing.T, network *transporttest.Network, peer func(*websocket
 	}
 }
 
-// hijacked keeps the connection below a WebSocket, for frames that the library would
-// not send.
+// hijacked keeps the connection below a WebSocket, for frames that the library would not send.
 type hijacked struct {
 	http.ResponseWriter
 	raw *bufio.ReadWriter
@@ -69,7 +67,7 @@ func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, rw, err
 }
 
-// frame is the head of an unmasked frame: final or not, its opcode, its length.
+// frame returns the header of an unmasked frame.
 func frame(final bool, opcode byte, length int) []byte {
 	if final {
 		opcode |= 0x80
@@ -80,29 +78,29 @@ func frame(final bool, opcode byte, length int) []byte {
 	return binary.BigEndian.AppendUint64([]byte{opcode, 127}, uint64(length))
 }
 
-// reading is what one Read gives, and when.
-func reading(s *socket) (took time.Duration, _ []byte, err error) {
+// timeRead reads one message and returns how long that took.
+func timeRead(s *socket) (took time.Duration, _ []byte, err error) {
 	begin := time.Now()
 	data, err := s.Read()
 	return time.Since(begin), data, err
 }
 
-// F25, no pong: a server that reads and sends but never answers a ping is given up.
+// F25: a server that reads and sends but never answers a ping is given up.
 func TestSocketWithoutPongs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, end := dialPipe(t, transporttest.NewNetwork(), func(_ *websocket.Conn, raw *bufio.ReadWriter) {
 			_, _ = io.Copy(io.Discard, raw) // below the library, which would answer
 		})
 		defer end()
-		took, _, err := reading(s)
+		took, _, err := timeRead(s)
 		f, ok := errors.AsType[*Failure](err)
 		if !ok || f.Kind != UnknownOutcome || took > pingInterval+pongTimeout {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("Read: got %v after %s, want %s within %s", err, took, UnknownOutcome, pingInterval+pongTimeout)
 		}
 	})
 }
 
-// F25, half-open TCP: what we send is swallowed, and nothing comes any more.
+// F25: on a half-open TCP connection what we send is lost, and nothing arrives any more.
 func TestSocketThatIsHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := transporttest.NewNetwork()
@@ -111,14 +109,14 @@ func TestSocketThatIsHalfOpen(t *testing.T) {
 		})
 		defer end()
 		time.AfterFunc(time.Hour, func() { network.Dead.Store(true) }) // an hour of pongs
-		took, _, err := reading(s)
+		took, _, err := timeRead(s)
 		if took -= time.Hour; err == nil || took <= 0 || took > 30*time.Second {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("Read: got %v after %s, want an error within 30s", err, took)
 		}
 	})
 }
 
-// F25: a peer that takes nothing any more costs the socket its write time-out.
+// F25: a peer that does not read any more ends the socket after writeTimeout.
 func TestSocketThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := transporttest.NewNetwork()
@@ -129,15 +127,15 @@ func TestSocketThatIsStuck(t *testing.T) {
 		network.Stuck.Store(true)
 		begin := time.Now()
 		if err := s.Write([]byte("{}")); err == nil || time.Since(begin) != writeTimeout {
-			t.Errorf("%v after %s", err, time.Since(begin))
+			t.Errorf("Write: got %v after %s, want an error after %s", err, time.Since(begin), writeTimeout)
 		}
 		if f, ok := errors.AsType[*Failure](s.Write([]byte("{}"))); !ok || !f.NotRun {
-			t.Errorf("written afterwards: %v", f)
+			t.Errorf("Write afterwards: got %v, want a failure that was not sent", f)
 		}
 	})
 }
 
-// F25, fragment flood: fragments that never end, with and without payload.
+// F25: fragments that never end, with and without payload.
 func TestSocketFloodedWithFragments(t *testing.T) {
 	for name, payload := range map[string]int{"empty": 0, "one byte": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -159,10 +157,10 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 					}
 				})
 				defer end()
-				took, _, err := reading(s)
+				took, _, err := timeRead(s)
 				f, ok := errors.AsType[*Failure](err)
 				if !ok || f.Kind != Protocol || took > 30*time.Second {
-					t.Errorf("%v after %s", err, took)
+					t.Errorf("Read: got %v after %s, want %s within 30s", err, took, Protocol)
 				}
 				<-closed
 			})
@@ -170,9 +168,8 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 	}
 }
 
-// A long message on a slow line holds up the pongs behind it, and is no reason to
-// give up.
-func TestSlowMessageIsNoSilence(t *testing.T) {
+// A long message on a slow line delays the pongs behind it, and does not end the socket.
+func TestSocketAcceptsSlowMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 20
 		const message = `{"jsonrpc":"2.0","method":"x"}`
@@ -194,14 +191,14 @@ func TestSlowMessageIsNoSilence(t *testing.T) {
 			<-closed
 		})
 		defer end()
-		took, data, err := reading(s)
+		took, data, err := timeRead(s)
 		if err != nil || len(data) != len(message) || took < pingInterval+size*time.Second-time.Second {
-			t.Errorf("%s, %v after %s", data, err, took)
+			t.Errorf("Read: got %s, %v after %s, want %s", data, err, took, message)
 		}
 	})
 }
 
-// F25, binary frame: refused with 1003 (RFC 6455 section 7.4.1).
+// F25: a binary frame is refused with 1003 (RFC 6455 section 7.4.1).
 func TestSocketRefusesBinary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan error, 1)
@@ -211,18 +208,18 @@ func TestSocketRefusesBinary(t *testing.T) {
 			closed <- err
 		})
 		defer end()
-		_, data, err := reading(s)
+		_, data, err := timeRead(s)
 		f, ok := errors.AsType[*Failure](err)
 		if !ok || f.Kind != Protocol {
-			t.Errorf("%s, %v", data, err)
+			t.Errorf("Read: got %s, %v, want a failure of the kind %s", data, err, Protocol)
 		}
 		if code := websocket.CloseStatus(<-closed); code != websocket.StatusUnsupportedData {
-			t.Errorf("closed with %d", code)
+			t.Errorf("got the close code %d, want %d", code, websocket.StatusUnsupportedData)
 		}
 	})
 }
 
-// F25, 64 MiB message (see TestWebSocketFaults): refused with 1009, which arrives.
+// F25: a message that is too large is refused with 1009, which arrives.
 func TestSocketRefusesHugeMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan error, 1)
@@ -237,15 +234,15 @@ func TestSocketRefusesHugeMessages(t *testing.T) {
 		_, err := s.Read()
 		f, ok := errors.AsType[*Failure](err)
 		if !ok || f.Kind != TooLarge {
-			t.Error(err)
+			t.Errorf("Read: got %v, want a failure of the kind %s", err, TooLarge)
 		}
 		if code := websocket.CloseStatus(<-closed); code != websocket.StatusMessageTooBig {
-			t.Errorf("closed with %d", code)
+			t.Errorf("got the close code %d, want %d", code, websocket.StatusMessageTooBig)
 		}
 	})
 }
 
-// F25, close 1011, and closes in good order.
+// F25: close 1011, and normal closes.
 func TestSocketClosedByTheServer(t *testing.T) {
 	for code, eof := range map[websocket.StatusCode]bool{
 		websocket.StatusInternalError: false, websocket.StatusPolicyViolation: false,
@@ -256,22 +253,22 @@ func TestSocketClosedByTheServer(t *testing.T) {
 				_ = c.Close(code, "secret reason")
 			})
 			defer end()
-			took, _, err := reading(s)
+			took, _, err := timeRead(s)
 			f, ok := errors.AsType[*Failure](err)
 			if eof != errors.Is(err, io.EOF) || eof == ok || took > closeTimeout {
-				t.Errorf("%d: %v after %s", code, err, took)
+				t.Errorf("close code %d: got %v after %s, want EOF: %t, within %s", code, err, took, eof, closeTimeout)
 			}
 			if ok && (f.Kind != UnknownOutcome || strings.Contains(f.Public, "secret")) {
-				t.Errorf("%d: %s", code, f.Public)
+				t.Errorf("close code %d: got %s, %q, want %s without the reason", code, f.Kind, f.Public, UnknownOutcome)
 			}
 			if err := s.Write([]byte("{}")); err == nil {
-				t.Errorf("%d: written to a closed socket", code)
+				t.Errorf("close code %d: Write got no error, want one", code)
 			}
 		})
 	}
 }
 
-// Our own close is in good order where the peer plays along, and bounded where not.
+// Our own close is a closing handshake if the peer answers, and bounded if it does not.
 func TestSocketCloseIsBounded(t *testing.T) {
 	for name, polite := range map[string]bool{"polite": true, "deaf": false} {
 		t.Run(name, func(t *testing.T) {
@@ -295,22 +292,22 @@ func TestSocketCloseIsBounded(t *testing.T) {
 				}()
 				synctest.Wait()
 				if err := s.Close(); err != nil || time.Since(begin) != 0 {
-					t.Errorf("%v after %s", err, time.Since(begin))
+					t.Errorf("Close: got %v after %s, want none at once", err, time.Since(begin))
 				}
 				if err := <-read; !errors.Is(err, io.EOF) {
-					t.Errorf("read: %v", err)
+					t.Errorf("Read: got %v, want EOF", err)
 				}
 				err := <-closed
 				if took := time.Since(begin); polite && (took != 0 || websocket.CloseStatus(err) != websocket.StatusNormalClosure) ||
 					!polite && took != closeTimeout {
-					t.Errorf("%v after %s", err, took)
+					t.Errorf("the peer got %v after %s, want a normal close at once: %t", err, took, polite)
 				}
 			})
 		})
 	}
 }
 
-// What is no UTF-8 would end the session for everybody (RFC 6455 section 8.1).
+// Bytes that are not UTF-8 would end the session for everyone (RFC 6455 section 8.1).
 func TestSocketSendsOnlyUTF8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := make(chan []byte, 1)
@@ -323,7 +320,7 @@ func TestSocketSendsOnlyUTF8(t *testing.T) {
 			t.Fatal(err)
 		}
 		if data := string(<-got); data != "{\"a\":\"\uFFFD\"}" {
-			t.Errorf("%q", data)
+			t.Errorf("the peer got %q, want U+FFFD for the bad byte", data)
 		}
 	})
 }
@@ -333,15 +330,15 @@ type closeRecorder struct{ closed atomic.Bool }
 
 func (w *closeRecorder) Close() error { w.closed.Store(true); return nil }
 
-// F32: the socket has no connection, at which its ping strikes first and its close next.
-func TestAPanicOfASocketClosesItsWire(t *testing.T) {
+// F32: the socket does not have a connection, so its ping panics first and its close next.
+func TestSocketClosesItsConnectionAfterPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, work := new(closeRecorder), new(sync.WaitGroup)
 		s := &socket{log: slog.New(slog.DiscardHandler), netConn: w, work: work, ended: make(chan struct{})}
 		work.Go(s.pingLoop)
 		work.Wait()
 		if f, ok := errors.AsType[*Failure](s.cause); !ok || f.Kind != Protocol || !w.closed.Load() {
-			t.Errorf("%v, closed %t", s.cause, w.closed.Load())
+			t.Errorf("got %v, closed %t, want a failure of the kind %s, closed", s.cause, w.closed.Load(), Protocol)
 		}
 	})
 }
