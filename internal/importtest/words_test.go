@@ -22,15 +22,25 @@ var replacedWords = map[string]string{
 	"unhear":   "clearChallenge",
 
 	// Results, media and messages of MCP servers.
-	"hollow":   "a stub result",
-	"hollowed": "a stub result",
-	"sayings":  "notifications, the term of MCP",
+	"hollow":       "a stub result",
+	"hollowed":     "a stub result",
+	"strays":       "unmatched messages: they belong to no call",
+	"salvage":      "captureRaw: it keeps the raw bytes of a result",
+	"sift":         "filterPinned",
+	"exhibit":      "attachMedia: it attaches media for the model",
+	"obituary":     "exitError: it says how a child process ended",
+	"overhear":     "readStderr",
+	"outgoingtrip": "headerTransport: it is an http.RoundTripper that adds headers",
+	"takeback":     "cancelRequest: it sends notifications/cancelled",
+	"sayings":      "notifications, the term of MCP",
 
 	// The life of a run.
 	"restlocked": "startGraceLocked: it starts the disconnect grace period",
 	"staylocked": "stopGraceLocked: it ends the disconnect grace period",
 	"unhold":     "decodeCheckpoint",
 	"giveback":   "releaseClaim",
+	"answertime": "InputTimeout, the name of the setting",
+	"squeeze":    "trimToWindow: it trims a conversation to the context window",
 	"raisable":   "a budget increase",
 	"makeroom":   "trimToWindow: it trims a conversation to the context window",
 	"tellroom":   "trimToWindow: it trims a conversation to the context window",
@@ -44,6 +54,8 @@ var replacedWords = map[string]string{
 	"entomb":    "writeTombstone",
 	"entombed":  "deleted, with a tombstone",
 	"rouse":     "wake",
+	"bury":      "deleteRun",
+	"mend":      "recoverDisk: it makes the log writable again after the disk was full",
 	"keephouse": "expireLoop: it applies the retention",
 
 	// The process.
