@@ -28,7 +28,7 @@ func guarded(globs ...string) func(*config.Server) {
 	return func(s *config.Server) { s.ApproveTools = globs }
 }
 
-// adding returns a house whose model calls these, and then answers; add needs approval.
+// adding returns a fixture whose model calls these, and then answers; add needs approval.
 func adding(t *testing.T, set func(*agent.Options), calls ...llmtest.Call) *agenttest.Fixture {
 	return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), set, guarded("add"))
 }

@@ -23,7 +23,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// strict returns a house whose one tool, order, has that schema and answers with that result.
+// strict returns a fixture whose one tool, order, has that schema and answers with that result.
 // The arguments that reach it come on sent.
 func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.Fixture, sent chan string) {
 	t.Helper()

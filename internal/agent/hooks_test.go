@@ -21,7 +21,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// hooked returns a house whose calls go by a service that replies what answer returns.
+// hooked returns a fixture whose calls go by a service that replies what answer returns.
 func hooked(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options)) (*agenttest.Fixture, *webhooktest.Service) {
 	t.Helper()
 	s := webhooktest.New(t, answer)

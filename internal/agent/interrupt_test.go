@@ -15,7 +15,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// asking returns a house whose model calls the tool that asks, and then answers.
+// asking returns a fixture whose model calls the tool that asks, and then answers.
 func asking(t *testing.T, set func(*agent.Options)) *agenttest.Fixture {
 	return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), set)
 }

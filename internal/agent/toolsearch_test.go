@@ -56,7 +56,7 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	return tools
 }
 
-// withMany returns a house of n tools in which more than min of them are searched.
+// withMany returns a fixture of n tools in which more than min of them are searched.
 func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixture {
 	tools := manyTools(t, n)
 	return agenttest.NewFixture(t, script, func(o *agent.Options) {

@@ -1,17 +1,18 @@
-// Package admission decides who may come in when not everybody can: how many runs go on
-// at a time, how many of them are one caller's, and how fast one caller starts them.
+// Package admission decides who may start a run when not everybody can: it limits how many runs
+// are active, how many of them belong to one caller, and how fast one caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
 //	slot, err := gate.Acquire(ctx, caller) // waits for at most a second
+//	if refused, ok := errors.AsType[*admission.Refusal](err); ok {
+//		// refused.Reason, and refused.RetryAfter for the Retry-After header
+//	}
 //	defer slot.Release()
 //
-// Whoever is refused learns it at once: a caller waits only where, by the pace at which
-// places became free of late, one will in time. Those who wait are served in turn, one
-// caller after the other, so that somebody with a thousand requests waits for himself
-// and not in front of the others.
+// A caller waits only if a slot will become free in time, by the rate of recent departures; else
+// it is refused at once. Waiting callers are served in turn, one request of each, so that a caller
+// with a thousand requests delays itself and not the others.
 //
-// A refusal is an *Refusal. Everything here may be used concurrently; nothing starts a
-// goroutine.
+// Everything here may be used concurrently; nothing starts a goroutine.
 package admission
 
 import (
@@ -23,28 +24,27 @@ import (
 )
 
 const (
-	// maxWaiting bounds those who wait for a place, and maxWait how long one does.
+	// maxWaiting bounds the requests that wait for a slot, and maxWait how long each waits.
 	maxWaiting = 100
 	maxWait    = time.Second
-	// hopeful is the longest wait that is begun by somebody who has his share of the
-	// places. Less than maxWait: his turn can come later than it was reckoned, when others
-	// join.
-	hopeful = maxWait / 3
-	// maxCallers bounds the callers that are remembered: those with runs, and those who
-	// used up some of their rate.
+	// maxFairWait is the longest estimated wait of a caller that has its share of the slots. It
+	// is less than maxWait, since others may join the queue and come first.
+	maxFairWait = maxWait / 3
+	// maxCallers bounds the callers in memory: those with runs, and those that used some of
+	// their rate.
 	maxCallers = 1 << 16
 )
 
-// Why a caller is refused.
+// Reasons for a Refusal.
 var (
 	ErrFull    = errors.New("too many runs at a time")                    // of all callers
 	ErrMemory  = errors.New("memory is short")                            // of the process
 	ErrTooMany = errors.New("too many runs of one caller at a time")      // of this one
 	ErrTooFast = errors.New("one caller starts runs faster than allowed") // this one
-	ErrClosed  = errors.New("nobody is let in any more")
+	ErrClosed  = errors.New("no further runs are admitted")
 )
 
-// Refusal is a caller who was not let in. It wraps one of the errors above.
+// Refusal says that a caller got no slot. It wraps one of the errors above.
 type Refusal struct {
 	Reason error
 	// RetryAfter is when another try makes sense, 1 s to 60 s, in whole seconds.
@@ -54,13 +54,13 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
 
-// Limits are who may come in. Only Max is required.
+// Limits bounds the active runs. Only Max is required.
 type Limits struct {
 	Max       int  // at a time, of all callers
 	PerCaller int  // at a time, of one; 0 means any number
 	Rate      Rate // of one caller; the zero value means any
-	// Short reports whether memory is short, which keeps everybody out. nil means never.
-	// It is called often.
+	// MemoryShort reports whether memory is short; then everybody is refused. nil means never.
+	// It is called for every request.
 	MemoryShort func() bool
 }
 
@@ -70,40 +70,40 @@ type Rate struct {
 	Per time.Duration
 }
 
-// Gate counts who is in. Make it with New.
+// Gate hands out slots. Make it with New.
 type Gate struct {
 	Limits
-	freed chan struct{} // of capacity 1: somebody has left
+	freed chan struct{} // of capacity 1: a slot was released
 
-	mu      sync.Mutex // guards what follows and every Place
-	in      int
+	mu      sync.Mutex // protects what follows and every Slot
+	active  int
 	closed  bool
-	callers map[string]*caller
+	callers map[string]*callerState
 	swept   time.Time // when callers was last looked through
 	queue   queue
-	pace    pace
+	pace    departureRate
 }
 
-// New returns a gate with nobody in.
+// New returns a Gate whose slots are all free.
 func New(l Limits) *Gate {
-	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*caller)}
+	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is being in. Its Leave must be called; once is enough.
+// Slot is the right to execute one run or call. Release it; once is enough.
 type Slot struct {
 	gate   *Gate
 	caller string
 	left   bool
 }
 
-// Acquire lets a caller in, at once or after a wait of at most a second. When ctx ends
-// first, that is a refusal too: whoever asked is gone.
+// Acquire takes a slot for the caller of that name, at once or after a wait of at most a second.
+// It returns a *Refusal if there is none, also if ctx ends first, and ErrClosed after Close.
 func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
 	short := g.MemoryShort != nil && g.MemoryShort()
 	g.mu.Lock()
-	w, err := g.enterLocked(name, short, time.Now())
+	w, err := g.admitOrQueueLocked(name, short, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
-		g.forgetLocked(name, c, time.Now())
+		g.forgetIdleLocked(name, c, time.Now())
 	}
 	g.mu.Unlock()
 	if err != nil {
@@ -117,9 +117,9 @@ func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
 	select {
 	case err = <-w.done:
 	case <-timer.C:
-		err = g.giveUp(w)
+		err = g.leaveQueue(w)
 	case <-ctx.Done():
-		err = g.giveUp(w)
+		err = g.leaveQueue(w)
 	}
 	if err != nil {
 		return nil, err
@@ -127,85 +127,87 @@ func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
 	return &Slot{gate: g, caller: name}, nil
 }
 
-// enterLocked counts a caller in, or returns him as one who waits.
-func (g *Gate) enterLocked(name string, short bool, now time.Time) (*waiter, error) {
+// admitOrQueueLocked takes a slot and returns nil, or puts the request into the queue and returns
+// its waiter.
+func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*waiter, error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
 	c := g.callerLocked(name, now)
 	switch {
 	case c == nil:
-		return nil, g.fullLocked(now, 1)
+		return nil, g.fullRefusalLocked(now, 1)
 	case c.tokens < 1:
-		return nil, refusal(ErrTooFast, time.Duration((1-c.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
-	case g.PerCaller > 0 && c.in+c.waiting >= g.PerCaller:
-		// Of all who are in, some are his.
-		return nil, refusal(ErrTooMany, time.Duration(float64(g.pace.interval(now))*float64(g.in)/float64(max(c.in, 1))))
+		return nil, newRefusal(ErrTooFast, time.Duration((1-c.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
+	case g.PerCaller > 0 && c.active+c.waiting >= g.PerCaller:
+		// Of all active runs, some are this caller's: it waits until one of those ends.
+		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*float64(g.active)/float64(max(c.active, 1))))
 	case short:
-		return nil, refusal(ErrMemory, 2*time.Second)
-	case g.in < g.Max && g.queue.n == 0:
-		g.countLocked(c, now)
+		return nil, newRefusal(ErrMemory, 2*time.Second)
+	case g.active < g.Max && g.queue.n == 0:
+		g.admitNowLocked(c, now)
 		return nil, nil
 	}
-	position, longest := g.queue.position(name, c.waiting+1), maxWait
-	if (c.in+c.waiting)*len(g.callers) >= g.Max {
-		longest = hopeful
+	position, longest := g.queue.positionOf(name, c.waiting+1), maxWait
+	if (c.active+c.waiting)*len(g.callers) >= g.Max {
+		longest = maxFairWait
 	}
-	if time.Duration(position)*g.pace.interval(now) >= longest {
-		return nil, g.fullLocked(now, position)
+	if time.Duration(position)*g.pace.meanInterval(now) >= longest {
+		return nil, g.fullRefusalLocked(now, position)
 	}
 	if g.queue.n >= maxWaiting {
-		crowd := g.queue.longest()
+		crowd := g.queue.longestQueue()
 		if crowd == nil || len(crowd.waiters) <= c.waiting+1 {
-			return nil, g.fullLocked(now, position)
+			return nil, g.fullRefusalLocked(now, position)
 		}
 		last := crowd.waiters[len(crowd.waiters)-1]
-		g.dropLocked(last)
-		last.done <- g.fullLocked(now, position)
+		g.removeWaiterLocked(last)
+		last.done <- g.fullRefusalLocked(now, position)
 	}
 	w := &waiter{name: name, done: make(chan error, 1)}
-	g.queue.push(w)
+	g.queue.pushWaiter(w)
 	c.waiting++
-	g.spendLocked(c)
+	g.spendTokenLocked(c)
 	return w, nil
 }
 
-// AcquireOverLimit counts in what has to go on whatever the limits say, and was in elsewhere before.
+// AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
+// process and has to go on.
 func (g *Gate) AcquireOverLimit(name string) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
 	c := g.callerLocked(name, now)
 	if c == nil {
-		c = g.addLocked(name, now)
+		c = g.addCallerLocked(name, now)
 	}
-	g.countLocked(c, now)
+	g.admitNowLocked(c, now)
 	return &Slot{gate: g, caller: name}
 }
 
-// HasFreeSlot reports whether there is room for somebody to be taken. He does not stand in the
-// queue: while others do, one above Max is room as well, or his turn would never come.
+// HasFreeSlot reports whether AcquireOverLimit would be fair. It does not queue: while others do,
+// one slot above Max counts as free, or its turn would never come.
 func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.in < g.Max || g.queue.n > 0 && g.in == g.Max
+	return g.active < g.Max || g.queue.n > 0 && g.active == g.Max
 }
 
-// Freed says, when it can be received from, that there may be room.
+// Freed returns a channel that can be received from when HasFreeSlot may have changed.
 func (g *Gate) Freed() <-chan struct{} { return g.freed }
 
-// Close refuses everybody from now on, and those who wait.
+// Close refuses every request from now on, also those in the queue.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
-	for w := g.queue.pop(); w != nil; w = g.queue.pop() {
+	for w := g.queue.popNext(); w != nil; w = g.queue.popNext() {
 		w.done <- ErrClosed
 	}
 }
 
-// Release makes the place free, for the next in the queue if there is one. No place, nil,
-// can be left too.
+// Release frees the slot, for the next in the queue if there is one. A nil slot may be released
+// too.
 func (p *Slot) Release() {
 	if p == nil {
 		return
@@ -218,20 +220,20 @@ func (p *Slot) Release() {
 	}
 	p.left = true
 	now := time.Now()
-	g.pace.left(now, g.in >= g.Max)
-	g.in--
+	g.pace.countDeparture(now, g.active >= g.Max)
+	g.active--
 	if c := g.callers[p.caller]; c != nil {
-		c.in--
-		g.forgetLocked(p.caller, c, now)
+		c.active--
+		g.forgetIdleLocked(p.caller, c, now)
 	}
-	for g.in < g.Max {
-		w := g.queue.pop()
+	for g.active < g.Max {
+		w := g.queue.popNext()
 		if w == nil {
 			break
 		}
 		c := g.callers[w.name]
 		c.waiting--
-		g.enteredLocked(c, now)
+		g.countActiveLocked(c, now)
 		w.done <- nil
 	}
 	select {
@@ -240,8 +242,8 @@ func (p *Slot) Release() {
 	}
 }
 
-// giveUp takes w out of the queue; nil if its turn came meanwhile.
-func (g *Gate) giveUp(w *waiter) error {
+// leaveQueue removes w from the queue and returns its refusal; nil if its turn came meanwhile.
+func (g *Gate) leaveQueue(w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -249,27 +251,27 @@ func (g *Gate) giveUp(w *waiter) error {
 		return err
 	default:
 	}
-	g.dropLocked(w)
-	return g.fullLocked(time.Now(), g.queue.n+1)
+	g.removeWaiterLocked(w)
+	return g.fullRefusalLocked(time.Now(), g.queue.n+1)
 }
 
-// dropLocked takes w out of the queue, and gives back what he paid for it.
-func (g *Gate) dropLocked(w *waiter) {
-	g.queue.remove(w)
+// removeWaiterLocked removes w from the queue and returns its token to the caller.
+func (g *Gate) removeWaiterLocked(w *waiter) {
+	g.queue.removeWaiter(w)
 	c := g.callers[w.name]
 	c.waiting--
 	if g.Rate.N > 0 {
 		c.tokens++
 	}
-	g.forgetLocked(w.name, c, time.Now())
+	g.forgetIdleLocked(w.name, c, time.Now())
 }
 
-// fullLocked refuses who would be that far behind in the queue.
-func (g *Gate) fullLocked(now time.Time, position int) error {
-	return refusal(ErrFull, time.Duration(position)*g.pace.interval(now))
+// fullRefusalLocked returns the refusal for a request that would wait at that position of the queue.
+func (g *Gate) fullRefusalLocked(now time.Time, position int) error {
+	return newRefusal(ErrFull, time.Duration(position)*g.pace.meanInterval(now))
 }
 
-func refusal(reason error, wait time.Duration) error {
+func newRefusal(reason error, wait time.Duration) error {
 	seconds := min(max(math.Ceil(wait.Seconds()), 1), 60)
 	return &Refusal{reason, time.Duration(seconds) * time.Second}
 }

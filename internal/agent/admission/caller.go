@@ -2,38 +2,38 @@ package admission
 
 import "time"
 
-// caller is what is remembered of one.
-type caller struct {
-	in, waiting int
-	tokens      float64 // starts that are left, of a bucket of Rate.N; 1 without a rate
-	filled      time.Time
+// callerState has the counts of one caller.
+type callerState struct {
+	active, waiting int
+	tokens          float64 // starts that are left, of a bucket of Rate.N; 1 without a rate
+	filled          time.Time
 }
 
-// callerLocked returns the caller of that name, with what his bucket holds now; nil where there
-// are more than can be remembered.
-func (g *Gate) callerLocked(name string, now time.Time) *caller {
+// callerLocked returns the caller of that name with its tokens as of now; nil if there are too many
+// callers to remember another one.
+func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 	c := g.callers[name]
 	if c == nil {
 		if len(g.callers) >= maxCallers {
-			g.sweepLocked(now)
+			g.forgetAllIdleLocked(now)
 		}
 		if len(g.callers) >= maxCallers {
 			return nil
 		}
-		return g.addLocked(name, now)
+		return g.addCallerLocked(name, now)
 	}
-	g.fillLocked(c, now)
+	g.refillTokensLocked(c, now)
 	return c
 }
 
-func (g *Gate) addLocked(name string, now time.Time) *caller {
-	c := &caller{tokens: float64(max(g.Rate.N, 1)), filled: now}
+func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {
+	c := &callerState{tokens: float64(max(g.Rate.N, 1)), filled: now}
 	g.callers[name] = c
 	return c
 }
 
-// fillLocked gives a caller what time has brought (a token bucket).
-func (g *Gate) fillLocked(c *caller, now time.Time) {
+// refillTokensLocked adds the tokens that became due since the last time (a token bucket).
+func (g *Gate) refillTokensLocked(c *callerState, now time.Time) {
 	if g.Rate.N > 0 {
 		full := float64(g.Rate.N)
 		c.tokens = min(full, c.tokens+full*now.Sub(c.filled).Seconds()/g.Rate.Per.Seconds())
@@ -41,42 +41,41 @@ func (g *Gate) fillLocked(c *caller, now time.Time) {
 	c.filled = now
 }
 
-func (g *Gate) spendLocked(c *caller) {
+func (g *Gate) spendTokenLocked(c *callerState) {
 	if g.Rate.N > 0 {
 		c.tokens--
 	}
 }
 
-// countLocked counts a caller in who did not wait.
-func (g *Gate) countLocked(c *caller, now time.Time) {
-	g.spendLocked(c)
-	g.enteredLocked(c, now)
+// admitNowLocked counts a run that did not wait in the queue, where its token was spent already.
+func (g *Gate) admitNowLocked(c *callerState, now time.Time) {
+	g.spendTokenLocked(c)
+	g.countActiveLocked(c, now)
 }
 
-func (g *Gate) enteredLocked(c *caller, now time.Time) {
-	c.in++
-	g.in++
-	if g.in == g.Max {
-		g.pace.full(now)
+func (g *Gate) countActiveLocked(c *callerState, now time.Time) {
+	c.active++
+	g.active++
+	if g.active == g.Max {
+		g.pace.markFull(now)
 	}
 }
 
-// forgetLocked forgets a caller of whom nothing is left to remember.
-func (g *Gate) forgetLocked(name string, c *caller, now time.Time) {
-	g.fillLocked(c, now)
-	if c.in == 0 && c.waiting == 0 && c.tokens >= float64(g.Rate.N) {
+// forgetIdleLocked removes a caller that has no run, no waiter and all of its tokens.
+func (g *Gate) forgetIdleLocked(name string, c *callerState, now time.Time) {
+	g.refillTokensLocked(c, now)
+	if c.active == 0 && c.waiting == 0 && c.tokens >= float64(g.Rate.N) {
 		delete(g.callers, name)
 	}
 }
 
-// sweepLocked forgets those whose bucket has filled up meanwhile. At most once a second:
-// it looks at everybody.
-func (g *Gate) sweepLocked(now time.Time) {
+// forgetAllIdleLocked removes all idle callers, at most once a second since it looks at every caller.
+func (g *Gate) forgetAllIdleLocked(now time.Time) {
 	if now.Sub(g.swept) < time.Second {
 		return
 	}
 	g.swept = now
 	for name, c := range g.callers {
-		g.forgetLocked(name, c, now)
+		g.forgetIdleLocked(name, c, now)
 	}
 }

@@ -13,8 +13,8 @@ const (
 	// memoryShare is the part of GOMEMLIMIT from which on memory is short. Beyond it the
 	// collector spends more on each byte than the byte is worth.
 	memoryShare = 0.8
-	// memoryLook is how long what was measured stands.
-	memoryLook = 100 * time.Millisecond
+	// memoryInterval is how long what was measured stands.
+	memoryInterval = 100 * time.Millisecond
 	// memoryStale is how old the last collection may be when it says that memory is
 	// short: a process that refuses all work makes no garbage, and would not collect.
 	memoryStale = 2 * time.Second
@@ -30,8 +30,8 @@ type Memory struct {
 	collected time.Time // when that number was new
 }
 
-// Short is limits' Short. It costs nothing most of the time, and nothing at all without
-// a GOMEMLIMIT.
+// Short reports whether memory is short, for Limits.MemoryShort. It measures at most every
+// memoryInterval, and does nothing without a GOMEMLIMIT.
 func (m *Memory) Short() bool {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
@@ -40,27 +40,27 @@ func (m *Memory) Short() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	if now.Sub(m.looked) < memoryLook {
+	if now.Sub(m.looked) < memoryInterval {
 		return m.short
 	}
-	used, cycles := m.read()
+	used, cycles := m.readUsage()
 	if cycles != m.cycles {
 		m.cycles, m.collected = cycles, now
 	}
 	m.short = float64(used) > memoryShare*float64(limit)
 	if m.short && now.Sub(m.collected) > memoryStale {
 		runtime.GC()
-		used, m.cycles = m.read()
+		used, m.cycles = m.readUsage()
 		m.collected, m.short = time.Now(), float64(used) > memoryShare*float64(limit)
 	}
 	m.looked = time.Now()
 	return m.short
 }
 
-// read returns what cannot be collected, in bytes: what the last collection found alive, and
-// what is no heap. All that is allocated would not do: garbage grows up to the limit
-// however little is alive.
-func (m *Memory) read() (used, cycles uint64) {
+// readUsage returns the bytes that cannot be collected: what the last collection found alive, and
+// what is not heap. All allocated bytes would not do, since garbage grows up to the limit however
+// little is alive.
+func (m *Memory) readUsage() (used, cycles uint64) {
 	s := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"},

@@ -3,42 +3,42 @@ package admission
 import "time"
 
 const (
-	// paceWindow is how long departures are counted together. Longer than most runs, or
-	// runs that began together and end together would be taken for a fast pace.
+	// paceWindow is the time in which departures are counted together. It is longer than most
+	// runs: runs that began and end together would otherwise look like a fast rate.
 	paceWindow = 5 * time.Second
-	// paceLull is how long there must have been room for the pace before it to be of no
-	// interest: it was that of the demand.
+	// paceLull is the idle time after which the measured rate is discarded: with free slots it
+	// reflects the demand, not how fast runs end.
 	paceLull = time.Second
 )
 
-// pace is how fast places become free while all are taken: the departures of this window
-// and the one before.
-type pace struct {
+// departureRate measures how fast slots become free while all are taken, in this window and the one
+// before.
+type departureRate struct {
 	begun        time.Time // this window
 	now, before  int
 	hasBefore    bool
-	room         time.Time // when the last place became free that nobody took
+	freeSince    time.Time // when the last place became free that nobody took
 	measuredOnce bool
 }
 
-// full says that the last place has been taken.
-func (p *pace) full(now time.Time) {
-	if !p.measuredOnce || !p.room.IsZero() && now.Sub(p.room) > paceLull {
-		*p = pace{begun: now, measuredOnce: true}
+// markFull notes that the last free slot was taken.
+func (p *departureRate) markFull(now time.Time) {
+	if !p.measuredOnce || !p.freeSince.IsZero() && now.Sub(p.freeSince) > paceLull {
+		*p = departureRate{begun: now, measuredOnce: true}
 	}
-	p.room = time.Time{}
+	p.freeSince = time.Time{}
 }
 
-// left counts a departure; full is whether all places were taken before it.
-func (p *pace) left(now time.Time, full bool) {
+// countDeparture counts a released slot; full says whether all slots were taken before.
+func (p *departureRate) countDeparture(now time.Time, full bool) {
 	if full {
-		p.room = now
+		p.freeSince = now
 	}
-	p.turn(now)
+	p.rotateWindow(now)
 	p.now++
 }
 
-func (p *pace) turn(now time.Time) {
+func (p *departureRate) rotateWindow(now time.Time) {
 	if since := now.Sub(p.begun); since >= 2*paceWindow {
 		p.begun, p.before, p.now, p.hasBefore = now, 0, 0, true
 	} else if since >= paceWindow {
@@ -46,10 +46,10 @@ func (p *pace) turn(now time.Time) {
 	}
 }
 
-// interval returns the time from one departure to the next. Nothing is known when all places
-// have just been taken: then it is short, and grows until somebody leaves.
-func (p *pace) interval(now time.Time) time.Duration {
-	p.turn(now)
+// meanInterval returns the mean time between departures. Right after all slots were taken nothing
+// is known: then it is short, and grows until a slot is released.
+func (p *departureRate) meanInterval(now time.Time) time.Duration {
+	p.rotateWindow(now)
 	span := now.Sub(p.begun)
 	if p.hasBefore {
 		span += paceWindow

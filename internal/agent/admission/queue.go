@@ -2,27 +2,26 @@ package admission
 
 import "slices"
 
-// waiter is one who waits for a place. done gets what came of it, once.
+// waiter is one request that waits for a slot. done gets the outcome, once.
 type waiter struct {
 	name string
 	done chan error // of capacity 1
 }
 
-// line is those of one caller, in the order in which they came.
-type line struct {
+// callerQueue has the waiters of one caller, in the order in which they came.
+type callerQueue struct {
 	name    string
 	waiters []*waiter
 }
 
-// queue is everybody who waits. The caller at the front of lines is the next to be
-// served, once; then he goes to the end. It holds at most maxWaiting, so that walking
-// along it costs nothing.
+// queue has all waiters, in one line per caller. The caller at the front is served next, once, and
+// then goes to the end. There are at most maxWaiting, so walking along them is cheap.
 type queue struct {
 	n     int
-	lines []*line
+	lines []*callerQueue
 }
 
-func (q *queue) push(w *waiter) {
+func (q *queue) pushWaiter(w *waiter) {
 	q.n++
 	for _, l := range q.lines {
 		if l.name == w.name {
@@ -30,11 +29,11 @@ func (q *queue) push(w *waiter) {
 			return
 		}
 	}
-	q.lines = append(q.lines, &line{w.name, []*waiter{w}})
+	q.lines = append(q.lines, &callerQueue{w.name, []*waiter{w}})
 }
 
-// pop returns the next, or nil.
-func (q *queue) pop() *waiter {
+// popNext removes and returns the next waiter, or nil.
+func (q *queue) popNext() *waiter {
 	if len(q.lines) == 0 {
 		return nil
 	}
@@ -48,7 +47,7 @@ func (q *queue) pop() *waiter {
 	return w
 }
 
-func (q *queue) remove(w *waiter) {
+func (q *queue) removeWaiter(w *waiter) {
 	for i, l := range q.lines {
 		at := slices.Index(l.waiters, w)
 		if l.name != w.name || at < 0 {
@@ -62,9 +61,9 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// position returns how many are served until the nth of a caller is, himself included: no
-// other caller is served more often before that.
-func (q *queue) position(name string, nth int) int {
+// positionOf returns how many waiters are served until the nth of a caller is, that one included:
+// until then no other caller is served more often.
+func (q *queue) positionOf(name string, nth int) int {
 	p := nth
 	for _, l := range q.lines {
 		if l.name != name {
@@ -74,9 +73,9 @@ func (q *queue) position(name string, nth int) int {
 	return p
 }
 
-// longest returns the line of the caller who has most of them, nil in an empty queue.
-func (q *queue) longest() *line {
-	var out *line
+// longestQueue returns the line of the caller with the most waiters, nil if there are none.
+func (q *queue) longestQueue() *callerQueue {
+	var out *callerQueue
 	for _, l := range q.lines {
 		if out == nil || len(l.waiters) > len(out.waiters) {
 			out = l

@@ -13,40 +13,40 @@ import (
 func (s *ToolServer) SetResult(name, result string) (args string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gifts == nil {
-		s.gifts = make(map[string]json.RawMessage)
+	if s.results == nil {
+		s.results = make(map[string]json.RawMessage)
 	}
-	s.gifts[name] = json.RawMessage(result)
+	s.results[name] = json.RawMessage(result)
 	quoted, _ := json.Marshal(map[string]string{"name": name})
 	return string(quoted)
 }
 
-// count counts a call that has arrived.
-func (s *ToolServer) count(name string) {
+// countCall counts a call that has arrived.
+func (s *ToolServer) countCall(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.made == nil {
-		s.made = make(map[string]int)
+	if s.callCounts == nil {
+		s.callCounts = make(map[string]int)
 	}
-	s.made[name]++
+	s.callCounts[name]++
 }
 
 // CallCounts returns how many calls of each tool have arrived.
 func (s *ToolServer) CallCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.made)
+	return maps.Clone(s.callCounts)
 }
 
-// given is a result that is sent as it stands.
-type given struct {
+// rawResult is a result that is sent as it stands.
+type rawResult struct {
 	*sdk.CallToolResult
 	raw json.RawMessage
 }
 
-func (g *given) MarshalJSON() ([]byte, error) { return g.raw, nil }
+func (g *rawResult) MarshalJSON() ([]byte, error) { return g.raw, nil }
 
-func (s *ToolServer) addGive(server *sdk.Server) {
+func (s *ToolServer) addGiveTool(server *sdk.Server) {
 	server.AddTool(&sdk.Tool{Name: "give", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{}, nil
 	})
@@ -54,7 +54,7 @@ func (s *ToolServer) addGive(server *sdk.Server) {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			call, ok := r.(*sdk.CallToolRequest)
 			if ok {
-				s.count(call.Params.Name)
+				s.countCall(call.Params.Name)
 			}
 			res, err := next(ctx, method, r)
 			if err != nil || !ok || call.Params.Name != "give" {
@@ -66,7 +66,7 @@ func (s *ToolServer) addGive(server *sdk.Server) {
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return &given{&sdk.CallToolResult{}, s.gifts[args.Name]}, nil
+			return &rawResult{&sdk.CallToolResult{}, s.results[args.Name]}, nil
 		}
 	})
 }

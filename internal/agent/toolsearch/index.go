@@ -75,7 +75,7 @@ func New(docs []Doc) *Index {
 	holders := make(map[string]int) // how many docs have a word
 	for i, d := range docs {
 		counts[i] = make(map[string]*[fields]float64)
-		for f, words := range d.words() {
+		for f, words := range d.fieldWords() {
 			own[i][f] = float64(len(words))
 			lengths[f] += float64(len(words))
 			for _, w := range words {
@@ -112,29 +112,29 @@ func New(docs []Doc) *Index {
 	return x
 }
 
-// words returns the words of each field.
-func (d *Doc) words() [fields][]string {
+// fieldWords returns the words of each field.
+func (d *Doc) fieldWords() [fields][]string {
 	var names, texts strings.Builder
 	var schema any
 	if json.Unmarshal(d.Schema, &schema) == nil {
-		describe(schema, &names, &texts, 0)
+		collectSchemaText(schema, &names, &texts, 0)
 	}
 	return [fields][]string{
-		inName: words(d.Name), inTitle: words(d.Title), inServer: words(d.Server), inDescription: words(d.Description),
-		inParameterNames: words(names.String()), inParameterTexts: words(texts.String()),
+		inName: splitWords(d.Name), inTitle: splitWords(d.Title), inServer: splitWords(d.Server), inDescription: splitWords(d.Description),
+		inParameterNames: splitWords(names.String()), inParameterTexts: splitWords(texts.String()),
 	}
 }
 
-// describe collects the names of parameters and what is said about them, at any level
+// collectSchemaText collects the names of parameters and what is said about them, at any level
 // of a schema that anybody would use.
-func describe(schema any, names, texts *strings.Builder, depth int) {
+func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 	if depth > 16 {
 		return
 	}
 	switch s := schema.(type) {
 	case []any: // of anyOf and its kin
 		for _, one := range s {
-			describe(one, names, texts, depth+1)
+			collectSchemaText(one, names, texts, depth+1)
 		}
 	case map[string]any:
 		if text, ok := s["description"].(string); ok {
@@ -145,11 +145,11 @@ func describe(schema any, names, texts *strings.Builder, depth int) {
 			for name, property := range properties {
 				names.WriteString(name)
 				names.WriteByte(' ')
-				describe(property, names, texts, depth+1)
+				collectSchemaText(property, names, texts, depth+1)
 			}
 		}
 		for _, keyword := range []string{"items", "anyOf", "oneOf", "allOf", "additionalProperties"} {
-			describe(s[keyword], names, texts, depth+1)
+			collectSchemaText(s[keyword], names, texts, depth+1)
 		}
 	}
 }
@@ -158,9 +158,9 @@ func describe(schema any, names, texts *strings.Builder, depth int) {
 // without any word of it are not among them.
 func (x *Index) Find(query string, limit int) []int {
 	scores := make([]float32, x.docs)
-	for _, w := range distinct(words(query)) {
+	for _, w := range dropRepeated(splitWords(query)) {
 		best := make(map[int32]float32) // a tool counts once for a word, by its best form
-		for form, share := range x.forms(w) {
+		for form, share := range x.matchingForms(w) {
 			for _, p := range x.postings[form] {
 				best[p.doc] = max(best[p.doc], p.score*share)
 			}
@@ -181,9 +181,9 @@ func (x *Index) Find(query string, limit int) []int {
 	return found[:min(len(found), max(limit, 0))]
 }
 
-// forms returns the words of the index that may stand for w, and what they count: w
+// matchingForms returns the words of the index that may stand for w, and what they count: w
 // itself, those that it begins (repo, repository) and those that begin it.
-func (x *Index) forms(w string) map[string]float32 {
+func (x *Index) matchingForms(w string) map[string]float32 {
 	out := map[string]float32{w: 1}
 	if len(w) < 3 {
 		return out
@@ -202,8 +202,8 @@ func (x *Index) forms(w string) map[string]float32 {
 	return out
 }
 
-// distinct drops repeated words: a query gains nothing by saying one twice.
-func distinct(words []string) []string {
+// dropRepeated drops repeated words: a query gains nothing by saying one twice.
+func dropRepeated(words []string) []string {
 	slices.Sort(words)
 	return slices.Compact(words)
 }

@@ -88,7 +88,7 @@ func TestWordsAreTakenApartAtTheirSeams(t *testing.T) {
 		"running filed files categories status": "run fil fil category status",
 		"東京の天気 API":                             "東京 京の の天 天気 api", "\xff\xfebad\xffX": "bad x", "météo": "météo",
 	} {
-		if got := strings.Join(words(text), " "); got != want {
+		if got := strings.Join(splitWords(text), " "); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
@@ -99,7 +99,7 @@ func TestAHugeToolIsReadUpToItsBound(t *testing.T) {
 	huge := strings.Repeat("word ", 100*maxWords) + "end"
 	docs := []Doc{{Name: "a", Description: huge, Schema: json.RawMessage(strings.Repeat(`{"items":`, 1000) + "1" + strings.Repeat("}", 1000))}}
 	index := New(docs)
-	if len(index.Find("word", 1)) != 1 || len(index.Find("end", 1)) != 0 || len(words(huge)) != maxWords {
+	if len(index.Find("word", 1)) != 1 || len(index.Find("end", 1)) != 0 || len(splitWords(huge)) != maxWords {
 		t.Error("the bound does not hold")
 	}
 }
@@ -116,7 +116,7 @@ func FuzzFind(f *testing.F) {
 				t.Errorf("found %d", i)
 			}
 		}
-		if w := words(query); len(w) > 0 && len(index.Find(query, 1)) == 0 {
+		if w := splitWords(query); len(w) > 0 && len(index.Find(query, 1)) == 0 {
 			t.Errorf("%q has words %q and is not found by them", query, w)
 		}
 	})

@@ -6,17 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// idle are words that say nothing about a tool.
-var idle = map[string]bool{
+// stopWords are words that say nothing about a tool.
+var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "any": true, "are": true, "as": true, "at": true, "be": true, "by": true, "can": true,
 	"for": true, "from": true, "i": true, "if": true, "in": true, "into": true, "is": true, "it": true, "its": true, "me": true,
 	"my": true, "of": true, "on": true, "or": true, "that": true, "the": true, "their": true, "this": true, "to": true,
 	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
 }
 
-// words returns the words of a text in the form in which they are compared. Names are taken
+// splitWords returns the words of a text in the form in which they are compared. Names are taken
 // apart at their seams: create_issue, createIssue and "Create issue" are the same two.
-func words(text string) []string {
+func splitWords(text string) []string {
 	var out []string
 	start, last := -1, rune(0)
 	end := func(to int) {
@@ -35,7 +35,7 @@ func words(text string) []string {
 			end(i)
 		case start < 0:
 			start = i
-		case seam(last, r, text[i:]):
+		case startsWord(last, r, text[i:]):
 			end(i)
 			start = i
 		}
@@ -45,10 +45,10 @@ func words(text string) []string {
 	return out[:min(len(out), maxWords)]
 }
 
-// seam reports whether a new word begins at r, the first of rest: at the U of getURLs,
+// startsWord reports whether a new word begins at r, the first of rest: at the U of getURLs,
 // and at the F of JSONFile. Scripts without spaces are told from others, too.
-func seam(last, r rune, rest string) bool {
-	if spaceless(last) != spaceless(r) {
+func startsWord(last, r rune, rest string) bool {
+	if hasNoSpaces(last) != hasNoSpaces(r) {
 		return true
 	}
 	if !unicode.IsUpper(r) {
@@ -63,8 +63,8 @@ func seam(last, r rune, rest string) bool {
 	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
 }
 
-// spaceless reports whether words of r's script are written without spaces between.
-func spaceless(r rune) bool {
+// hasNoSpaces reports whether words of r's script are written without spaces between.
+func hasNoSpaces(r rune) bool {
 	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
@@ -72,8 +72,8 @@ func spaceless(r rune) bool {
 // no spaces: what a pair is part of can be found without a dictionary.
 func appendWord(out []string, word string) []string {
 	first, size := utf8.DecodeRuneInString(word)
-	if !spaceless(first) {
-		if w := stem(strings.ToLower(word)); !idle[w] {
+	if !hasNoSpaces(first) {
+		if w := stemWord(strings.ToLower(word)); !stopWords[w] {
 			out = append(out, w)
 		}
 		return out
@@ -89,9 +89,9 @@ func appendWord(out []string, word string) []string {
 	return out
 }
 
-// stem takes the commonest endings off an English word, so that files, filed and filing
+// stemWord takes the commonest endings off an English word, so that files, filed and filing
 // meet in fil. It only has to be the same for all forms, not to be a word.
-func stem(w string) string {
+func stemWord(w string) string {
 	for i := range len(w) {
 		if w[i] < 'a' || w[i] > 'z' {
 			return w

@@ -70,7 +70,7 @@ type wireCall struct {
 	DeliveryID string          `json:"delivery_id"` // of this POST alone
 }
 
-func (c Call) encode(now time.Time, delivery string) ([]byte, error) {
+func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -85,7 +85,7 @@ func (c Call) encode(now time.Time, delivery string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func sign(secret auth.Secret, body []byte) string {
+func signBody(secret auth.Secret, body []byte) string {
 	mac := hmac.New(sha256.New, []byte(secret.Reveal()))
 	mac.Write(body)
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))

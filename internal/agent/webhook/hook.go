@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	patience  = 5 * time.Second // from dialling to the reply's last byte
-	maxReply  = 1 << 20         // bytes, after decompression
-	idleConns = 64              // Go's default of 2 dials anew for the calls of every turn
+	replyTimeout = 5 * time.Second // from dialling to the reply's last byte
+	maxReply     = 1 << 20         // bytes, after decompression
+	idleConns    = 64              // Go's default of 2 dials anew for the calls of every turn
 )
 
 // Options say which service to ask. URL and Secret are required.
@@ -106,7 +106,7 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	))
 	defer span.End()
 	started := time.Now()
-	reply, err := c.ask(ctx, call)
+	reply, err := c.postCall(ctx, call)
 	does := reply.String()
 	if err != nil {
 		does = "error"
@@ -118,13 +118,13 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	return reply, err
 }
 
-func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
+func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	delivery := "dlv_" + strings.ToLower(rand.Text())
-	body, err := call.encode(time.Now(), delivery)
+	body, err := call.encodeBody(time.Now(), delivery)
 	if err != nil {
 		return Reply{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(SignatureHeader, sign(c.secret, body))
+	req.Header.Set(SignatureHeader, signBody(c.secret, body))
 	// It also tells net/http that the POST may go out again where a kept connection
 	// turns out to be closed, before any reply: else every service that closes idle
 	// connections would refuse a call now and then.
@@ -160,7 +160,7 @@ func (c *Client) ask(ctx context.Context, call Call) (Reply, error) {
 func transportError(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the service did not answer within %s: %w", patience, err)
+		return fmt.Errorf("the service did not answer within %s: %w", replyTimeout, err)
 	case err != nil:
 		return fmt.Errorf("the reply was not waited for: %w", err)
 	}

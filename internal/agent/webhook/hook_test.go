@@ -68,11 +68,11 @@ func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
 		t.Error("a question with another secret was taken")
 	}
 	send := func(at time.Time, change func([]byte) []byte) func() int {
-		body, err := Call{Hook: PreToolCall, Tool: "find"}.encode(at, fmt.Sprint("dlv_", at))
+		body, err := Call{Hook: PreToolCall, Tool: "find"}.encodeBody(at, fmt.Sprint("dlv_", at))
 		if err != nil {
 			t.Fatal(err)
 		}
-		signature := sign(webhooktest.Secret, body)
+		signature := signBody(webhooktest.Secret, body)
 		return func() int {
 			r := httptest.NewRequest("POST", "/", bytes.NewReader(change(body)))
 			r.Header.Set(SignatureHeader, signature)

@@ -74,15 +74,15 @@ func parseReply(about Event, text []byte) (Reply, error) {
 			return Reply{}, fmt.Errorf("the reply's %s is of a wrong type", name)
 		}
 	}
-	r.Reason = line(r.Reason)
-	if err := r.check(about); err != nil {
+	r.Reason = cleanReason(r.Reason)
+	if err := r.validateReply(about); err != nil {
 		return Reply{}, err
 	}
 	return r, nil
 }
 
-// check refuses a reply that says two things, or one that comes too late.
-func (r Reply) check(about Event) error {
+// validateReply refuses a reply that says two things, or one that comes too late.
+func (r Reply) validateReply(about Event) error {
 	decisions := 0
 	for _, made := range []bool{r.Content != nil, r.Args != nil, r.Abort} {
 		if made {
@@ -100,8 +100,8 @@ func (r Reply) check(about Event) error {
 	return nil
 }
 
-// line returns at most maxReason bytes of s without control characters.
-func line(s string) string {
+// cleanReason returns at most maxReason bytes of s without control characters.
+func cleanReason(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

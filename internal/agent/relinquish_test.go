@@ -23,7 +23,7 @@ func leaves(h *agenttest.Fixture) {
 	h.Drain(over)
 }
 
-// with has the tools of another house: a definition that is approved is one of a server.
+// with has the tools of another fixture: a definition that is approved is one of a server.
 func with(h *agenttest.Fixture) func(*config.Server) {
 	return func(s *config.Server) { s.URL = h.Tools.URL }
 }

@@ -32,8 +32,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// patience is how long a test waits for what a run does next, fake time included.
-const patience = 3 * time.Minute
+// eventTimeout is how long a test waits for what a run does next, fake time included.
+const eventTimeout = 3 * time.Minute
 
 // Fixture is an agent between a scripted model and a real MCP server.
 type Fixture struct {
@@ -51,9 +51,9 @@ type ToolServer struct {
 
 	over chan struct{} // closed when the test is
 
-	mu    sync.Mutex // protects what follows
-	gifts map[string]json.RawMessage
-	made  map[string]int // calls that arrived, by tool
+	mu         sync.Mutex // protects what follows
+	results    map[string]json.RawMessage
+	callCounts map[string]int // calls that arrived, by tool
 }
 
 type sum struct {
@@ -130,7 +130,7 @@ func newToolServer(t testing.TB) *ToolServer {
 		said, err := json.Marshal(given)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 	})
-	s.addGive(server)
+	s.addGiveTool(server)
 	server.AddPrompt(&sdk.Prompt{Name: "greet", Arguments: []*sdk.PromptArgument{{Name: "who", Required: true}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
 			{Role: "user", Content: &sdk.TextContent{Text: "Greet " + r.Params.Arguments["who"]}},
@@ -150,7 +150,7 @@ func newToolServer(t testing.TB) *ToolServer {
 	return s
 }
 
-// NewFixture starts the house; set may change the options, and configure the server's.
+// NewFixture starts a fixture; set may change the options, and configure those of the server.
 func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *Fixture {
 	t.Helper()
 	h := &Fixture{Model: llmtest.New(t, script), Tools: newToolServer(t)}
@@ -210,7 +210,7 @@ func (h *Fixture) Events(t testing.TB, id string) []event.Event {
 // EventsUntil reads a run until an event pleases, or to its end.
 func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	var all []event.Event
 	for {
