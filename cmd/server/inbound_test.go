@@ -88,7 +88,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	for settings, want := range map[[2]string]string{
 		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a supported signature algorithm`,
 		{"AUTH_JWKS_URL", "http://iam.example/jwks"}: "AUTH_JWKS_URL: the URL must be https, or http on the loopback address",
-		{"AUTH_SCOPE", `a"b`}:                        "AUTH_SCOPE: the scope has characters that no scope may have",
+		{"AUTH_SCOPE", `a"b`}:                        "AUTH_SCOPE: the scope has characters that are not allowed in a scope",
 		{"AUTH_CLIENTS", "web, "}:                    "AUTH_CLIENTS: has a comma too many",
 		{"AUTH_MAX_LIFETIME", "-1s"}:                 "AUTH_MAX_LIFETIME: must not be negative",
 		{"AUTH_RULES_FILE", path}:                    "AUTH_RULES_FILE: /rules/1/tool: unknown field",
