@@ -10,7 +10,7 @@ type Type string
 // this file implement it.
 type Body interface {
 	Type() Type
-	body()
+	isBody()
 }
 
 // Call identifies a tool call of a run. Every event of a call embeds it.

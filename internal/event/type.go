@@ -30,36 +30,36 @@ func (FinalAnswer) Type() Type         { return "final_answer" }
 func (RunError) Type() Type            { return "run_error" }
 func (Cancelled) Type() Type           { return "cancelled" }
 
-// The method body closes the set of types that implement Body.
+// The method isBody closes the set of types that implement Body.
 
-func (Start) body()               {}
-func (StepStart) body()           {}
-func (StepEnd) body()             {}
-func (StepReset) body()           {}
-func (ReasoningStart) body()      {}
-func (ReasoningDelta) body()      {}
-func (ReasoningEnd) body()        {}
-func (TextStart) body()           {}
-func (TextDelta) body()           {}
-func (TextEnd) body()             {}
-func (ToolCallStart) body()       {}
-func (ToolCallArgs) body()        {}
-func (ToolCall) body()            {}
-func (ApprovalRequired) body()    {}
-func (ApprovalResolved) body()    {}
-func (Elicitation) body()         {}
-func (ElicitationResolved) body() {}
-func (ToolProgress) body()        {}
-func (LogMessage) body()          {}
-func (ToolResult) body()          {}
-func (ToolError) body()           {}
-func (Budget) body()              {}
-func (BudgetRequired) body()      {}
-func (BudgetResolved) body()      {}
-func (Suspended) body()           {}
-func (FinalAnswer) body()         {}
-func (RunError) body()            {}
-func (Cancelled) body()           {}
+func (Start) isBody()               {}
+func (StepStart) isBody()           {}
+func (StepEnd) isBody()             {}
+func (StepReset) isBody()           {}
+func (ReasoningStart) isBody()      {}
+func (ReasoningDelta) isBody()      {}
+func (ReasoningEnd) isBody()        {}
+func (TextStart) isBody()           {}
+func (TextDelta) isBody()           {}
+func (TextEnd) isBody()             {}
+func (ToolCallStart) isBody()       {}
+func (ToolCallArgs) isBody()        {}
+func (ToolCall) isBody()            {}
+func (ApprovalRequired) isBody()    {}
+func (ApprovalResolved) isBody()    {}
+func (Elicitation) isBody()         {}
+func (ElicitationResolved) isBody() {}
+func (ToolProgress) isBody()        {}
+func (LogMessage) isBody()          {}
+func (ToolResult) isBody()          {}
+func (ToolError) isBody()           {}
+func (Budget) isBody()              {}
+func (BudgetRequired) isBody()      {}
+func (BudgetResolved) isBody()      {}
+func (Suspended) isBody()           {}
+func (FinalAnswer) isBody()         {}
+func (RunError) isBody()            {}
+func (Cancelled) isBody()           {}
 
 // Types returns all types of events, in the order in which a run may have them.
 func Types() []Type {

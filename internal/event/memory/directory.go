@@ -30,7 +30,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	var page event.RunPage
 	var last int64
 	for _, r := range found {
-		snapshot, kept := l.snapshot(r)
+		snapshot, kept := l.snapshotOf(r)
 		if !kept || f.Status != "" && snapshot.Status() != f.Status {
 			continue
 		}
@@ -43,8 +43,8 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	return page, nil
 }
 
-// snapshot returns what is known of r, and whether r is kept.
-func (l *Log) snapshot(r *run) (event.Run, bool) {
+// snapshotOf returns what is known of r, and whether r is kept.
+func (l *Log) snapshotOf(r *run) (event.Run, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snapshotLocked(), !l.expiredLocked(r)
@@ -58,7 +58,7 @@ func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.
 	if r == nil {
 		return event.Run{}, event.ErrNotFound
 	}
-	snapshot, kept := l.snapshot(r)
+	snapshot, kept := l.snapshotOf(r)
 	if !kept {
 		return event.Run{}, event.ErrNotFound
 	}
@@ -73,7 +73,7 @@ func (l *Log) Delete(_ context.Context, id string) error {
 		l.dropLocked(r.(*run))
 		return nil
 	}
-	if _, dropped := l.tombstones.owner(id); dropped {
+	if _, dropped := l.tombstones.ownerOf(id); dropped {
 		return nil
 	}
 	return event.ErrNotFound

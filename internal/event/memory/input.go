@@ -31,7 +31,7 @@ func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error
 	}
 	l.addBytes(r, size, false)
 	if job != nil {
-		job.wake()
+		job.wakeIfParked()
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		j, more := l.queue.removeFirst()
 		if j != nil {
-			if j.claim() {
+			if j.markClaimed() {
 				return j, nil
 			}
 			continue // the run was deleted meanwhile
@@ -84,15 +84,15 @@ func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
 	return j, nil
 }
 
-func (q *jobQueue) add(j *job) {
+func (q *jobQueue) addJob(j *job) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.jobs = append(q.jobs, j)
 	wakeWaiters(&q.more)
 }
 
-// claim gives the job to this process, unless the run is over.
-func (j *job) claim() bool {
+// markClaimed gives the job to this process, unless the run is over.
+func (j *job) markClaimed() bool {
 	j.run.mu.Lock()
 	defer j.run.mu.Unlock()
 	if j.run.dropped || !j.run.ended.IsZero() {
@@ -131,7 +131,7 @@ func (j *job) Release(context.Context) error {
 	j.run.mu.Lock()
 	j.claimed = false
 	j.run.mu.Unlock()
-	j.log.queue.add(j)
+	j.log.queue.addJob(j)
 	return nil
 }
 
@@ -142,25 +142,25 @@ func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	j.claimed = false
 	j.parked = int64(len(j.run.inbox.inputs)) <= seen && !j.run.dropped
 	if j.parked && !until.IsZero() {
-		j.timer = time.AfterFunc(time.Until(until), j.wake)
+		j.timer = time.AfterFunc(time.Until(until), j.wakeIfParked)
 	}
 	parked := j.parked
 	j.run.mu.Unlock()
 	if !parked {
-		j.log.queue.add(j)
+		j.log.queue.addJob(j)
 	}
 	return nil
 }
 
-// wake moves a parked job into the queue.
-func (j *job) wake() {
+// wakeIfParked moves a parked job into the queue.
+func (j *job) wakeIfParked() {
 	j.run.mu.Lock()
 	wasParked := j.parked
 	j.parked = false
 	j.stopTimerLocked()
 	j.run.mu.Unlock()
 	if wasParked {
-		j.log.queue.add(j)
+		j.log.queue.addJob(j)
 	}
 }
 

@@ -131,7 +131,7 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 	if _, ok := l.runs.Load(record.ID); ok {
 		return event.ErrExists
 	}
-	if _, ok := l.tombstones.owner(record.ID); ok {
+	if _, ok := l.tombstones.ownerOf(record.ID); ok {
 		return event.ErrExists
 	}
 	record.Last = event.Event{}
@@ -168,7 +168,7 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	e, err := r.append(b)
+	e, err := r.appendEvent(b)
 	if err != nil {
 		return 0, err
 	}

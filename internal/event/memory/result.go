@@ -12,8 +12,8 @@ type results struct {
 	order  []string          // the calls whose results are kept, the oldest first
 }
 
-// set stores the result of a call and returns by how many bytes the run grew.
-func (r *results) set(call string, result []byte) (grown int64) {
+// setResult stores the result of a call and returns by how many bytes the run grew.
+func (r *results) setResult(call string, result []byte) (grown int64) {
 	if earlier := r.byCall[call]; earlier != nil {
 		grown = -int64(len(earlier))
 	} else {
@@ -68,7 +68,7 @@ func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err e
 	case !r.ended.IsZero():
 		return 0, event.ErrEnded
 	}
-	grown = r.results.set(call, result)
+	grown = r.results.setResult(call, result)
 	r.bytes += grown
 	return grown, nil
 }

@@ -34,17 +34,17 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	// Other runs may have appended since the loop found enough. As long as runs that have
 	// ended are left, their next append drops one, and r keeps its events.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
-		// More than needed, because each trim copies the events that are left.
-		l.bytes.Add(-r.trim(excess + l.maxBytes/16))
+		// More than needed, because each call copies the events that are left.
+		l.bytes.Add(-r.trimContent(excess + l.maxBytes/16))
 	}
 }
 
 // hasOtherEndedLocked reports whether the run that ended first is not r.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
 
-// trim drops the oldest results of r, and then its oldest events, until want bytes are free
+// trimContent drops the oldest results of r, and then its oldest events, until want bytes are free
 // or only the newest event is left. It returns how many bytes it freed.
-func (r *run) trim(want int64) (freed int64) {
+func (r *run) trimContent(want int64) (freed int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if freed = r.results.dropOldest(want); freed >= want {
@@ -106,7 +106,7 @@ func (l *Log) dropLocked(r *run) {
 	if r.job != nil {
 		r.job.stopTimerLocked()
 	}
-	l.tombstones.add(r.record.ID, r.record.Owner)
+	l.tombstones.addOwner(r.record.ID, r.record.Owner)
 	l.runs.Delete(r.record.ID)
 	wakeWaiters(&r.more)
 	wakeWaiters(&r.inbox.more)
@@ -128,7 +128,7 @@ func removeRun(runs []*run, r *run) []*run {
 func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.tombstones.owner(id)
+	return l.tombstones.ownerOf(id)
 }
 
 // tombstones has the owners of dropped runs by id. Nothing else of a run is kept, because a
@@ -140,7 +140,7 @@ type tombstones struct {
 	newer, older map[string]unique.Handle[event.Owner]
 }
 
-func (t *tombstones) add(id string, owner event.Owner) {
+func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if len(t.newer) >= maxTombstones {
 		t.older, t.newer = t.newer, nil
 	}
@@ -152,7 +152,7 @@ func (t *tombstones) add(id string, owner event.Owner) {
 	t.newer[strings.Clone(id)] = unique.Make(owner)
 }
 
-func (t *tombstones) owner(id string) (event.Owner, bool) {
+func (t *tombstones) ownerOf(id string) (event.Owner, bool) {
 	handle, ok := t.newer[id]
 	if !ok {
 		handle, ok = t.older[id]

@@ -25,8 +25,8 @@ type run struct {
 	more    chan struct{} // closed at the next append; nil while nobody waits
 }
 
-// append adds an event with the next number.
-func (r *run) append(b event.Body) (e event.Event, err error) {
+// appendEvent adds an event with the next number.
+func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.checkWritableLocked(); err != nil {
