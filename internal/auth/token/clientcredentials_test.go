@@ -54,7 +54,7 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, context.Canceled)
 	}
 	close(release)
-	// The fetch that the first caller started went on without him.
+	// The fetch that the first caller started continued without them.
 	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
 		t.Fatalf("got %v, %v, want %v", tok.Reveal(), err, authtest.TokenCanary)
 	}

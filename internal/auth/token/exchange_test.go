@@ -52,7 +52,7 @@ func echoSubjectToken(i *authtest.IAM, gate func()) {
 	})
 }
 
-// One exchange for a caller, however many of his calls wait, and never another's token.
+// One exchange for a caller, however many of their calls wait, and never another caller's token.
 func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 	i := authtest.NewIAM(t)
 	const each = 50

@@ -38,8 +38,8 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 	}
 }
 
-// However many of a principal's calls wait, he is sent to one address; another principal
-// to his own.
+// However many calls of a user wait, they are sent to one URL; another user is sent to another
+// one.
 func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	states := map[string]int{}
@@ -185,7 +185,7 @@ func (w *fixture) expireToken(who auth.Identity) {
 	}
 }
 
-// Without a refresh token the person is asked when the token is no good any more.
+// Without a refresh token, an expired token requires a new sign-in.
 func TestExpiredTokenWithoutRefreshTokenNeedsANewSignIn(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) { w.as.Refresh = false })
 	w.signIn(userNamed("ann"))

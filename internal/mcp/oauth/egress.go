@@ -77,7 +77,7 @@ const (
 	public addressClass = iota
 	private
 	local
-	forbidden // nobody's authorization server is there: link-local holds clouds' metadata
+	forbidden // no authorization server has such an address; link-local has clouds' metadata
 )
 
 // classifyHost returns the class of a host of the configuration.

@@ -82,12 +82,12 @@ func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v", want, a, err)
 		}
 		if len(thief.Visits)+len(thief.Requests) > 0 || len(w.as.Requests) > 0 {
-			t.Errorf("%s: got somebody was asked, want at most 0, at most 0", want)
+			t.Errorf("%s: got requests to another server or for a token, want none", want)
 		}
 	}
 }
 
-// A redirect leads nowhere, whoever sends it.
+// Redirects are not followed, whichever server sends them.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var stolen atomic.Int64
 	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -112,7 +112,7 @@ func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 	}
 }
 
-// Every principal has a token of his own, and what he brought reaches no server.
+// Every user has a token of their own, and the token that they sent reaches no server.
 func TestSendSharesNoTokenBetweenUsers(t *testing.T) {
 	for _, kind := range []Kind{Enterprise, AuthorizationCode} {
 		w := newFixture(t, Config{Kind: kind}, nil)

@@ -116,7 +116,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
 }
 
-// authorize signs Subject in without asking him.
+// authorize signs Subject in without asking them.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
