@@ -22,7 +22,7 @@ import (
 )
 
 // F38
-func TestAHundredRequestsOfOneKeyAreOneRun(t *testing.T) {
+func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	var all sync.WaitGroup
 	runs := make([]string, 100)
@@ -80,7 +80,7 @@ func (c *connections) state(_ net.Conn, s http.ConnState) {
 
 // F31: a thousand readers that vanish at once leave nothing behind (goroutines are
 // TestMain's to count), and the run that they read goes on for the one who stays.
-func TestAThousandStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
+func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 	const readers = 1000
 	open := make(chan struct{})
 	house := agenttest.NewFixture(t, holds(open), nil)
@@ -156,7 +156,7 @@ func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject strin
 	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.bearer(subject) }
 }
 
-func TestOneCallersRunsAreBoundedAndNotTheOthers(t *testing.T) {
+func TestRunsAreBoundedPerCaller(t *testing.T) {
 	open := make(chan struct{})
 	set, bearer := withTokens(t)
 	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, set)
@@ -176,7 +176,7 @@ func TestOneCallersRunsAreBoundedAndNotTheOthers(t *testing.T) {
 }
 
 // A face has its own shape for it, and the same status.
-func TestTheOpenAIFacesSayThatACallerIsTooFast(t *testing.T) {
+func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
 	body := `{"model":"m","messages":[{"role":"user","content":"?"}]}`
 	if resp := s.do(t, "POST", "/v1/chat/completions", body); resp.StatusCode != 200 {
@@ -195,7 +195,7 @@ func TestTheOpenAIFacesSayThatACallerIsTooFast(t *testing.T) {
 
 // Who repeats a request by its key is no new load, and the one who is refused has not
 // used his key up.
-func TestARepeatedKeyNeedsNoPlace(t *testing.T) {
+func TestIdempotencyKeyRepeatNeedsNoAdmission(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
 	run := s.reading(t, "Idempotency-Key", "k")
@@ -211,7 +211,7 @@ func TestARepeatedKeyNeedsNoPlace(t *testing.T) {
 	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 200)
 }
 
-func TestMemoryThatIsShortIsTold(t *testing.T) {
+func TestAdmissionReportsShortMemory(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
 	resp := s.do(t, "POST", "/answer", question)
 	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {

@@ -67,7 +67,7 @@ func asked(t *testing.T, list []uiChunk) string {
 	return list[i].ToolCallID
 }
 
-func TestAChatIsAThreadAndAMessageARun(t *testing.T) {
+func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/api/chat", says("c", "1 + 2?"))
 	if resp.Header.Get("X-Vercel-Ai-Ui-Message-Stream") != "v1" {
@@ -97,7 +97,7 @@ func TestAChatIsAThreadAndAMessageARun(t *testing.T) {
 	}
 }
 
-func TestAMessageGoesOnAfterTheAnswer(t *testing.T) {
+func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
 	s := serve(t, asks(), nil, nil)
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book.")), ""))
 	id, message := asked(t, first), first[0].MessageID
@@ -124,7 +124,7 @@ func TestAMessageGoesOnAfterTheAnswer(t *testing.T) {
 }
 
 // Pages put what they are told in the place of the message that has its id.
-func TestResumingLeavesTheCallBeforeTheRunInItsMessage(t *testing.T) {
+func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Before."), llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), nil, nil)
 	result := `{"id":"c","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"Book."}]},` +
 		`{"id":"m1","role":"assistant","parts":[{"type":"tool-colour","toolCallId":"c1","state":"output-available","input":{},"output":"blue"}]}]}`
@@ -142,7 +142,7 @@ func TestResumingLeavesTheCallBeforeTheRunInItsMessage(t *testing.T) {
 
 // A page whose stream broke off comes back to a run that has ended meanwhile: it gets the
 // rest, once.
-func TestWhoLostTheEndOfAMessageIsToldAgain(t *testing.T) {
+func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	left := make(chan string, 8)
@@ -192,7 +192,7 @@ func TestWhoLostTheEndOfAMessageIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestStopEndsWhatGoesOnInTheChat(t *testing.T) {
+func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
 	resp := s.do(t, "POST", "/api/chat", says("c", "And?"))
 	<-s.Tools.Entered
@@ -210,7 +210,7 @@ func TestStopEndsWhatGoesOnInTheChat(t *testing.T) {
 }
 
 // The id of a chat is no secret: whoever knows it learns nothing by it, and ends nothing.
-func TestAChatIsItsOwnersOnly(t *testing.T) {
+func TestUIChatBelongsToItsOwner(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, asks(), nil, func(o *api.Options) { o.Verifier = v })
@@ -232,7 +232,7 @@ func TestAChatIsItsOwnersOnly(t *testing.T) {
 	chunks(t, frames(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"decline"}`), ada...), ""))
 }
 
-func TestWhatAChatLacksComesInTheMemberAnswerd(t *testing.T) {
+func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxTurns = 5 }, nil)
 	with := func(answerd string) string {
 		return strings.TrimSuffix(says("c", "1 + 2?"), "}") + `,"answerd":` + answerd + `}`
@@ -257,7 +257,7 @@ func TestWhatAChatLacksComesInTheMemberAnswerd(t *testing.T) {
 	refused(t, s.do(t, "POST", "/api/chat", says("c", "x"), "Content-Type", "text/plain"), 415, "unsupported_media")
 }
 
-func TestTheSameKeyIsTheSameMessage(t *testing.T) {
+func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	key := []string{"Idempotency-Key", "k"}
 	one := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
@@ -270,7 +270,7 @@ func TestTheSameKeyIsTheSameMessage(t *testing.T) {
 
 // Where the run waited once, and goes on or has ended since, a stream from its beginning
 // does not end.
-func TestAPastSuspensionEndsNoStream(t *testing.T) {
+func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {
 	s := serve(t, asks(), nil, nil)
 	key := []string{"Idempotency-Key", "k"}
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))

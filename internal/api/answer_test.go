@@ -29,7 +29,7 @@ type answer struct {
 }
 
 // S2.1, S2.11: both ways to ask are the same run.
-func TestTheStreamAndTheAnswerAgree(t *testing.T) {
+func TestStreamAndAnswerAgree(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	whole := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	if whole.Answer != "It is 3." || len(whole.Metadata.ToolNames) != 1 || !strings.HasPrefix(whole.ThreadID, "thr_") {
@@ -56,7 +56,7 @@ func TestTheStreamAndTheAnswerAgree(t *testing.T) {
 	}
 }
 
-func TestAPlainEventSourceCanAsk(t *testing.T) {
+func TestEventSourceCanAsk(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	got := frames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
 	if got[0].Event != "start" || got[len(got)-1].Event != "final_answer" {
@@ -66,7 +66,7 @@ func TestAPlainEventSourceCanAsk(t *testing.T) {
 
 // Whatever the position, on each of the three streams, the rest comes and nothing
 // else, and the question is asked once.
-func TestEveryStreamGoesOnAfterLastEventID(t *testing.T) {
+func TestStreamsResumeAfterLastEventID(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	all := frames(t, s.do(t, "POST", "/answer/stream", question), "")
 	run, _, _ := strings.Cut(all[0].ID, ":")
@@ -102,7 +102,7 @@ func TestEveryStreamGoesOnAfterLastEventID(t *testing.T) {
 	}
 }
 
-func TestAPositionThatIsNoneAndARunThatIsNotThere(t *testing.T) {
+func TestStreamRefusesInvalidPositionsAndUnknownRuns(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	for _, last := range []string{"x", "run:", a.RunID, a.RunID + ":-1", a.RunID + ":999", a.RunID + ":1:1"} {
@@ -119,7 +119,7 @@ func TestAPositionThatIsNoneAndARunThatIsNotThere(t *testing.T) {
 	refused(t, s.do(t, "POST", "/runs/run_none/cancel", ""), 404, "not_found")
 }
 
-func TestAPastThatIsNoLongerKeptIs410AndNeverAGap(t *testing.T) {
+func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 16 << 10})
 	long := make([]string, 100)
 	for i := range long {
@@ -134,7 +134,7 @@ func TestAPastThatIsNoLongerKeptIs410AndNeverAGap(t *testing.T) {
 	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", a.RunID+":3"), 410, "gone")
 }
 
-func TestAReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
+func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	ctx, leave := context.WithCancel(t.Context())
@@ -149,7 +149,7 @@ func TestAReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 }
 
 // F29
-func TestACallerOfAnswerWhoLeavesTakesTheRunAlong(t *testing.T) {
+func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 	asked, gone := make(chan struct{}), make(chan struct{})
 	s := serve(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		close(asked)
@@ -194,7 +194,7 @@ func TestCancelEndsTheRunAndItsStream(t *testing.T) {
 	}
 }
 
-func TestABackgroundRunIsFollowedByItsAddress(t *testing.T) {
+func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	resp := s.do(t, "POST", "/answer", `{"question":"?","background":true}`)
@@ -210,7 +210,7 @@ func TestABackgroundRunIsFollowedByItsAddress(t *testing.T) {
 	}
 }
 
-func TestAFailedRunIsAProblem(t *testing.T) {
+func TestFailedRunIsAProblem(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
 	p := refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 	if strings.Contains(fmt.Sprint(p), "canary") {
@@ -222,7 +222,7 @@ func TestAFailedRunIsAProblem(t *testing.T) {
 	}
 }
 
-func TestTheSameKeyAndBodyIsTheSameRun(t *testing.T) {
+func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
 	again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
@@ -233,7 +233,7 @@ func TestTheSameKeyAndBodyIsTheSameRun(t *testing.T) {
 	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
 }
 
-func TestMoreRunsThanAllowedAre503WithRetryAfter(t *testing.T) {
+func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})
 	resp := s.do(t, "POST", "/answer", question)
@@ -243,7 +243,7 @@ func TestMoreRunsThanAllowedAre503WithRetryAfter(t *testing.T) {
 	}
 }
 
-func TestADrainingServiceSaysSoAndRefusesQuestions(t *testing.T) {
+func TestDrainingServiceRefusesQuestions(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	decode[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
@@ -263,7 +263,7 @@ func TestADrainingServiceSaysSoAndRefusesQuestions(t *testing.T) {
 
 // A silent stream is kept open by comments of one line feed, which no client takes
 // for an event.
-func TestASilentStreamBeats(t *testing.T) {
+func TestStreamSendsHeartbeats(t *testing.T) {
 	s := serve(t, holds(nil), nil, func(o *api.Options) { o.Heartbeat = 1 })
 	resp := s.do(t, "POST", "/answer/stream", question)
 	var got strings.Builder
@@ -305,7 +305,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 	refused(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
 }
 
-func TestAReaderOfARunThatIsNoLongerWatchedGetsItsEnd(t *testing.T) {
+func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 	s := serve(t, holds(nil), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")

@@ -31,7 +31,7 @@ import (
 
 // Nothing but a token in its one header opens a door, whatever somebody in front of us
 // or a probe might say; and every door says the same (RFC 6750 section 3.1).
-func TestNothingButATokenOpensADoor(t *testing.T) {
+func TestEveryRouteNeedsAToken(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
@@ -77,7 +77,7 @@ func TestNothingButATokenOpensADoor(t *testing.T) {
 // The matrix of authentication (facts/reliability.md §4.4): each kind of token and
 // header over real HTTP, through the whole handler, with the keys of a real endpoint. What
 // is refused learns one of four fixed things and no more.
-func TestTheAuthenticationMatrix(t *testing.T) {
+func TestAuthenticationMatrix(t *testing.T) {
 	m := newMint(t)
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
@@ -246,7 +246,7 @@ func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 }
 
 // What is refused for another reason than its token, and what needs none.
-func TestTheRestOfTheMatrix(t *testing.T) {
+func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 	m := newMint(t)
 	parsed, err := auth.ParseRules([]byte(`{"rules": [{"subjects": ["ada"], "tools": ["add"]}]}`))
 	if err != nil {
@@ -363,7 +363,7 @@ func newExchanging(t *testing.T) *exchanging {
 // RFC 8693: a question is answered with tools on behalf of who asked it. The token that
 // he brought goes to the IAM and nowhere else: not to the MCP server, and not into what
 // the run says.
-func TestToolsAreCalledOnBehalfOfWhoAsked(t *testing.T) {
+func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	e := newExchanging(t)
@@ -400,7 +400,7 @@ func TestToolsAreCalledOnBehalfOfWhoAsked(t *testing.T) {
 
 // Without inbound authentication nobody brings a token: such a server has no tools, and
 // says why.
-func TestNobodyIsActedForWithoutAToken(t *testing.T) {
+func TestDelegationNeedsAToken(t *testing.T) {
 	e := newExchanging(t)
 	s := serve(t, adds(), func(o *agent.Options) { o.Tools = e.tools }, nil)
 	decode[answer](t, s.do(t, "POST", "/answer", question), 200)

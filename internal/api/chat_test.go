@@ -46,7 +46,7 @@ func ask(content string, more ...string) string {
 }
 
 // S2.11: the blocking and the streaming way of the same face.
-func TestAChatCompletionIsTheRunsAnswer(t *testing.T) {
+func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Accept", "text/event-stream")
 	c := decode[completion](t, resp, 200)
@@ -63,7 +63,7 @@ func TestAChatCompletionIsTheRunsAnswer(t *testing.T) {
 	}
 }
 
-func TestAStreamOfChunksSatisfiesStrictClients(t *testing.T) {
+func TestChatChunksSatisfyStrictClients(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?", `,"stream":true,"stream_options":{"include_usage":true}`), "Accept", "application/json")
 	all := frames(t, resp, "")
@@ -104,7 +104,7 @@ func TestAStreamOfChunksSatisfiesStrictClients(t *testing.T) {
 }
 
 // The tools of the caller, there and back.
-func TestACallOfTheCallersToolGoesOutAndItsResultComesBack(t *testing.T) {
+func TestChatClientToolCallAndResult(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","function":{"name":"colour","parameters":{"type":"object"}}}]`
 	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", tools)), 200)
@@ -129,7 +129,7 @@ func TestACallOfTheCallersToolGoesOutAndItsResultComesBack(t *testing.T) {
 	}
 }
 
-func TestOpenAIFacesRefuseInOpenAIsShape(t *testing.T) {
+func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} },
 		func(o *api.Options) { o.MaxBody = 2000 })
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestOpenAIFacesRefuseInOpenAIsShape(t *testing.T) {
 }
 
 // OpenAI's clients repeat what failed; what ran tools must not be repeated unasked.
-func TestAFailedRunThatRanToolsIsNotToBeRepeated(t *testing.T) {
+func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
 	bad := llmtest.Fails(http.StatusBadRequest, "no")
 	for _, acted := range []bool{false, true} {
 		answers := []llmtest.Answer{bad}
@@ -190,7 +190,7 @@ func TestAFailedRunThatRanToolsIsNotToBeRepeated(t *testing.T) {
 	}
 }
 
-func TestAnIdempotencyKeyHoldsOnEveryFace(t *testing.T) {
+func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	first := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
 	again := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
@@ -209,7 +209,7 @@ func TestAnIdempotencyKeyHoldsOnEveryFace(t *testing.T) {
 }
 
 // Titles and follow-ups, which chat UIs ask for by themselves, call no tools.
-func TestEveryModelHasATwinWithoutTools(t *testing.T) {
+func TestModelsHaveAVariantWithoutTools(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("A title")), nil, nil)
 	list := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	if len(list.Data) != 2 || list.Data[0].ID != "scripted" || list.Data[1].ID != "scripted:no-tools" {
@@ -221,7 +221,7 @@ func TestEveryModelHasATwinWithoutTools(t *testing.T) {
 	}
 }
 
-func TestAPageMaySendTheHeadersOfOpenAIsClient(t *testing.T) {
+func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{"https://ui.example"} })
 	resp := s.do(t, "OPTIONS", "/v1/chat/completions", "", "Origin", "https://ui.example",
 		"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-stainless-os,x-evil,authorization")
@@ -232,7 +232,7 @@ func TestAPageMaySendTheHeadersOfOpenAIsClient(t *testing.T) {
 
 // The requests of chat UIs that cannot be run here, as they are known from their source,
 // their documents and their issues: what each asks for by itself, and what comes of it.
-func TestWhatChatUIsSendIsAnswered(t *testing.T) {
+func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 	const drawn = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
 	for _, c := range []struct {
 		name, body string

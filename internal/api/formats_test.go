@@ -88,7 +88,7 @@ func newestRun(t *testing.T, s *service, header ...string) string {
 	return list.Runs[0].ID
 }
 
-func TestEveryDoorIsGuardedAlike(t *testing.T) {
+func TestFormatsRequireATokenAlike(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	const page = "https://ui.example"
@@ -133,7 +133,7 @@ func TestEveryDoorIsGuardedAlike(t *testing.T) {
 }
 
 // F38: a request that is repeated is answered again, and not run again.
-func TestEveryDoorTakesARepeatedRequestForTheSame(t *testing.T) {
+func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
@@ -150,7 +150,7 @@ func TestEveryDoorTakesARepeatedRequestForTheSame(t *testing.T) {
 	}
 }
 
-func TestEveryDoorIsShutWhenThereIsNoRoom(t *testing.T) {
+func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			open := make(chan struct{})
@@ -174,7 +174,7 @@ func TestEveryDoorIsShutWhenThereIsNoRoom(t *testing.T) {
 }
 
 // One way to end a run, and one to read it again, for the runs of every door.
-func TestARunOfAnyDoorIsReadAndEndedFromOutside(t *testing.T) {
+func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
@@ -217,7 +217,7 @@ func TestARunOfAnyDoorIsReadAndEndedFromOutside(t *testing.T) {
 	}
 }
 
-func TestABudgetHoldsAtEveryDoor(t *testing.T) {
+func TestFormatsApplyTheBudget(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
@@ -388,7 +388,7 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 
 // Every bad body is the caller's mistake, said in the words of the face; none is a fault
 // of ours, and none starts a run.
-func TestTheCorpusOfBadBodiesIsRefusedByEveryFace(t *testing.T) {
+func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
 	for _, f := range facings {
 		t.Run(f.path, func(t *testing.T) {
@@ -424,7 +424,7 @@ func TestTheCorpusOfBadBodiesIsRefusedByEveryFace(t *testing.T) {
 }
 
 // What the corpus makes bad is good as it stands.
-func TestTheWholeRequestOfEveryFaceIsTaken(t *testing.T) {
+func TestFormatsAcceptCompleteRequests(t *testing.T) {
 	for _, f := range facings {
 		s := serve(t, adds(), nil, nil)
 		read(t, s.doContext(bounded(t), t, "POST", f.path, f.whole))

@@ -75,7 +75,7 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 
 // CONTRACT section 4: suspended ends a stretch of the stream. The next one is the answer to
 // the input, or comes with Last-Event-ID, whichever the reader likes.
-func TestAStreamGoesOnAfterTheAnswer(t *testing.T) {
+func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 	for _, c := range []struct{ name, header string }{{"where it was", ""}, {"from the reader's position", "Last-Event-ID"}} {
 		t.Run(c.name, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil, guarded)
@@ -130,7 +130,7 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-func TestALimitIsRaisedByTheOwnerOfTheRun(t *testing.T) {
+func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("7.")), nil, nil)
 	const limited = `{"question":"?","budget":{"tool_calls":1,"on_limit":"ask"}}`
 	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", limited))
@@ -169,7 +169,7 @@ type suspension struct {
 
 // CONTRACT section 3: who waits for the whole answer learns that a person must decide, and may
 // come back for it without reading on the way.
-func TestABlockingAnswerSaysThatAPersonIsWaitedFor(t *testing.T) {
+func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, guarded)
 	keyed := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
 	resp := keyed()
@@ -187,7 +187,7 @@ func TestABlockingAnswerSaysThatAPersonIsWaitedFor(t *testing.T) {
 }
 
 // RFC 7240: the caller would rather wait.
-func TestABlockingAnswerWaitsForAPersonAsLongAsItsCallerPrefers(t *testing.T) {
+func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 	s := serve(t, adds(), nil, nil, guarded)
 	type reply struct {
 		resp *http.Response
@@ -219,7 +219,7 @@ func TestABlockingAnswerWaitsForAPersonAsLongAsItsCallerPrefers(t *testing.T) {
 	}
 }
 
-func TestABackgroundRunCanBeAnswered(t *testing.T) {
+func TestInputReachesABackgroundRun(t *testing.T) {
 	s := serve(t, asks(), nil, nil)
 	location := s.do(t, "POST", "/answer", `{"question":"?","background":true}`).Header.Get("Location")
 	run, position, i := waitsIn(t, s.do(t, "GET", location+"/events", ""))
@@ -229,7 +229,7 @@ func TestABackgroundRunCanBeAnswered(t *testing.T) {
 	frames(t, s.do(t, "GET", location+"/events", "", "Last-Event-ID", position), "final_answer")
 }
 
-func TestADirectCallSaysThatItIsApproved(t *testing.T) {
+func TestToolCallNeedsApproved(t *testing.T) {
 	s := serve(t, adds(), nil, nil, guarded)
 	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
 	if !strings.Contains(p.Detail, `"approved": true`) {
@@ -241,7 +241,7 @@ func TestADirectCallSaysThatItIsApproved(t *testing.T) {
 
 // To a stranger a run that waits is no run, whatever he sends: nothing that he is told
 // depends on what there is.
-func TestStrangersLearnNothingOfARunThatWaits(t *testing.T) {
+func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)

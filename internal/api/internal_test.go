@@ -42,7 +42,7 @@ func TestPreferredWait(t *testing.T) {
 }
 
 // Behind a proxy a header could say anything, and one subscriber has 2^64 addresses.
-func TestAnonymousCallersAreToldApartByTheirConnection(t *testing.T) {
+func TestClientAddressIgnoresForwardedHeaders(t *testing.T) {
 	for remote, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
 		"[2001:db8::1]:80": "2001:db8::/64", "[2001:db8::2]:81": "2001:db8::/64", "[fe80::1%eth0]:80": "fe80::/64",
@@ -146,7 +146,7 @@ func short(text string) (events []event.Event) {
 
 // Two approvals of one request may be taken one after the other, with a pause in between,
 // or both at once; nobody who asks again later may see a difference.
-func TestAResponseSpansTheApprovalsThatItAnswers(t *testing.T) {
+func TestResponseSpanCoversItsApprovals(t *testing.T) {
 	span := func(after, until int64) responses.Span { return responses.Span{After: after, Until: until} }
 	for _, c := range []struct {
 		events, approvals string

@@ -147,7 +147,7 @@ func textOf(res *sdk.CallToolResult) string {
 }
 
 // S0.8: the agent can itself be called as an MCP tool.
-func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
+func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
@@ -184,7 +184,7 @@ func TestTheAgentIsAToolInEveryVersionOfTheProtocol(t *testing.T) {
 }
 
 // A person agrees, refuses, fills in and dismisses before the host as before the console.
-func TestAHostsPersonIsAsked(t *testing.T) {
+func TestMCPElicitsInput(t *testing.T) {
 	approve := func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 	echo := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 	form := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well."))
@@ -223,7 +223,7 @@ func TestAHostsPersonIsAsked(t *testing.T) {
 
 // What the model of a host gets wrong it must be able to read; a JSON-RPC error it
 // does not see.
-func TestAToolCallThatCannotBeUsedIsAResultThatSaysWhy(t *testing.T) {
+func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for arguments, pointer := range map[string]string{
 		`{}`: "/question", `{"question":" "}`: "/question", `{"question":"?","max_turns":0}`: "/max_turns", `{"question":"?","nope":1}`: "/nope",
@@ -241,7 +241,7 @@ func TestAToolCallThatCannotBeUsedIsAResultThatSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAFailingRunIsAResultThatSaysWhy(t *testing.T) {
+func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "secret upstream text")), nil, nil)
 	m := s.asks(t, callOf(`{"question":"?"}`, ""))
 	out := m.Result.StructuredContent
@@ -252,7 +252,7 @@ func TestAFailingRunIsAResultThatSaysWhy(t *testing.T) {
 
 // Whatever is no message of the protocol is refused before the SDK sees it, or by it, and
 // starts nothing.
-func TestWhatIsNoMessageIsRefused(t *testing.T) {
+func TestMCPRefusesInvalidMessages(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	const accept = "application/json, text/event-stream"
 	many := "[" + strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/initialized"},`, 32) + `{"jsonrpc":"2.0","method":"notifications/initialized"}]`
@@ -289,7 +289,7 @@ func TestWhatIsNoMessageIsRefused(t *testing.T) {
 
 // A run is its caller's here as everywhere: neither its state nor a session's id lets
 // another go on with it.
-func TestARunOfAHostIsItsCallers(t *testing.T) {
+func TestMCPRunBelongsToItsCaller(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, echoes(), nil, func(o *api.Options) { o.Verifier = v }, approvesEcho)
@@ -335,7 +335,7 @@ func paying(t *testing.T) *httptest.Server {
 
 // What a server wants its person to visit is asked of the host that called, and his answer
 // goes back to the server.
-func TestAHostsPersonIsAskedToVisitAPage(t *testing.T) {
+func TestMCPElicitsAVisitToAURL(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "pay", Args: `{}`}), llmtest.Says("Well."))
 	for _, version := range versions[:2] {
 		for action, p := range map[string]person{"accept": accepts(nil), "decline": chooses("decline"), "cancel": chooses("cancel")} {

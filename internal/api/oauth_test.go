@@ -11,7 +11,7 @@ import (
 
 // What a stranger's page sends a browser here with does nothing, and nothing of it is on
 // the page, which runs no script, is framed by nobody and kept by nobody.
-func TestAStrangersCallbackDoesNothing(t *testing.T) {
+func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 	s := serve(t, llmtest.Turns(), nil, nil)
 	var page string
 	for _, query := range []string{

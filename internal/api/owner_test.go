@@ -29,7 +29,7 @@ func routesOf(t *testing.T, s *service) (all []string) {
 // CVE-2026-45349, CVE-2026-52870: whoever knows the id of what is another's is told what he
 // is told of an id that nobody has, and changes nothing. Owner is the issuer and the
 // subject: the same subject of another issuer has no token here at all.
-func TestWhatIsAnothersDoesNotExist(t *testing.T) {
+func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	m := newMint(t)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) }, guarded)
 	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
@@ -112,7 +112,7 @@ func TestWhatIsAnothersDoesNotExist(t *testing.T) {
 // llama.cpp#25790: what a page of another site makes a browser send reaches nothing, whether
 // callers bring tokens or not, GET included: a question asked by an image's address would
 // run tools too. Pages look at what is public, and browsers come back with a state.
-func TestAnotherSitesPageReachesNothing(t *testing.T) {
+func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})

@@ -21,7 +21,7 @@ func replicas(t *testing.T, script llmtest.Script, configure ...func(*config.Ser
 	return one, serve(t, script, shared, nil, append(configure, same)...)
 }
 
-func TestAnApprovalReachesTheRunByWayOfAnotherReplica(t *testing.T) {
+func TestReplicaForwardsAnApproval(t *testing.T) {
 	for _, stream := range []string{"", `,"stream":true`} {
 		one, other := replicas(t, adds(), needsApproval)
 		first := decode[resource](t, one.doContext(bounded(t), t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
@@ -37,7 +37,7 @@ func TestAnApprovalReachesTheRunByWayOfAnotherReplica(t *testing.T) {
 	}
 }
 
-func TestAResponseIsCancelledReadAndDeletedByWayOfAnotherReplica(t *testing.T) {
+func TestReplicaCancelsReadsAndDeletesAResponse(t *testing.T) {
 	one, other := replicas(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})))
 	r := decode[resource](t, one.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
 	stream := other.doContext(bounded(t), t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
@@ -52,7 +52,7 @@ func TestAResponseIsCancelledReadAndDeletedByWayOfAnotherReplica(t *testing.T) {
 	}
 }
 
-func TestAChatGoesOnAndStopsByWayOfAnotherReplica(t *testing.T) {
+func TestReplicaContinuesAndStopsAUIChat(t *testing.T) {
 	one, other := replicas(t, asks())
 	first := chunks(t, frames(t, one.doContext(bounded(t), t, "POST", "/api/chat", says("c", "Book.")), ""))
 	id, message := asked(t, first), first[0].MessageID
@@ -85,7 +85,7 @@ func TestAChatGoesOnAndStopsByWayOfAnotherReplica(t *testing.T) {
 
 // A message whose stream was cut, and whose run has ended since, is told whole by
 // whichever replica the page comes back to.
-func TestAChatThatWasCutIsToldByAnotherReplica(t *testing.T) {
+func TestReplicaRepeatsAUIChatThatWasCut(t *testing.T) {
 	open := make(chan struct{})
 	one, other := replicas(t, holds(open))
 	stream := one.doContext(bounded(t), t, "POST", "/api/chat", says("c", "And?"))
@@ -106,7 +106,7 @@ func TestAChatThatWasCutIsToldByAnotherReplica(t *testing.T) {
 	}
 }
 
-func TestAnAGUIRunGoesOnByWayOfAnotherReplica(t *testing.T) {
+func TestReplicaResumesAnAGUIRun(t *testing.T) {
 	one, other := replicas(t, asks())
 	first, _ := aguiRun(t, one.doContext(bounded(t), t, "POST", "/agui", aguiInput("r1", "")))
 	end := first[len(first)-1]
@@ -119,7 +119,7 @@ func TestAnAGUIRunGoesOnByWayOfAnotherReplica(t *testing.T) {
 }
 
 // The key of a request that is repeated means the same at every replica.
-func TestARepeatedRequestIsTheSameAtAnotherReplica(t *testing.T) {
+func TestReplicaKnowsARepeatedRequest(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
 			one, other := replicas(t, adds())

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/event/memory"
 )
 
-func TestWhatIsNoRequestOfOursIsRefusedByWhatItIs(t *testing.T) {
+func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 1 << 10 })
 	big := `{"question":"` + strings.Repeat("x", 1<<10) + `"}`
 	for _, c := range []struct {
@@ -62,7 +62,7 @@ func TestWhatIsNoRequestOfOursIsRefusedByWhatItIs(t *testing.T) {
 	}
 }
 
-func TestWhatIsAcceptableIsAccepted(t *testing.T) {
+func TestAcceptHeadersAreHonored(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for _, header := range [][]string{
 		{"Accept", "application/json"}, {"Accept", "text/html, application/*;q=0.5"}, {"Accept", "*/*"},
@@ -160,7 +160,7 @@ func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
 }
 
 // F32
-func TestAPanicInAHandlerIsAProblemAndTheServiceLives(t *testing.T) {
+func TestPanicInAHandlerIsAProblem(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a bug") })
 	})
@@ -171,7 +171,7 @@ func TestAPanicInAHandlerIsAProblemAndTheServiceLives(t *testing.T) {
 	decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 }
 
-func TestAServiceWithoutServersListsNoToolsAsAList(t *testing.T) {
+func TestToolsWithoutServersAreAnEmptyList(t *testing.T) {
 	log := memory.New(memory.Options{})
 	server := httptest.NewServer(apiOver(t, log))
 	defer server.Close()
@@ -242,7 +242,7 @@ func utf16Bytes(s string) []byte {
 
 // Every bad body is a problem for the caller, on every route that takes one; none is a
 // fault of ours, and none starts a run.
-func TestTheCorpusOfBadBodiesIsRefused(t *testing.T) {
+func TestRequestRefusesTheCorpusOfInvalidBodies(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
 	bodies := corpus()
 	if len(bodies) < 600 {
@@ -315,7 +315,7 @@ func got(path string, header ...string) string {
 }
 
 // What net/http itself refuses is no problem document; code "" stands for that.
-func TestWhatIsWrongOnTheWireIsRefusedAndStartsNothing(t *testing.T) {
+func TestMalformedHTTPIsRefused(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 1 << 10 })
 	whole := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(question), question)
 	for _, c := range []struct {
@@ -409,7 +409,7 @@ func TestWhatIsWrongOnTheWireIsRefusedAndStartsNothing(t *testing.T) {
 }
 
 // What looks odd and is allowed stays allowed.
-func TestWhatIsUnusualOnTheWireIsTaken(t *testing.T) {
+func TestUnusualHTTPIsAccepted(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for name, bytes := range map[string]string{
 		"chunks of one byte": chunked("1\r\n" + strings.Join(strings.Split(question, ""), "\r\n1\r\n") + "\r\n0\r\n\r\n"),

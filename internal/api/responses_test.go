@@ -57,7 +57,7 @@ func respond(input string, more ...string) string {
 
 func needsApproval(s *config.Server) { s.ApproveTools = []string{"add"} }
 
-func TestAResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
+func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	if r.Status != "completed" || r.shape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
@@ -78,7 +78,7 @@ func TestAResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 }
 
 // The rules of the strict accumulator of openai's stream helper.
-func TestAResponsesStreamIsWholeAndGoesOnFromAnyEvent(t *testing.T) {
+func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
@@ -134,7 +134,7 @@ func TestAResponsesStreamIsWholeAndGoesOnFromAnyEvent(t *testing.T) {
 	}
 }
 
-func TestANextResponseKnowsThePreviousOnes(t *testing.T) {
+func TestResponseContinuesPreviousResponses(t *testing.T) {
 	s := serve(t, func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role == "user" && last.Content == "first" {
@@ -163,7 +163,7 @@ func TestANextResponseKnowsThePreviousOnes(t *testing.T) {
 }
 
 // The AI SDK sends references to items instead of the items.
-func TestReferencesStandForTheItems(t *testing.T) {
+func TestResponseResolvesItemReferences(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	input := `[{"role":"user","content":"What is 1 + 2?"}`
@@ -184,7 +184,7 @@ func TestReferencesStandForTheItems(t *testing.T) {
 	}
 }
 
-func TestAnApprovalIsAskedInOneResponseAndAnsweredInTheNext(t *testing.T) {
+func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 	for _, approve := range []bool{true, false} {
 		s := serve(t, adds(), nil, nil, needsApproval)
 		one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
@@ -218,7 +218,7 @@ func TestAnApprovalIsAskedInOneResponseAndAnsweredInTheNext(t *testing.T) {
 	}
 }
 
-func TestAnApprovalOverStreams(t *testing.T) {
+func TestResponseApprovalOverStreams(t *testing.T) {
 	s := serve(t, adds(), nil, nil, needsApproval)
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	var end struct{ Response resource }
@@ -244,7 +244,7 @@ func TestAnApprovalOverStreams(t *testing.T) {
 }
 
 // Nobody can come back to what is not stored, and so nobody is asked.
-func TestAResponseThatIsNotStoredAsksNobody(t *testing.T) {
+func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 	s := serve(t, adds(), nil, nil, needsApproval)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200)
 	if r.shape() != "mcp_call:failed message:completed(It is 3.)" {
@@ -264,7 +264,7 @@ func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
 	}
 }
 
-func TestABackgroundResponseIsFollowedAndCancelled(t *testing.T) {
+func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
@@ -294,7 +294,7 @@ func TestABackgroundResponseIsFollowedAndCancelled(t *testing.T) {
 	}
 }
 
-func TestAFailedResponseSaysSoInBothWays(t *testing.T) {
+func TestFailedResponseSaysSoInBothWays(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", respond("x"))
 	if e := decode[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
@@ -306,7 +306,7 @@ func TestAFailedResponseSaysSoInBothWays(t *testing.T) {
 	}
 }
 
-func TestTheServersOfARequestAreListedAndNarrow(t *testing.T) {
+func TestResponseListsAndLimitsServers(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses",
 		respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
@@ -334,7 +334,7 @@ func TestTheServersOfARequestAreListedAndNarrow(t *testing.T) {
 }
 
 // Calls of the caller's functions, with the response that made them and without.
-func TestAFunctionOfTheCallersThereAndBack(t *testing.T) {
+func TestResponseFunctionCallAndOutput(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"},"strict":true}]`
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("The sky?", tools)), 200)
@@ -359,7 +359,7 @@ func TestAFunctionOfTheCallersThereAndBack(t *testing.T) {
 }
 
 // A native reader sees the same run.
-func TestAResponseIsARunLikeAnyOther(t *testing.T) {
+func TestResponseIsARunLikeAnyOther(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
@@ -370,7 +370,7 @@ func TestAResponseIsARunLikeAnyOther(t *testing.T) {
 
 // A response belongs to who asked for it: to everybody else it does not exist, by
 // whatever name he finds it.
-func TestSomebodyElsesResponseDoesNotExist(t *testing.T) {
+func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)

@@ -68,7 +68,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 
 // A run that goes on has to be cancelled first; one that is forgotten leaves nothing but
 // that it was.
-func TestARunIsForgotten(t *testing.T) {
+func TestDeletedRunIsGone(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{Background: true}).ID
 	<-s.Tools.Entered
@@ -86,7 +86,7 @@ func TestARunIsForgotten(t *testing.T) {
 }
 
 // Without a durable log, runs go with their process; whoever asks is told so.
-func TestARunOfAnEarlierProcessIsGone(t *testing.T) {
+func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	run := memory.New(memory.Options{}).NewID()
 	for _, r := range [][3]string{
@@ -99,7 +99,7 @@ func TestARunOfAnEarlierProcessIsGone(t *testing.T) {
 }
 
 // A drained replica cuts its streams instead of ending them: the run goes on elsewhere.
-func TestReadersOfARunThatIsHandedOverAreCut(t *testing.T) {
+func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	set := func(o *agent.Options) { o.Durable = true }
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
 	run := s.StartRun(t, agent.Request{}).ID
@@ -149,7 +149,7 @@ func gift(tools *agenttest.ToolServer) {
 }
 
 // S2.7: where the event has a part, it leads to the whole.
-func TestTheWholeResultIsWhereItsEventSays(t *testing.T) {
+func TestResultIsWhereItsEventSays(t *testing.T) {
 	s := serve(t, gives(), nil, nil)
 	gift(s.Tools)
 	stream := frames(t, s.do(t, "POST", "/answer/stream", question), "")
@@ -191,7 +191,7 @@ func TestTheWholeResultIsWhereItsEventSays(t *testing.T) {
 	}
 }
 
-func TestAResultIsForTheOwnerOfTheRun(t *testing.T) {
+func TestResultBelongsToTheOwnerOfTheRun(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, gives(), nil, func(o *api.Options) { o.Verifier = v })
@@ -208,7 +208,7 @@ func TestAResultIsForTheOwnerOfTheRun(t *testing.T) {
 	refused(t, s.do(t, "GET", path, "", "Authorization", ada, "Accept", "text/html"), 406, "not_acceptable")
 }
 
-func TestAResultThatIsNoLongerKeptIsGone(t *testing.T) {
+func TestResultThatWasDroppedIsGone(t *testing.T) {
 	s := serve(t, gives(), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 900 << 10}) }, nil)
 	gift(s.Tools)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
@@ -217,7 +217,7 @@ func TestAResultThatIsNoLongerKeptIsGone(t *testing.T) {
 }
 
 // A call that goes on has no result yet.
-func TestACallThatGoesOnHasNoResult(t *testing.T) {
+func TestResultOfACallInProgressIsNotFound(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered

@@ -30,7 +30,7 @@ import (
 
 // A result can be as large as megabytes: a reader that takes it slowly is no reader that
 // takes nothing. Let go in the middle, it would come back to the same event again and again.
-func TestASlowReaderGetsALargeEventWhole(t *testing.T) {
+func TestSlowReaderGetsALargeEventWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, c := followed(t)
 		defer c.Close()
@@ -77,8 +77,8 @@ func (wordy) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
 }
 
 // Slow is not stalled: whatever is large goes in pieces, each with its time, to whoever
-// asks. As a stream: TestASlowReaderGetsALargeEventWhole.
-func TestASlowReaderGetsALargeAnswerWhole(t *testing.T) {
+// asks. As a stream: TestSlowReaderGetsALargeEventWhole.
+func TestSlowReaderGetsALargeAnswerWhole(t *testing.T) {
 	for name, ask := range map[string]struct {
 		path, body string
 		header     []string
@@ -156,7 +156,7 @@ func (l patients) Accept() (net.Conn, error) {
 
 // Readers that take nothing are let go when the time for one write is over, and those who
 // read get everything as it comes. facts/reliability.md L4; with LOAD=1 as many as there.
-func TestReadersThatStallAreLetGo(t *testing.T) {
+func TestStreamsCutStalledReaders(t *testing.T) {
 	live, stalled, interval, timeout := 50, 50, 30*time.Millisecond, 3*time.Second
 	if os.Getenv("LOAD") != "" {
 		live, stalled, interval, timeout = 2000, 1000, time.Second, 5*time.Second
@@ -259,7 +259,7 @@ func sentAt(data []byte) time.Time {
 
 // F30: a reader that takes nothing holds its connection for one write's time and not
 // for ever; the run and its other readers never wait for it.
-func TestAReaderThatStallsIsLetGo(t *testing.T) {
+func TestStreamCutsAStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memory.New(memory.Options{})
 		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {

@@ -41,7 +41,7 @@ func (p inputPage) shape() string {
 	return strings.Join(out, ", ")
 }
 
-func TestWhatAResponseWasAskedWithCanBeListed(t *testing.T) {
+func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, nil)
@@ -81,7 +81,7 @@ func TestWhatAResponseWasAskedWithCanBeListed(t *testing.T) {
 	decode[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
 }
 
-func TestTheInputOfAResponseAfterAnApprovalIsTheApproval(t *testing.T) {
+func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 	s := serve(t, adds(), nil, nil, needsApproval)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
@@ -91,7 +91,7 @@ func TestTheInputOfAResponseAfterAnApprovalIsTheApproval(t *testing.T) {
 	}
 }
 
-func TestADeletedResponseIsGoneAndThoseAfterItAreNot(t *testing.T) {
+func TestDeletedResponseIsGoneAndLaterOnesStay(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
@@ -119,7 +119,7 @@ func TestADeletedResponseIsGoneAndThoseAfterItAreNot(t *testing.T) {
 }
 
 // What waits for a person ends with its response; what goes on is not deleted by mistake.
-func TestARunningResponseIsNotDeletedAndAWaitingOneIs(t *testing.T) {
+func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
@@ -200,7 +200,7 @@ func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestAModelCanBeAskedForByItsID(t *testing.T) {
+func TestModelIsFoundByItsID(t *testing.T) {
 	s := serve(t, llmtest.Turns(), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}, "meta/llama": {ID: "meta/llama"}}
 	}, nil)
@@ -217,7 +217,7 @@ func TestAModelCanBeAskedForByItsID(t *testing.T) {
 }
 
 // Open Responses wants every member of a response, and of what it repeats of the request.
-func TestAResponseRepeatsItsRequestWhole(t *testing.T) {
+func TestResponseRepeatsItsRequest(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	body := respond("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
 		"safety_identifier":"s","prompt_cache_key":"p","user":"u","max_tool_calls":3,"include":["reasoning.encrypted_content"],"stream_options":{"include_obfuscation":false},"metadata":{"k":"v"}`)

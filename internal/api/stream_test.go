@@ -77,7 +77,7 @@ func followed(t *testing.T) (*memory.Log, net.Conn) {
 	return log, c
 }
 
-func TestAnOpenStreamBeatsEveryFifteenSeconds(t *testing.T) {
+func TestStreamSendsAHeartbeatEveryFifteenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, c := followed(t)
 		defer c.Close()
@@ -118,7 +118,7 @@ func speaks(words <-chan int) llmtest.Script {
 // Twenty readers of one run in a face: from its start and in the middle of it, some that
 // leave, one that takes nothing until all is over. Each gets what a lone reader of the run
 // gets when it has ended, byte for byte.
-func TestReadersTogetherGetWhatALoneOneGets(t *testing.T) {
+func TestStreamsOfOneRunAreEqual(t *testing.T) {
 	for name, ask := range map[string]struct{ path, body string }{
 		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
 		"aisdk":     {"/api/chat", says("c", "And?")},
@@ -201,7 +201,7 @@ func TestReadersTogetherGetWhatALoneOneGets(t *testing.T) {
 }
 
 // Where a run waits for a person, and where it waited and has gone on, too.
-func TestReadersOfARunThatWaitsGetWhatALoneOneGets(t *testing.T) {
+func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 	for name, ask := range map[string]struct{ path, body string }{
 		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
 		"aisdk":     {"/api/chat", strings.TrimSuffix(says("c", "And?"), "}") + `,"approvals":true}`},

@@ -125,7 +125,7 @@ func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 // A9: what a token allowed, it allows no longer than it is taken. The stream says so and
 // ends when a new request with that token would be refused, not earlier; the run goes on,
 // and with another token so does its reader, who sees nothing twice.
-func TestAStreamEndsWithItsToken(t *testing.T) {
+func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)
 	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()
@@ -156,7 +156,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 }
 
 // POST /answer was admitted, and is answered whole.
-func TestAnAnswerThatTakesLongerThanItsTokenIsWhole(t *testing.T) {
+func TestAnswerOutlivesItsToken(t *testing.T) {
 	m := newMint(t)
 	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 		a := decode[answer](t, askOver(t, dial, "POST", "/answer", question, "Authorization", "Bearer "+m.good(nil, nil)), 200)
@@ -167,7 +167,7 @@ func TestAnAnswerThatTakesLongerThanItsTokenIsWhole(t *testing.T) {
 }
 
 // Each face says it in the words of its format, and goes on where its format can.
-func TestEachFaceTellsThatItsTokenHasEnded(t *testing.T) {
+func TestFormatsReportTheExpiredToken(t *testing.T) {
 	m := newMint(t)
 	fresh := func(header ...string) []string {
 		return append(header, "Authorization", "Bearer "+m.good(nil, fields{"exp": time.Now().Unix() + 10000, "iat": nil}))
@@ -234,7 +234,7 @@ func (l talkative) After(ctx context.Context, run string, pos int64) (event.Page
 }
 
 // The end of a token is not put off by a run that never stops talking.
-func TestATokenEndsABusyStreamToo(t *testing.T) {
+func TestBusyStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)
 	inTime(t, m, func(log *memory.Log) event.Log { return talkative{log} }, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()

@@ -20,7 +20,7 @@ type toolResult struct {
 	Content []json.RawMessage
 }
 
-func TestAToolIsCalledWithoutAModel(t *testing.T) {
+func TestToolCallWithoutAModel(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args": {"b":2, "a":1}, "context": {"k":"v"}}`), 200)
 	if string(got.Payload) != `{"sum":3}` || got.Tool != "add" || got.Server != "default" || !strings.HasPrefix(got.CallID, "call_") {
@@ -32,7 +32,7 @@ func TestAToolIsCalledWithoutAModel(t *testing.T) {
 }
 
 // What the caller wrote is what the tool gets and what the result names.
-func TestArgumentsAreNotRewritten(t *testing.T) {
+func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	const args = `{"text":"<&>\u00e9 1.50"}`
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":`+args+`}`), 200)
@@ -43,7 +43,7 @@ func TestArgumentsAreNotRewritten(t *testing.T) {
 }
 
 // Every failure is a problem with the kind that tool_error would have.
-func TestACallThatFailsIsAProblemOfItsKind(t *testing.T) {
+func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	type failure struct {
 		problem
@@ -72,7 +72,7 @@ func TestACallThatFailsIsAProblemOfItsKind(t *testing.T) {
 }
 
 // S1.5: every argument that does not fit is named, by where it is in the body.
-func TestArgumentsThatDoNotFitAreNamed(t *testing.T) {
+func TestToolCallNamesInvalidArguments(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":"x","bee":2}}`), 422, "unprocessable")
 	got := make(map[string]string)
@@ -89,7 +89,7 @@ func TestArgumentsThatDoNotFitAreNamed(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsNoCallCallsNothing(t *testing.T) {
+func TestToolCallRefusesInvalidBodies(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for _, body := range []string{`[]`, `{"args":[]}`, `{"args":null}`, `{"arguments":{}}`, `{"args":{},"args":{}}`, `{"args":{"a":1,"a":2}}`, `{} {}`, `{"context":{"a":1}}`} {
 		p := refused(t, s.do(t, "POST", "/tools/meet/call", body), 400, "invalid_request")
@@ -120,7 +120,7 @@ func calling(ctx context.Context, t *testing.T, s *service, tool string) *http.R
 }
 
 // A caller that leaves ends its call, and the tool sees it.
-func TestACallEndsWithItsCaller(t *testing.T) {
+func TestToolCallEndsWithItsCaller(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
@@ -135,7 +135,7 @@ func TestACallEndsWithItsCaller(t *testing.T) {
 }
 
 // A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
-func TestACallCountsAsARun(t *testing.T) {
+func TestToolCallCountsAsARun(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	first := make(chan *http.Response, 1)
 	held := calling(t.Context(), t, s, "wait")

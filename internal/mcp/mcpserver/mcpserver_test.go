@@ -81,7 +81,7 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 }
 
 // Knowing a session's id is not enough to use or to end it.
-func TestASessionIsItsOwners(t *testing.T) {
+func TestSessionBelongsToItsOwner(t *testing.T) {
 	h := handler(t, mcpserver.Options{}, says)
 	defer h.Close(t.Context())
 	id := do(h, request("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
@@ -126,7 +126,7 @@ func (w *watched) seen() (flushed bool, body string) {
 }
 
 // Proxies cut a stream that is silent for long, and a host should know that its call is on.
-func TestAStreamIsNeverSilentForLong(t *testing.T) {
+func TestStreamSendsHeartbeatsDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
 		h := handler(t, mcpserver.Options{Heartbeat: time.Second}, func(context.Context, *mcpserver.Call) mcpserver.Result {
@@ -153,7 +153,7 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 	})
 }
 
-func TestAPanicEndsItsCallOnly(t *testing.T) {
+func TestPanicEndsOnlyItsCall(t *testing.T) {
 	h := handler(t, mcpserver.Options{}, func(context.Context, *mcpserver.Call) mcpserver.Result { panic("no") })
 	defer h.Close(t.Context())
 	w := do(h, request("POST", call, modern...))
