@@ -1,9 +1,7 @@
 package session
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"time"
 
@@ -28,18 +26,6 @@ var rawMethods = []string{
 	"tools/list", methodCall, "prompts/list", methodPrompt, "resources/list", "resources/templates/list", methodRead, methodListen,
 }
 
-// rawResult is a result as the SDK received it.
-type rawResult struct {
-	sdk.ResultBase
-	raw json.RawMessage
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (r *rawResult) UnmarshalJSON(data []byte) error {
-	r.raw = bytes.Clone(data)
-	return nil
-}
-
 // newClient returns the SDK's side of a server, whatever the transport. It may make many sessions.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
@@ -54,18 +40,6 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	})
 	c.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler { return separateHandshake(next, receive) })
 	return c
-}
-
-// ask sends a request of x by the SDK and returns its result as received.
-func ask[P interface {
-	*T
-	sdk.Params
-}, T any](x *Request, method string, params P) (json.RawMessage, *transport.Failure) {
-	res, err := sdk.CallCustomMethod[P, *rawResult](x.Context(), x.session.cs, transport.MethodPrefix+method, params)
-	if err != nil {
-		return nil, x.Failure(err)
-	}
-	return res.raw, nil
 }
 
 // separateHandshake gives each request of a handshake a Request of its own: a server/discover that

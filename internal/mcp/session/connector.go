@@ -100,11 +100,3 @@ func refusedHandshake(ctx context.Context, err error) bool {
 	f, ok := errors.AsType[*transport.Failure](err)
 	return ctx.Err() == nil && (!ok || f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution)
 }
-
-// negotiatedVersion returns the protocol version of a session.
-func negotiatedVersion(cs *sdk.ClientSession) string {
-	if r := cs.InitializeResult(); r != nil {
-		return r.ProtocolVersion
-	}
-	return ""
-}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,49 +50,6 @@ const (
 	maxElicitationURL     = 2 << 10 // bytes; a longer URL is refused
 	maxFormFields         = 100
 )
-
-// answerElicitation is the SDK's handler for elicitation/create. It declines if nobody is
-// there to answer.
-func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-	asked := claimRequest(ctx, r.Params.Meta)
-	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
-	if err != nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
-	}
-	h := asked.handlers()
-	if h == nil || h.Elicit == nil {
-		return &sdk.ElicitResult{Action: Decline}, nil
-	}
-	ctx, done, ok := h.beginAnswer(ctx, true)
-	if !ok {
-		return &sdk.ElicitResult{Action: Cancel}, nil
-	}
-	defer done()
-	answer, err := h.Elicit(ctx, e)
-	if err != nil {
-		return &sdk.ElicitResult{Action: Cancel}, nil
-	}
-	result := &sdk.ElicitResult{Action: answer.Action}
-	if answer.Action == Accept && e.Mode == ElicitForm {
-		if err := json.Unmarshal(answer.Content, &result.Content); err != nil {
-			return &sdk.ElicitResult{Action: Cancel}, nil
-		}
-	}
-	return result, nil
-}
-
-// requestedSchema returns the requested schema of r as it was received: a person fills in a
-// form in the order of its fields, which is lost in decoded, the SDK's reading of it.
-func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
-	var p struct {
-		Schema json.RawMessage `json:"requestedSchema"`
-	}
-	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
-		return p.Schema
-	}
-	raw, _ := json.Marshal(decoded) // it was decoded from JSON
-	return raw
-}
 
 // decodeElicitation checks what a server asks.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {

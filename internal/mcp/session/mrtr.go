@@ -98,7 +98,7 @@ func (x *Request) answerAll(requests map[string]inputRequest) (sdk.InputResponse
 // answerInput has the SDK answer a request as if it had come as a message: the SDK checks
 // forms and fills in their defaults.
 func (x *Request) answerInput(r inputRequest) (sdk.InputResponse, error) {
-	tagged := x.session.requests.tag(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
+	tagged := x.session.tagRequest(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
 	var req sdk.Request
 	var params sdk.Params
 	switch r.Method {

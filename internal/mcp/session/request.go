@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -28,37 +29,6 @@ func (s *Session) Do(ctx context.Context, tokens transport.Sender, deadline time
 	return send(x)
 }
 
-// CollectPages returns the elements of one of the server's lists, page by page, at most limit
-// of them. member is the name of the list in the result. A server that does not have the
-// method has no elements.
-func CollectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
-	var elements []json.RawMessage
-	used := map[string]bool{"": true}
-	cursor := ""
-	for range maxPages {
-		raw, f := getPage(cursor)
-		if methodNotFound(f) {
-			return nil, nil
-		}
-		if f != nil {
-			return nil, f
-		}
-		var page map[string]json.RawMessage
-		var list []json.RawMessage
-		if json.Unmarshal(raw, &page) != nil || page[member] != nil && json.Unmarshal(page[member], &list) != nil {
-			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
-		}
-		elements = append(elements, list...)
-		_ = json.Unmarshal(page["nextCursor"], &cursor)
-		// A cursor that was used before can only lead to the same pages again.
-		if len(elements) >= limit || page["nextCursor"] == nil || used[cursor] {
-			break
-		}
-		used[cursor] = true
-	}
-	return elements[:min(len(elements), limit)], nil
-}
-
 // resultHeader is what a result says about itself (2026-07-28).
 type resultHeader struct {
 	ResultType string          `json:"resultType"`
@@ -79,18 +49,26 @@ func (s *Session) ttl(h *resultHeader) time.Duration {
 	return time.Duration(min(ms, float64(maxTTL/time.Millisecond))) * time.Millisecond
 }
 
-// ListPrompts returns the request for a page of a server's prompts.
-func ListPrompts(cursor string) RequestFunc {
-	return func(x *Request) (json.RawMessage, *transport.Failure) {
-		return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
-	}
+// rawResult is a result as the SDK received it.
+type rawResult struct {
+	sdk.ResultBase
+	raw json.RawMessage
 }
 
-// GetPrompt returns the request for a prompt whose arguments are filled in.
-func GetPrompt(name string, args map[string]string) RequestFunc {
-	return func(x *Request) (json.RawMessage, *transport.Failure) {
-		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
-		})
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *rawResult) UnmarshalJSON(data []byte) error {
+	r.raw = bytes.Clone(data)
+	return nil
+}
+
+// ask sends a request of x by the SDK and returns its result as received.
+func ask[P interface {
+	*T
+	sdk.Params
+}, T any](x *Request, method string, params P) (json.RawMessage, *transport.Failure) {
+	res, err := sdk.CallCustomMethod[P, *rawResult](x.Context(), x.session.cs, transport.MethodPrefix+method, params)
+	if err != nil {
+		return nil, x.Failure(err)
 	}
+	return res.raw, nil
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// methodAcknowledged is the notification with the subscriptions that the server accepted.
+const methodAcknowledged = "notifications/subscriptions/acknowledged"
+
 // Bounds of a session's cache of resources.
 const (
 	maxCacheEntries = 64      // results

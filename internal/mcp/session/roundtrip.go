@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -62,7 +63,7 @@ func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 // Finish frees what the request holds.
 func (x *Request) Finish() {
 	if x.tagged.Load() {
-		x.session.requests.forget(x)
+		x.session.requests.forget(&x.RoundTrip)
 	}
 	x.RoundTrip.Finish()
 }
@@ -72,7 +73,7 @@ func connectionHandlers(s *Session) transport.Handlers {
 	return transport.Handlers{
 		Protocol: s.protocolIfReady,
 		Request: func(m *jsonrpc.Request, r *transport.RoundTrip) *jsonrpc.Request {
-			return s.requests.tag(m, requestOfRoundTrip(r))
+			return s.tagRequest(m, requestOfRoundTrip(r))
 		},
 		Notification: s.handleNotification,
 		Progress:     func(r *transport.RoundTrip, params json.RawMessage) { requestOfRoundTrip(r).queueProgress(params) },
@@ -80,6 +81,15 @@ func connectionHandlers(s *Session) transport.Handlers {
 		Listening:    s.setListening,
 		Forgotten:    s.forgotten,
 	}
+}
+
+// tagRequest tags a request of the server, which belongs to x, for our handlers; x may be nil.
+func (s *Session) tagRequest(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
+	if x == nil {
+		return s.requests.tag(m, serverRequest{})
+	}
+	x.tagged.Store(true)
+	return s.requests.tag(m, serverRequest{call: &x.RoundTrip, answers: x.serverRequests})
 }
 
 // queueProgress queues a progress notification if the caller of the request asked for it with its
@@ -95,4 +105,21 @@ func (x *Request) queueProgress(params json.RawMessage) {
 		return
 	}
 	x.notifications.enqueue(notification{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
+}
+
+// queueLog queues a log message if the caller of the request reads them. It never waits: it
+// runs where messages are read.
+func (x *Request) queueLog(params json.RawMessage) {
+	var p struct {
+		Level  string          `json:"level"`
+		Logger string          `json:"logger"`
+		Data   json.RawMessage `json:"data"`
+	}
+	if x.notifications == nil || !x.wantsLog || json.Unmarshal(params, &p) != nil {
+		return
+	}
+	if !slices.Contains(logLevels, p.Level) {
+		p.Level = unknownLevel
+	}
+	x.notifications.enqueue(notification{log: &LogMessage{Level: p.Level, Logger: wire.Printable(p.Logger, maxLogger), Data: boundLogData(p.Data)}})
 }

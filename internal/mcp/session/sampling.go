@@ -3,11 +3,9 @@ package session
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
 import (
-	"context"
 	"errors"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -44,38 +42,6 @@ const (
 	// codeRefused is the code of a request that was refused (MCP client/sampling).
 	codeRefused = -1
 )
-
-// answerSampling is the SDK's handler for sampling/createMessage. Only sessions whose server
-// is configured to allow sampling have it.
-func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
-	asked := claimRequest(ctx, r.Params.Meta)
-	sampling, err := decodeSampling(r.Params)
-	if err != nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
-	}
-	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	h := asked.handlers()
-	if h == nil || h.Sample == nil {
-		return nil, refused
-	}
-	ctx, done, ok := h.beginAnswer(ctx, false)
-	if !ok {
-		return nil, refused
-	}
-	defer done()
-	answer, err := h.Sample(ctx, sampling)
-	switch {
-	case errors.Is(err, ErrRefused):
-		return nil, refused
-	case err != nil:
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client's model did not answer"}
-	}
-	stop := "endTurn"
-	if answer.Cut {
-		stop = "maxTokens"
-	}
-	return &sdk.CreateMessageResult{Content: &sdk.TextContent{Text: answer.Text}, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
-}
 
 // decodeSampling checks what a server asks for, and caps the tokens of the answer.
 func decodeSampling(p *sdk.CreateMessageParams) (Sampling, error) {

@@ -5,14 +5,12 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"strconv"
 	"sync"
 
 	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 const (
@@ -33,30 +31,6 @@ const (
 	maxTotalRequests = 32 // of a server, within one call
 )
 
-// clientOptions returns the SDK's options that answer a server's requests. What nobody could
-// answer is not declared.
-func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
-	o := &sdk.ClientOptions{
-		// Not nil, which would declare roots. URL mode has to be declared as well.
-		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
-			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
-		}},
-		ElicitationHandler: withRecover(log, answerElicitation),
-	}
-	if sampling {
-		o.CreateMessageHandler = withRecover(log, answerSampling)
-	}
-	return o
-}
-
-// withRecover returns f with a panic turned into its error.
-func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
-	return func(ctx context.Context, arg Arg) (res Result, err error) {
-		defer transport.Recover(log, func(f *transport.Failure) { err = f })
-		return f(ctx, arg)
-	}
-}
-
 // requestRegistry holds the requests of a session's server that the SDK is handing to our
 // handlers. The SDK calls these in the context of the handshake, without saying where a
 // request came from; the tag does. The zero value works.
@@ -68,8 +42,22 @@ type requestRegistry struct {
 
 // serverRequest is one request of a server within one of our calls.
 type serverRequest struct {
-	x      *Request
-	params json.RawMessage // as received: the SDK's types lose the order of fields
+	call    *transport.RoundTrip
+	answers *serverRequests // of that call; nil if nobody answers
+	params  json.RawMessage // as received: the SDK's types lose the order of fields
+}
+
+// requestedSchema returns the requested schema of r as it was received: a person fills in a
+// form in the order of its fields, which is lost in decoded, the SDK's reading of it.
+func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
+	var p struct {
+		Schema json.RawMessage `json:"requestedSchema"`
+	}
+	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
+		return p.Schema
+	}
+	raw, _ := json.Marshal(decoded) // it was decoded from JSON
+	return raw
 }
 
 // register keeps r and returns its tag.
@@ -94,21 +82,20 @@ func (g *requestRegistry) claim(tag string) serverRequest {
 	return r
 }
 
-// forget removes the requests of x that the SDK never handed to us.
-func (g *requestRegistry) forget(x *Request) {
+// forget removes the requests of a call that the SDK never handed to us.
+func (g *requestRegistry) forget(call *transport.RoundTrip) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for tag, r := range g.open {
-		if r.x == x {
+		if r.call == call {
 			delete(g.open, tag)
 		}
 	}
 }
 
-// tag returns m with the tag by which our handler finds the Request that it belongs to; with
-// an empty tag if x is nil, so it belongs to none. Methods without a handler are returned
-// unchanged.
-func (g *requestRegistry) tag(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
+// tag returns m with the tag by which our handler finds r, the call that m belongs to; with an
+// empty tag if r has no call. Methods without a handler are returned unchanged.
+func (g *requestRegistry) tag(m *jsonrpc.Request, r serverRequest) *jsonrpc.Request {
 	if m.Method != methodElicit && m.Method != methodSample {
 		return m
 	}
@@ -120,9 +107,9 @@ func (g *requestRegistry) tag(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
 		meta = map[string]json.RawMessage{}
 	}
 	tag := ""
-	if x != nil {
-		x.tagged.Store(true)
-		tag = g.register(serverRequest{x, m.Params})
+	if r.call != nil {
+		r.params = m.Params
+		tag = g.register(r)
 	}
 	meta[tagKey], _ = json.Marshal(tag)     // none of this can fail:
 	params["_meta"], _ = json.Marshal(meta) // all of it was decoded
@@ -131,30 +118,21 @@ func (g *requestRegistry) tag(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
 	return &tagged
 }
 
-// claimRequest returns the request that the SDK called a handler for. It has no Request of ours if
-// that is over.
-func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
-	x := requestOf(ctx)
-	if x == nil {
-		return serverRequest{}
-	}
-	tag, _ := meta[tagKey].(string)
-	return x.session.requests.claim(tag)
-}
-
-// handlers returns who answers the request; nil if nobody does.
-func (r serverRequest) handlers() *serverRequests {
-	if r.x == nil {
-		return nil
-	}
-	return r.x.serverRequests
+// Handlers are what the caller of a tool does about the server's messages during the call. Each
+// may be nil.
+type Handlers struct {
+	OnProgress func(Progress)
+	OnLog      func(LogMessage)
+	Elicit     func(context.Context, Elicitation) (ElicitationResult, error)
+	Sample     func(context.Context, Sampling) (Sample, error)
+	OnQuestion func() // called when a person is asked; must be set if Elicit is
 }
 
 // serverRequests answers what a server asks during one call, within bounds. A nil one belongs
 // to a call whose caller answers nothing.
 type serverRequests struct {
 	Handlers
-	x *Request
+	call *transport.RoundTrip
 
 	mu      sync.Mutex // protects what follows
 	total   int
@@ -166,11 +144,11 @@ type serverRequests struct {
 }
 
 // newServerRequests returns the server's requests of a call; nil if its caller answers none.
-func newServerRequests(x *Request, h Handlers) *serverRequests {
+func newServerRequests(call *transport.RoundTrip, h Handlers) *serverRequests {
 	if h.Elicit == nil && h.Sample == nil {
 		return nil
 	}
-	return &serverRequests{Handlers: h, x: x, cancels: map[int]context.CancelFunc{}}
+	return &serverRequests{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
 }
 
 // beginAnswer returns the context to answer one request in. It ends with the call, or when ctx
@@ -188,12 +166,12 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	r.all.Add(1)
 	id := r.total
 	// The values are the call's: its trace, and its Request.
-	actx, cancel := context.WithCancel(r.x.Context())
+	actx, cancel := context.WithCancel(r.call.Context())
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
 	if person {
 		if r.people++; r.people == 1 {
-			r.x.PauseTimer()
+			r.call.PauseTimer()
 			r.OnQuestion()
 		}
 	}
@@ -212,7 +190,7 @@ func (r *serverRequests) endAnswer(id int, person bool) {
 	r.open--
 	if person {
 		if r.people--; r.people == 0 {
-			r.x.ResumeTimer()
+			r.call.ResumeTimer()
 		}
 	}
 	r.all.Done()

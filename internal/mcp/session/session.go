@@ -22,6 +22,8 @@
 // only at that call's Handlers. A panic over what a server sent costs one request or one session.
 package session
 
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still use it.
+
 import (
 	"context"
 	"encoding/json"
@@ -102,4 +104,25 @@ func (s *Session) setListening(on bool) {
 	if on && s.subscribed.Swap(true) {
 		s.pool.OnNotification("notifications/tools/list_changed")
 	}
+}
+
+// setLogLevel asks a server of before 2026-07-28 for log messages, once per session: some
+// send none otherwise. From then on each request asks for them by itself.
+func (s *Session) setLogLevel() {
+	if s.capabilities().Logging == nil || s.Protocol() >= transport.StatelessVersion {
+		return
+	}
+	// A server that refuses sends what it likes, or nothing: no call depends on it.
+	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(x *Request) (json.RawMessage, *transport.Failure) {
+		_ = s.cs.SetLoggingLevel(x.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
+		return nil, nil
+	})
+}
+
+// negotiatedVersion returns the protocol version of a session.
+func negotiatedVersion(cs *sdk.ClientSession) string {
+	if r := cs.InitializeResult(); r != nil {
+		return r.ProtocolVersion
+	}
+	return ""
 }

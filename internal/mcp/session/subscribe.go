@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	methodListen       = "subscriptions/listen"
-	methodAcknowledged = "notifications/subscriptions/acknowledged"
+	methodListen = "subscriptions/listen"
 
 	// maxListenTime bounds one subscriptions/listen stream.
 	maxListenTime = 24 * time.Hour

@@ -86,16 +86,6 @@ type ToolCall struct {
 	Handlers
 }
 
-// Handlers are what the caller of a tool does about the server's messages during the call. Each
-// may be nil.
-type Handlers struct {
-	OnProgress func(Progress)
-	OnLog      func(LogMessage)
-	Elicit     func(context.Context, Elicitation) (ElicitationResult, error)
-	Sample     func(context.Context, Sampling) (Sample, error)
-	OnQuestion func() // called when a person is asked; must be set if Elicit is
-}
-
 // CallTool sends a tools/call by x and returns its result as received. While it waits, the
 // server's messages go to the handlers; none is called after CallTool has returned.
 func (s *Session) CallTool(x *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
@@ -129,7 +119,7 @@ func (s *Session) withHandlers(x *Request, h Handlers, meta sdk.Meta, send func(
 			}
 		})
 	}
-	x.serverRequests = newServerRequests(x, h)
+	x.serverRequests = newServerRequests(&x.RoundTrip, h)
 	result, f := send()
 	x.serverRequests.cancelAndWait()
 	if x.notifications != nil {

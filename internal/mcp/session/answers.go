@@ -1,0 +1,112 @@
+package session
+
+//lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+
+	"answerd/internal/mcp/transport"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// clientOptions returns the SDK's options that answer a server's requests. What nobody could
+// answer is not declared.
+func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
+	o := &sdk.ClientOptions{
+		// Not nil, which would declare roots. URL mode has to be declared as well.
+		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
+			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
+		}},
+		ElicitationHandler: withRecover(log, answerElicitation),
+	}
+	if sampling {
+		o.CreateMessageHandler = withRecover(log, answerSampling)
+	}
+	return o
+}
+
+// withRecover returns f with a panic turned into its error.
+func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
+	return func(ctx context.Context, arg Arg) (res Result, err error) {
+		defer transport.Recover(log, func(f *transport.Failure) { err = f })
+		return f(ctx, arg)
+	}
+}
+
+// claimRequest returns the request that the SDK called a handler for. It is
+// the zero value if the call that it belongs to is over.
+func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
+	x := requestOf(ctx)
+	if x == nil {
+		return serverRequest{}
+	}
+	tag, _ := meta[tagKey].(string)
+	return x.session.requests.claim(tag)
+}
+
+// answerElicitation is the SDK's handler for elicitation/create. It declines if nobody is
+// there to answer.
+func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+	asked := claimRequest(ctx, r.Params.Meta)
+	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
+	if err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
+	}
+	h := asked.answers
+	if h == nil || h.Elicit == nil {
+		return &sdk.ElicitResult{Action: Decline}, nil
+	}
+	ctx, done, ok := h.beginAnswer(ctx, true)
+	if !ok {
+		return &sdk.ElicitResult{Action: Cancel}, nil
+	}
+	defer done()
+	answer, err := h.Elicit(ctx, e)
+	if err != nil {
+		return &sdk.ElicitResult{Action: Cancel}, nil
+	}
+	result := &sdk.ElicitResult{Action: answer.Action}
+	if answer.Action == Accept && e.Mode == ElicitForm {
+		if err := json.Unmarshal(answer.Content, &result.Content); err != nil {
+			return &sdk.ElicitResult{Action: Cancel}, nil
+		}
+	}
+	return result, nil
+}
+
+// answerSampling is the SDK's handler for sampling/createMessage. Only sessions whose server
+// is configured to allow sampling have it.
+func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
+	asked := claimRequest(ctx, r.Params.Meta)
+	sampling, err := decodeSampling(r.Params)
+	if err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
+	}
+	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
+	h := asked.answers
+	if h == nil || h.Sample == nil {
+		return nil, refused
+	}
+	ctx, done, ok := h.beginAnswer(ctx, false)
+	if !ok {
+		return nil, refused
+	}
+	defer done()
+	answer, err := h.Sample(ctx, sampling)
+	switch {
+	case errors.Is(err, ErrRefused):
+		return nil, refused
+	case err != nil:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client's model did not answer"}
+	}
+	stop := "endTurn"
+	if answer.Cut {
+		stop = "maxTokens"
+	}
+	return &sdk.CreateMessageResult{Content: &sdk.TextContent{Text: answer.Text}, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
+}

@@ -1,0 +1,56 @@
+package session
+
+import (
+	"encoding/json"
+
+	"answerd/internal/mcp/transport"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// CollectPages returns the elements of one of the server's lists, page by page, at most limit
+// of them. member is the name of the list in the result. A server that does not have the
+// method has no elements.
+func CollectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
+	var elements []json.RawMessage
+	used := map[string]bool{"": true}
+	cursor := ""
+	for range maxPages {
+		raw, f := getPage(cursor)
+		if methodNotFound(f) {
+			return nil, nil
+		}
+		if f != nil {
+			return nil, f
+		}
+		var page map[string]json.RawMessage
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &page) != nil || page[member] != nil && json.Unmarshal(page[member], &list) != nil {
+			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
+		}
+		elements = append(elements, list...)
+		_ = json.Unmarshal(page["nextCursor"], &cursor)
+		// A cursor that was used before can only lead to the same pages again.
+		if len(elements) >= limit || page["nextCursor"] == nil || used[cursor] {
+			break
+		}
+		used[cursor] = true
+	}
+	return elements[:min(len(elements), limit)], nil
+}
+
+// ListPrompts returns the request for a page of a server's prompts.
+func ListPrompts(cursor string) RequestFunc {
+	return func(x *Request) (json.RawMessage, *transport.Failure) {
+		return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
+	}
+}
+
+// GetPrompt returns the request for a prompt whose arguments are filled in.
+func GetPrompt(name string, args map[string]string) RequestFunc {
+	return func(x *Request) (json.RawMessage, *transport.Failure) {
+		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
+		})
+	}
+}
