@@ -22,7 +22,7 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	coerced, wrong := b.CheckArgs(args)
 	if wrong != nil {
 		return args, &CallError{
-			Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: b.Server, Message: misfit(wrong), Fields: wrong,
+			Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: b.Server, Message: problemsText(wrong), Fields: wrong,
 		}
 	}
 	return coerced, nil
@@ -32,12 +32,12 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 // before the call is sent.
 func checkArguments(b catalog.Resolved, args json.RawMessage) *transport.Failure {
 	if wrong := b.ValidateArgs(args); wrong != nil {
-		return &transport.Failure{Kind: InvalidArguments, Public: misfit(wrong), NotRun: true, Err: &wrongArguments{wrong}}
+		return &transport.Failure{Kind: InvalidArguments, Public: problemsText(wrong), NotRun: true, Err: &wrongArguments{wrong}}
 	}
 	return nil
 }
 
-// misfit is what is wrong with arguments, for a model.
-func misfit(wrong []ContentField) string {
+// problemsText returns the problems of arguments as text for a model.
+func problemsText(wrong []ContentField) string {
 	return "the arguments do not fit the tool's input schema:" + content.ListProblems(wrong)
 }

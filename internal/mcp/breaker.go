@@ -42,17 +42,17 @@ type sample struct {
 	calls, fail int
 }
 
-// verdict is what a call says about its server.
-type verdict int
+// callOutcome is what the end of a call says about its server.
+type callOutcome int
 
 const (
-	saysNothing verdict = iota // the caller left, or nothing was asked
-	works                      // it answered, if only with an error of its own
+	saysNothing callOutcome = iota // the caller left, or nothing was asked
+	works                          // it answered, if only with an error of its own
 	fails
 )
 
-// judge is what f, nil for a result, says about the server.
-func judge(f *transport.Failure) verdict {
+// outcomeOf returns what f, or a result if f is nil, says about the server.
+func outcomeOf(f *transport.Failure) callOutcome {
 	if f == nil {
 		return works
 	}
@@ -68,25 +68,25 @@ func judge(f *transport.Failure) verdict {
 	return works
 }
 
-// pass admits one call. trial is 0 for one that is none.
-type pass struct{ turn, noted, trial int }
+// breakerPass admits one call. trial is 0 unless the call tries whether the server works again.
+type breakerPass struct{ turn, noted, trial int }
 
-// refuse says why a call would not be let through now; nil if it would.
-func (b *breaker) refuse() *transport.Failure {
+// openFailure returns why a call would not be admitted now, or nil.
+func (b *breaker) openFailure() *transport.Failure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.refuseLocked(time.Now())
+	return b.openFailureLocked(time.Now())
 }
 
-func (b *breaker) refuseLocked(now time.Time) *transport.Failure {
+func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	if b.opened.IsZero() || b.trial == 0 && !now.Before(b.retry) {
 		return nil
 	}
-	return &transport.Failure{Kind: Unavailable, Public: b.reasonLocked(now), NotRun: true}
+	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
 }
 
-// reasonLocked is the open breaker in words fit for the caller.
-func (b *breaker) reasonLocked(now time.Time) string {
+// openReasonLocked returns why the breaker is open, in words fit for the caller.
+func (b *breaker) openReasonLocked(now time.Time) string {
 	switch wait := b.retry.Sub(now); {
 	case b.trial != 0:
 		return "it failed too often; a call is trying it again"
@@ -97,14 +97,14 @@ func (b *breaker) reasonLocked(now time.Time) string {
 	}
 }
 
-// enter lets one call through, or says why not. Who was let through must call leave.
-func (b *breaker) enter() (pass, *transport.Failure) {
+// admitCall admits one call, or returns why not. An admitted call must call recordOutcome.
+func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if f := b.refuseLocked(time.Now()); f != nil {
-		return pass{}, f
+	if f := b.openFailureLocked(time.Now()); f != nil {
+		return breakerPass{}, f
 	}
-	p := pass{turn: b.turns, noted: b.noted}
+	p := breakerPass{turn: b.turns, noted: b.noted}
 	if !b.opened.IsZero() {
 		b.trials++
 		b.trial, p.trial = b.trials, b.trials
@@ -112,9 +112,9 @@ func (b *breaker) enter() (pass, *transport.Failure) {
 	return p, nil
 }
 
-// yield gives the trial back, if p is one: it waits for a person, and the next call may
+// withdrawCall gives the trial back if p is one: it waits for a person, and the next call may
 // try instead.
-func (b *breaker) yield(p pass) {
+func (b *breaker) withdrawCall(p breakerPass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.trial != 0 && p.trial == b.trial {
@@ -122,12 +122,12 @@ func (b *breaker) yield(p pass) {
 	}
 }
 
-// leave notes what came of a call. A call from before the breaker last opened or
+// recordOutcome counts the outcome of a call. A call from before the breaker last opened or
 // closed says nothing about the server as it is now. Nor does one that fails after
 // another failure that it was under way with: calls that one cut connection ends are
 // one failure, however many they are. rest is how long the server wants to be left alone
 // then, if it said so; shorter than breakerTime is no longer.
-func (b *breaker) leave(p pass, v verdict, rest time.Duration) {
+func (b *breaker) recordOutcome(p breakerPass, v callOutcome, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.turn != b.turns {
@@ -142,7 +142,7 @@ func (b *breaker) leave(p pass, v verdict, rest time.Duration) {
 		}
 		switch {
 		case v == works:
-			b.closeLocked()
+			b.resetLocked()
 		case v == fails && mine: // one that was given back has had another after it
 			b.retry = until
 		}
@@ -157,14 +157,14 @@ func (b *breaker) leave(p pass, v verdict, rest time.Duration) {
 		b.streak++
 		b.noted++
 	}
-	if b.tooMuchLocked(now, v) {
+	if b.isTrippedLocked(now, v) {
 		b.opened, b.retry = now, until
 		b.turns++
 	}
 }
 
-// tooMuchLocked counts a call that ended now and reports whether the breaker opens.
-func (b *breaker) tooMuchLocked(now time.Time, v verdict) bool {
+// isTrippedLocked counts a call that ended now and reports whether the breaker opens.
+func (b *breaker) isTrippedLocked(now time.Time, v callOutcome) bool {
 	second := now.Unix()
 	s := &b.seconds[second%int64(len(b.seconds))]
 	if s.second != second {
@@ -184,20 +184,20 @@ func (b *breaker) tooMuchLocked(now time.Time, v verdict) bool {
 	return b.streak >= maxStreak || calls >= minSample && 2*fail >= calls
 }
 
-func (b *breaker) closeLocked() {
+func (b *breaker) resetLocked() {
 	b.opened, b.retry, b.trial = time.Time{}, time.Time{}, 0
 	b.streak, b.seconds = 0, [len(b.seconds)]sample{}
 	b.turns++
 }
 
-// state reports since when the breaker is open, why in words fit for the caller, and
+// currentState reports since when the breaker is open, why in words fit for the caller, and
 // whether the next call may try; the zero time where it is closed.
-func (b *breaker) state() (since time.Time, reason string, halfOpen bool) {
+func (b *breaker) currentState() (since time.Time, reason string, halfOpen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.opened.IsZero() {
 		return time.Time{}, "", false
 	}
 	now := time.Now()
-	return b.opened, b.reasonLocked(now), b.refuseLocked(now) == nil
+	return b.opened, b.openReasonLocked(now), b.openFailureLocked(now) == nil
 }

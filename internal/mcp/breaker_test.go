@@ -14,13 +14,13 @@ import (
 )
 
 // report lets a call through b that ends at once.
-func report(t *testing.T, b *breaker, v verdict) {
+func report(t *testing.T, b *breaker, v callOutcome) {
 	t.Helper()
-	p, f := b.enter()
+	p, f := b.admitCall()
 	if f != nil {
 		t.Fatal(f)
 	}
-	b.leave(p, v, 0)
+	b.recordOutcome(p, v, 0)
 }
 
 // after is fake time going by.
@@ -40,7 +40,7 @@ func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 			report(t, &b, saysNothing)
 			report(t, &b, fails)
 		}
-		if f := b.refuse(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
+		if f := b.openFailure(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
 			t.Errorf("not open: %v", f)
 		}
 	})
@@ -58,8 +58,8 @@ func TestBreakerOpensWhenHalfOfTwentyFail(t *testing.T) {
 			opened := 0
 			for i := range 100 {
 				// In turns, so that no streak builds up; the first works.
-				report(t, &b, map[bool]verdict{true: fails, false: works}[i%2 == 1])
-				if b.refuse() != nil {
+				report(t, &b, map[bool]callOutcome{true: fails, false: works}[i%2 == 1])
+				if b.openFailure() != nil {
 					opened = i + 1
 					break
 				}
@@ -79,29 +79,29 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 		for range maxStreak {
 			report(t, &b, fails)
 		}
-		begin, _, _ := b.state()
+		begin, _, _ := b.currentState()
 		for _, trial := range []struct {
 			after time.Duration // of being refused
-			found verdict
+			found callOutcome
 		}{{breakerTime, fails}, {breakerTime, saysNothing}, {0, fails}, {breakerTime, works}} {
 			if trial.after > 0 {
 				after(trial.after - time.Nanosecond)
-				if b.refuse() == nil {
+				if b.openFailure() == nil {
 					t.Error("tried too soon")
 				}
 				after(time.Nanosecond)
 			}
-			p, f := b.enter()
+			p, f := b.admitCall()
 			if f != nil {
 				t.Fatal(f)
 			}
-			if _, f := b.enter(); f == nil || f.Kind != Unavailable || !f.NotRun {
+			if _, f := b.admitCall(); f == nil || f.Kind != Unavailable || !f.NotRun {
 				t.Errorf("a second call was let through: %v", f)
 			}
-			if since, _, _ := b.state(); since != begin {
+			if since, _, _ := b.currentState(); since != begin {
 				t.Errorf("open since %s, want %s", since, begin)
 			}
-			b.leave(p, trial.found, 0)
+			b.recordOutcome(p, trial.found, 0)
 		}
 		for range maxStreak - 1 {
 			report(t, &b, fails) // counted anew
@@ -113,19 +113,19 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
-		old, _ := b.enter()
+		old, _ := b.admitCall()
 		for range maxStreak {
 			report(t, &b, fails)
 		}
-		b.leave(old, works, 0)
-		if b.refuse() == nil {
+		b.recordOutcome(old, works, 0)
+		if b.openFailure() == nil {
 			t.Error("an old success closed it")
 		}
 		after(breakerTime)
-		trial, _ := b.enter()
-		b.leave(old, works, 0)
-		b.leave(trial, fails, 0)
-		if b.refuse() == nil {
+		trial, _ := b.admitCall()
+		b.recordOutcome(old, works, 0)
+		b.recordOutcome(trial, fails, 0)
+		if b.openFailure() == nil {
 			t.Error("an old success stood for the trial")
 		}
 	})

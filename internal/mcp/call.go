@@ -75,34 +75,34 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	for {
 		b, ok := c.catalog.Resolve(call.Tool)
 		if !ok {
-			c.awaitBegin(ctx, call.Principal) // its server may be on the way
+			c.waitForFirstAttempts(ctx, call.Principal) // its server may be on the way
 			b, ok = c.catalog.Resolve(call.Tool)
 		}
 		if !ok {
 			f := &transport.Failure{Kind: UnknownTool, Public: "there is no tool of that name"}
 			return nil, callError(f, call.Tool, "")
 		}
-		f := check(&call)
+		f := checkCall(&call)
 		var res *content.Result
-		if s := c.server(b.ServerID); f == nil && s != nil {
-			res, f = s.call(ctx, call)
+		if s := c.serverByID(b.ServerID); f == nil && s != nil {
+			res, f = s.callWithConsent(ctx, call)
 		} else if f == nil {
-			f = moved
+			f = errReconfigured
 		}
 		switch {
 		case f == nil:
 			return res, nil
 		// Its server has left the configuration, and another one may have the tool. Not
 		// for ever: each time round there was a Reload.
-		case f == moved && ctx.Err() == nil && c.life.Err() == nil:
+		case f == errReconfigured && ctx.Err() == nil && c.life.Err() == nil:
 			continue
 		}
 		return nil, callError(f, call.Tool, b.Server)
 	}
 }
 
-// check refuses, without asking the server, what cannot be sent.
-func check(call *Call) *transport.Failure {
+// checkCall refuses calls that cannot be sent.
+func checkCall(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
 	}
@@ -121,62 +121,62 @@ func check(call *Call) *transport.Failure {
 	return nil
 }
 
-// admitted waits for a permit and sends the call: a second time only if the first
+// callWithPermit waits for a permit and sends the call: a second time only if the first
 // provably didn't run because the session was lost, or if the configuration says that
 // the tool may be repeated. While the server fails again and again it sends nothing.
-func (s *server) admitted(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	if !s.live() {
+func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
+	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
 	// Before the breaker: too many callers, or one without a token, say nothing about the
 	// server.
-	on, leave, f := s.way(call.Principal)
+	on, leave, f := s.routeFor(call.Principal)
 	if f != nil {
 		return nil, f
 	}
 	defer leave()
-	if f := s.breaker.refuse(); f != nil { // before the queue, which may be long then
+	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long then
 		return nil, f
 	}
 	select {
 	case s.permits <- struct{}{}:
 		defer func() { <-s.permits }()
 	case <-ctx.Done():
-		return nil, ended(ctx)
-	case <-s.departure.leaving:
-		return nil, moved
+		return nil, contextFailure(ctx)
+	case <-s.drain.leaving:
+		return nil, errReconfigured
 	case <-s.life.Done():
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	if !s.departure.begin() {
-		return nil, moved
+	if !s.drain.beginCall() {
+		return nil, errReconfigured
 	}
-	defer s.departure.end()
-	p, f := s.breaker.enter()
+	defer s.drain.endCall()
+	p, f := s.breaker.admitCall()
 	if f != nil {
 		return nil, f
 	}
 	said, rest := saysNothing, time.Duration(0) // what is left if there is a panic
-	defer func() { s.breaker.leave(p, said, rest) }()
-	on.asking = func() { s.breaker.yield(p) }
-	res, f := s.attempts(ctx, call, on)
+	defer func() { s.breaker.recordOutcome(p, said, rest) }()
+	on.asking = func() { s.breaker.withdrawCall(p) }
+	res, f := s.callWithRetry(ctx, call, on)
 	// Else the caller's own time was too short, or his own token no good.
-	if ctx.Err() == nil && f != moved && !s.personal(f) {
-		said, rest = judge(f), f.RetryAfter()
+	if ctx.Err() == nil && f != errReconfigured && !s.isUserFailure(f) {
+		said, rest = outcomeOf(f), f.RetryAfter()
 	}
-	if f == nil && s.callers == nil && s.missed() {
-		s.poke()
+	if f == nil && s.callers == nil && s.isUnreachable() {
+		s.wakeSupervisor()
 	}
 	return res, f
 }
 
-// attempts sends the call as often as may be.
-func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Result, *transport.Failure) {
+// callWithRetry sends the call, and again while that is safe.
+func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
 	var last *transport.Failure
 	for try := 1; ; try++ {
-		b, f := s.bound(ctx, call, deadline)
+		b, f := s.resolveTool(ctx, call, deadline)
 		if f == nil && call.Check {
 			f = checkArguments(b, call.Args)
 		}
@@ -186,7 +186,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Res
 		case f != nil:
 			return nil, f
 		}
-		res, sent, f := s.send(ctx, call, b, on, deadline)
+		res, sent, f := s.sendOnce(ctx, call, b, on, deadline)
 		if sent {
 			sends++
 		}
@@ -203,7 +203,7 @@ func (s *server) attempts(ctx context.Context, call Call, on ways) (*content.Res
 			asked, sends = true, 0
 			continue
 		}
-		again := f.Lost && f.NotRun || f.Kind == UnknownOutcome && s.repeatable(b)
+		again := f.Lost && f.NotRun || f.Kind == UnknownOutcome && s.isRepeatable(b)
 		if !again || sends > 1 || try >= maxTries || ctx.Err() != nil {
 			return nil, f
 		}
@@ -226,22 +226,22 @@ func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) 
 	return true
 }
 
-// way is the way of requests on behalf of who, until leave.
-func (s *server) way(who auth.Identity) (on ways, leave func(), _ *transport.Failure) {
+// routeFor returns the sessions and credentials for requests on behalf of who, until leave.
+func (s *server) routeFor(who auth.Identity) (on callRoute, leave func(), _ *transport.Failure) {
 	if s.callers == nil {
-		return ways{pool: s.pool}, func() {}, nil
+		return callRoute{pool: s.pool}, func() {}, nil
 	}
-	t, f := s.callers.enter(who)
+	t, f := s.callers.acquireSession(who)
 	if f != nil {
-		return ways{}, nil, f
+		return callRoute{}, nil, f
 	}
-	return ways{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.leave(t) }, nil
+	return callRoute{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.releaseSession(t) }, nil
 }
 
-// bound is what a tool's name stands for if it is a tool of this server that may be
+// resolveTool returns the tool of a call if it is a tool of this server that may be
 // called: now, not when the call began to wait (S3.8, F22).
-func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
-	if f := s.verify(ctx, deadline); f != nil {
+func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
+	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
 		return catalog.Resolved{}, f
 	}
 	b, ok := s.c.catalog.Resolve(call.Tool)
@@ -249,39 +249,39 @@ func (s *server) bound(ctx context.Context, call Call, deadline time.Time) (cata
 	case !ok:
 		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool is no longer there", NotRun: true}
 	case b.ServerID != s.id:
-		return b, moved
+		return b, errReconfigured
 	case b.Disabled != "":
 		return b, &transport.Failure{Kind: Denied, Public: b.Disabled, NotRun: true}
 	}
 	return b, checkApproval(b, call)
 }
 
-// ended is a call that its caller gave up before it was sent.
-func ended(ctx context.Context) *transport.Failure {
+// contextFailure returns the failure of a call whose context ended before it was sent.
+func contextFailure(ctx context.Context) *transport.Failure {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
 	}
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
-// repeatable reports whether the configuration allows a call whose outcome is
+// isRepeatable reports whether the configuration allows a call whose outcome is
 // unknown to be sent again. The server's own annotations are not asked. To read a
 // resource changes nothing.
-func (s *server) repeatable(b catalog.Resolved) bool {
+func (s *server) isRepeatable(b catalog.Resolved) bool {
 	return b.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, b.Original, b.Name)
 }
 
-// ways are how a call goes out: in a session of the pool, and with tokens if they are
+// callRoute says how a call is sent: in a session of the pool, and with tokens if they are
 // not the server's.
-type ways struct {
+type callRoute struct {
 	pool   *session.Pool
 	tokens transport.Sender
 	asking func() // called when a person is asked, who may take his time
 }
 
-// send sends the call once, on the current session, and reports whether the server
+// sendOnce sends the call once, on the current session, and reports whether the server
 // may have got it.
-func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on ways, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
+func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	x := session.NewRequest(ctx, s.life, deadline, nil)
 	defer x.Finish()
 	x.SetIdleTimeout(s.cfg.Timeout)
@@ -293,19 +293,19 @@ func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on way
 			if f = x.Ended(); errors.Is(waited, transport.ErrCredentials) {
 				f.Err = waited
 			}
-		} else if s.callers == nil && s.down(f) {
-			s.poke()
+		} else if s.callers == nil && s.setFailed(f) {
+			s.wakeSupervisor()
 		}
 		return nil, false, f
 	}
-	if s.cfg.Pin && !s.lists(used) {
-		return nil, false, unlisted
+	if s.cfg.Pin && !s.isListedFrom(used) {
+		return nil, false, listOutdated
 	}
 	x.Query = call.Context
 	if params, err := catalog.HeaderParams(b.InputSchema); err == nil && params != nil {
 		x.Headers = catalog.HeaderValues(params, call.Args)
 	}
-	raw, f := s.carryOut(x, used, b, call, on.asking)
+	raw, f := s.roundTrip(x, used, b, call, on.asking)
 	if f == nil {
 		decode := content.Decode
 		if b.ReadsResources {
@@ -327,31 +327,31 @@ func (s *server) send(ctx context.Context, call Call, b catalog.Resolved, on way
 	// The others that lost it with us find the new one, or make it: once.
 	case f.Lost:
 		on.pool.DropSession(used)
-	case !sent && f.Kind == Unavailable && s.callers == nil && s.down(f):
-		s.poke()
+	case !sent && f.Kind == Unavailable && s.callers == nil && s.setFailed(f):
+		s.wakeSupervisor()
 	}
 	return nil, sent, f
 }
 
-// carryOut sends the request that the tool stands for and waits for its result.
-func (s *server) carryOut(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+// roundTrip sends the request that the tool stands for and waits for its result.
+func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion}
 	if !b.ReadsResources {
-		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: meta(call), Handlers: handlers})
+		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: callMeta(call), Handlers: handlers})
 	}
 	uri, f := s.readURI(call.Args)
 	if f != nil {
 		return nil, f
 	}
-	return used.ReadResource(x, session.ResourceRead{URI: uri, Context: call.Context, Meta: meta(call), Handlers: handlers})
+	return used.ReadResource(x, session.ResourceRead{URI: uri, Context: call.Context, Meta: callMeta(call), Handlers: handlers})
 }
 
 // reservedMeta is the prefix of _meta names that the protocol keeps for itself.
 // Context comes from outside and must not say what version or client we are.
 const reservedMeta = "io.modelcontextprotocol/"
 
-// meta is the _meta of a call.
-func meta(call Call) sdk.Meta {
+// callMeta returns the _meta of a call.
+func callMeta(call Call) sdk.Meta {
 	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+4) // and what the protocol adds
 	for name, value := range call.Context {
 		if !strings.HasPrefix(name, reservedMeta) && name != "progressToken" {

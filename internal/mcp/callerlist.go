@@ -8,37 +8,37 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// wanted reports whether the tools should be listed with the token of whoever asks for
+// needsListing reports whether the tools should be listed with the token of whoever asks for
 // them: nobody has, or the list is out of date.
-func (c *callers) wanted() bool {
-	due, _ := c.s.renewalDue()
+func (c *userSessions) needsListing() bool {
+	due, _ := c.s.isRenewalDue()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
 }
 
-// introduce lists the tools with who's token, if nobody has lately. It waits under ctx,
+// listForNewUser lists the tools with who's token, if nobody has lately. It waits under ctx,
 // but not where there is a list that will do meanwhile, nor where the server failed the
 // last time: that would hold up every question.
-func (c *callers) introduce(ctx context.Context, who auth.Identity) {
+func (c *userSessions) listForNewUser(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
 	behind := c.known || c.failures > 0
 	c.mu.Unlock()
 	if !behind {
 		// Why it fails is in the server's state, or is who's own trouble.
-		_ = c.list(ctx, who, false)
+		_ = c.listTools(ctx, who, false)
 		return
 	}
 	select {
 	case c.turn <- struct{}{}:
-		c.begin(who, c.wanted())
+		c.startListing(who, c.needsListing())
 	default: // somebody is at it
 	}
 }
 
-// list lists the tools with who's token and waits for it under ctx; where they are
+// listTools lists the tools with who's token and waits for it under ctx; where they are
 // known it does so only if fresh. The error is a *ServerError, or ctx's.
-func (c *callers) list(ctx context.Context, who auth.Identity, fresh bool) error {
+func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh bool) error {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -47,15 +47,15 @@ func (c *callers) list(ctx context.Context, who auth.Identity, fresh bool) error
 		return context.Cause(c.s.life)
 	}
 	select {
-	case err := <-c.begin(who, fresh):
+	case err := <-c.startListing(who, fresh):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// begin starts the listing, which goes on without its caller and gives the turn back.
-func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
+// startListing starts the listing, which goes on without its caller and gives the turn back.
+func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error {
 	done := make(chan error, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
 		done <- nil
 	default:
 		c.work.Go(func() {
-			err := c.round(who)
+			err := c.refreshList(who)
 			<-c.turn
 			done <- err
 		})
@@ -76,39 +76,39 @@ func (c *callers) begin(who auth.Identity, fresh bool) <-chan error {
 	return done
 }
 
-// round lists the tools and sets the server's state. A caller whose token is refused
+// refreshList lists the tools and sets the server's state. A caller whose token is refused
 // has found out nothing about the server.
-func (c *callers) round(who auth.Identity) (err error) {
+func (c *userSessions) refreshList(who auth.Identity) (err error) {
 	defer transport.Recover(c.s.log, func(f *transport.Failure) {
-		c.s.down(f)
-		c.note(f)
+		c.s.setFailed(f)
+		c.noteFailure(f)
 		err = &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	})
-	t, f := c.enter(who)
+	t, f := c.acquireSession(who)
 	if f != nil {
 		return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	}
-	defer c.leave(t)
-	_, changes := c.s.renewalDue()
+	defer c.releaseSession(t)
+	_, changes := c.s.isRenewalDue()
 	l, used, f := c.s.listTools(t.pool)
 	switch {
 	case c.s.life.Err() != nil:
 		return context.Cause(c.s.life)
 	case f == nil:
-		c.s.up(l, used.Protocol(), nil, changes)
-		c.note(nil)
+		c.s.setConnected(l, used.Protocol(), nil, changes)
+		c.noteFailure(nil)
 		return nil
-	case !c.s.personal(f):
-		c.s.down(f)
-		c.note(f)
+	case !c.s.isUserFailure(f):
+		c.s.setFailed(f)
+		c.noteFailure(f)
 	default:
 		c.offerSignIn(f)
 	}
 	return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 }
 
-// note takes down how a list went: the next one after a failure waits, ever longer.
-func (c *callers) note(f *transport.Failure) {
+// noteFailure records the result of listing: after each failure the next attempt waits longer.
+func (c *userSessions) noteFailure(f *transport.Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f == nil {

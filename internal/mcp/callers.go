@@ -20,7 +20,7 @@ const (
 // awaitCaller is the state of a server whose tools nobody could list yet.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-// callers are the sessions of a server that is used on behalf of its callers
+// userSessions are the sessions of a server that is used on behalf of its callers
 // (AuthExchange): such a server may bind a session to a user and refuse it to others
 // (go-sdk servers do, by TokenInfo.UserID), and what it remembers in a session is
 // nobody else's business. So each principal has a pool of his own, and every request
@@ -30,11 +30,11 @@ const awaitCaller = "its tools are listed with the first caller's token"
 // token of the first caller there is, and the list is kept for all; what a principal
 // may not do, the server refuses. Nothing is done on behalf of somebody who is not
 // there: no listing again with backoff, and no reconnecting.
-type callers struct {
-	behalf
+type userSessions struct {
+	delegation
 	s     *server
 	turn  chan struct{} // of capacity 1: held by who lists the tools
-	seats *lru.Cache[principal, *seat]
+	seats *lru.Cache[userKey, *userSession]
 
 	mu       sync.Mutex // protects what follows, and the identities in seats
 	work     sync.WaitGroup
@@ -44,24 +44,24 @@ type callers struct {
 	next     time.Time // nobody tries again before, unless asked to
 }
 
-// principal is who has sessions of his own.
-type principal struct{ issuer, subject string }
+// userKey identifies a user with sessions of their own.
+type userKey struct{ issuer, subject string }
 
-// seat is one principal's sessions at one server.
-type seat struct {
+// userSession has the sessions of one user at one server.
+type userSession struct {
 	pool *session.Pool
-	who  principal
+	who  userKey
 	now  auth.Identity // as he came last; his token is for what belongs to no call
 }
 
-func newCallers(s *server, b behalf) *callers {
-	c := &callers{s: s, behalf: b, turn: make(chan struct{}, 1)}
-	c.seats = lru.New[principal](maxSeats, seatIdle, c.end)
+func newUserSessions(s *server, b delegation) *userSessions {
+	c := &userSessions{s: s, delegation: b, turn: make(chan struct{}, 1)}
+	c.seats = lru.New[userKey](maxSeats, seatIdle, c.closeSession)
 	return c
 }
 
-// run closes sessions that nobody uses any more. It ends with the Client's life.
-func (c *callers) run() {
+// expireLoop closes idle sessions. It returns when the Client is closed.
+func (c *userSessions) expireLoop() {
 	tick := time.NewTicker(seatIdle / 10)
 	defer tick.Stop()
 	for {
@@ -74,28 +74,30 @@ func (c *callers) run() {
 	}
 }
 
-// takes reports whether who has what it takes to be a caller.
-func (c *callers) takes(who auth.Identity) bool { return !c.takesToken || !who.Token.IsZero() }
+// acceptsUser reports whether who has the token that the server's grant needs.
+func (c *userSessions) acceptsUser(who auth.Identity) bool {
+	return !c.takesToken || !who.Token.IsZero()
+}
 
-// enter is the sessions of a principal, which stay at least until leave.
-func (c *callers) enter(who auth.Identity) (*seat, *transport.Failure) {
-	if !c.takes(who) {
+// acquireSession returns the sessions of a user, which stay open at least until releaseSession.
+func (c *userSessions) acquireSession(who auth.Identity) (*userSession, *transport.Failure) {
+	if !c.acceptsUser(who) {
 		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
 			Public: "it is used on behalf of its caller, and this one has brought no token"}
 	}
-	key := principal{who.Issuer, who.Subject}
+	key := userKey{who.Issuer, who.Subject}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	t, err := c.seats.Acquire(key, func() *seat {
-		t := &seat{who: key}
+	t, err := c.seats.Acquire(key, func() *userSession {
+		t := &userSession{who: key}
 		// One caller's lost session says nothing about the server, and is made again when
 		// he comes again.
 		t.pool = session.New(session.Options{
-			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: seatTokens{c, t},
-			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.noticed,
+			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: userSessionTokens{c, t},
+			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.handleListChanged,
 		})
 		return t
 	})
@@ -106,25 +108,25 @@ func (c *callers) enter(who auth.Identity) (*seat, *transport.Failure) {
 	return t, nil
 }
 
-// personal reports whether f is its caller's own trouble: it says nothing about the
+// isUserFailure reports whether f concerns its caller only: it says nothing about the
 // server, to the breaker for one.
-func (s *server) personal(f *transport.Failure) bool {
+func (s *server) isUserFailure(f *transport.Failure) bool {
 	return s.callers != nil && f != nil && errors.Is(f, transport.ErrCredentials)
 }
 
-func (c *callers) leave(t *seat) { c.seats.Release(t.who) }
+func (c *userSessions) releaseSession(t *userSession) { c.seats.Release(t.who) }
 
-// end ends a principal's session at the server, if he has one.
-func (c *callers) end(t *seat) {
+// closeSession ends a user's session at the server, if there is one.
+func (c *userSessions) closeSession(t *userSession) {
 	defer transport.Recover(c.s.log, func(*transport.Failure) {})
 	if err := t.pool.Close(); err != nil {
 		c.s.log.Debug("end MCP session", "error", err)
 	}
 }
 
-// close ends all sessions and waits for what was started. The Client's life must be
+// closeAll ends all sessions and waits for what was started. The Client's life must be
 // over.
-func (c *callers) close() {
+func (c *userSessions) closeAll() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
@@ -132,14 +134,14 @@ func (c *callers) close() {
 	c.work.Wait()
 }
 
-// seatTokens sends a principal's requests that belong to no call.
-type seatTokens struct {
-	c *callers
-	t *seat
+// userSessionTokens sends the requests of a user's session that belong to no call.
+type userSessionTokens struct {
+	c *userSessions
+	t *userSession
 }
 
 // Send implements transport.Sender.
-func (s seatTokens) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	s.c.mu.Lock()
 	now := s.t.now
 	s.c.mu.Unlock()

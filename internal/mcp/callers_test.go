@@ -46,11 +46,11 @@ func exchangeAt(t *testing.T) *token.Exchange {
 }
 
 // seats is a server's callers, whose sessions never dial.
-func seats(t *testing.T) *callers {
+func seats(t *testing.T) *userSessions {
 	t.Helper()
 	ex := exchangeAt(t)
 	t.Cleanup(ex.Close)
-	return newCallers(&server{life: t.Context(), log: quietLog()}, behalf{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
+	return newUserSessions(&server{life: t.Context(), log: quietLog()}, delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
 }
 
 // What is kept of principals is bounded: the one who has not been here for the longest
@@ -58,8 +58,8 @@ func seats(t *testing.T) *callers {
 func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := seats(t)
-		visit := func(n int) *seat {
-			s, f := c.enter(caller(fmt.Sprint(n)))
+		visit := func(n int) *userSession {
+			s, f := c.acquireSession(caller(fmt.Sprint(n)))
 			if f != nil {
 				t.Fatal(f)
 			}
@@ -67,10 +67,10 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 		}
 		busy := visit(-1)
 		first := visit(0)
-		c.leave(first)
+		c.releaseSession(first)
 		for n := 1; n < maxSeats+5; n++ {
 			<-time.After(time.Second) // fake time
-			c.leave(visit(n))
+			c.releaseSession(visit(n))
 		}
 		if c.seats.Len() != maxSeats {
 			t.Errorf("%d seats", c.seats.Len())
@@ -78,8 +78,8 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 		if visit(-1) != busy || visit(0) == first {
 			t.Error("the wrong one made room")
 		}
-		c.close()
-		if _, f := c.enter(caller("late")); f == nil || f.Kind != Cancelled {
+		c.closeAll()
+		if _, f := c.acquireSession(caller("late")); f == nil || f.Kind != Cancelled {
 			t.Errorf("after close: %v", f)
 		}
 	})
@@ -88,16 +88,16 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 // All seats taken by callers with calls under way: the next one is told, at once.
 func TestTooManyPrincipalsAtATime(t *testing.T) {
 	c := seats(t)
-	defer c.close()
+	defer c.closeAll()
 	for n := range maxSeats {
-		if _, f := c.enter(caller(fmt.Sprint(n))); f != nil {
+		if _, f := c.acquireSession(caller(fmt.Sprint(n))); f != nil {
 			t.Fatal(f)
 		}
 	}
-	if _, f := c.enter(caller("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
+	if _, f := c.acquireSession(caller("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
 		t.Errorf("got %v", f)
 	}
-	if _, f := c.enter(caller("0")); f != nil { // who is there already
+	if _, f := c.acquireSession(caller("0")); f != nil { // who is there already
 		t.Error(f)
 	}
 }

@@ -1,36 +1,32 @@
-// Package mcp is the tools of many MCP servers behind one client: connect, recover,
-// list, call.
+// Package mcp puts all configured MCP servers behind one client: it finds a tool, calls it, and
+// keeps the servers connected.
 //
 //	servers, err := config.Parse(data, getenv)
+//	if err != nil {
+//		return err
+//	}
 //	c, err := mcp.New(servers, mcp.Options{Service: tokens})
+//	if err != nil {
+//		return err
+//	}
 //	defer c.Close()
 //	for _, t := range c.Tools(ctx) { … }
 //	res, err := c.Call(ctx, mcp.Call{Tool: "crm_get_customer", Args: args})
 //
-// Each enabled server has one long-lived session, shared by all runs, made at first
-// use on one http.Transport and made again when the server forgets it. New returns at
-// once: servers are connected in the background, and one that is down is reported,
-// retried with backoff, and keeps nothing else from working.
+// Each enabled server has one long-lived session, which all runs share; a server that is used on
+// behalf of its callers has one per caller. New does not wait: servers are connected in the
+// background. A server that is down is reported and retried with backoff, and the others work on.
 //
-// A call is sent at most once, unless it provably did not run. One bad reply fails
-// the call that it answers and no other; a server that fails again and again gets no
-// calls for a while. Where a server is pinned, tools whose definitions the operator has
-// not accepted are disabled. Reload changes the configuration under way. Everything may
-// be used concurrently; Close waits for every goroutine of the room and ends the
-// servers' sessions.
+// A call is sent at most once, unless it provably did not run. A bad reply fails its own call only.
+// A server that fails again and again gets no calls for a while. On a pinned server, tools whose
+// definitions the operator has not accepted are disabled. Reload changes the configuration while
+// calls run. Everything may be used concurrently; Close waits for every goroutine of the package
+// and ends the sessions.
 //
-// How the parts fit: a Client has one server per configured server, and the
-// catalogue of their tools under names that are safe for every provider. A server
-// has a supervisor goroutine, a pool that holds its one session, and a breaker. A
-// session's connection checks every message before the SDK sees it: over HTTP a
-// streamable, over a WebSocket or to a child process, where one connection carries all
-// calls, a link. An exchange is what they learn about one request on its way. What a server says
-// besides its answer, and what it asks, is the exchange's that it belongs to: notes go
-// to the call's queue, requests to the call's talk. What it says beside all calls comes on
-// its connection, on the standing stream of a session over HTTP, or on the stream of
-// subscriptions/listen, and keeps the list of tools and the session's shelf of resources
-// fresh. A sender puts a token on what goes out over HTTP; package oauth has those of
-// authorization servers.
+// How the parts fit: a Client has a server for each configured server, and the catalog of all tools
+// (package catalog). A server has a supervisor goroutine, which lists its tools and connects it
+// again, a session pool (package session), which uses one connection (package transport), and a
+// breaker. The tokens come from package oauth.
 package mcp
 
 import (
@@ -77,7 +73,7 @@ type Options struct {
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
 
-	grants *grants // of all servers; New sets it
+	grants *sharedGrants // of all servers; New sets it
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -89,21 +85,21 @@ type Client struct {
 	log     *slog.Logger
 	catalog *catalog.Catalog
 
-	life   context.Context // ends with Close
-	end    context.CancelCauseFunc
-	ready  chan struct{} // closed when the servers of New have been tried
-	made   time.Time
-	drains sync.WaitGroup // removed servers
+	life      context.Context // ends with Close
+	cancel    context.CancelCauseFunc
+	ready     chan struct{} // closed when the servers of New have been tried
+	createdAt time.Time
+	drains    sync.WaitGroup // removed servers
 
 	reload sync.Mutex // held by Reload and Close; protects closed and lastID
 	closed bool
 	lastID int
 
-	mu      sync.Mutex    // protects what follows
-	servers []*server     // in the configuration's order
-	untried int           // servers whose first attempt is not over
-	begun   chan struct{} // closed when untried is 0
-	patient time.Time     // until when they are waited for
+	mu        sync.Mutex    // protects what follows
+	servers   []*server     // in the configuration's order
+	untried   int           // servers whose first attempt is not over
+	allTried  chan struct{} // closed when untried is 0
+	waitUntil time.Time     // until when they are waited for
 }
 
 // New makes a client of servers, in that order, and starts to connect to them. It
@@ -130,45 +126,45 @@ func New(servers []config.Server, o Options) (*Client, error) {
 	if o.Version == "" {
 		o.Version = "dev"
 	}
-	o.grants = &grants{all: map[grantKey]*sharedGrant{}}
+	o.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
 	c := &Client{
-		opts:    o,
-		log:     o.Logger,
-		catalog: catalog.New(o.Logger),
-		ready:   make(chan struct{}),
-		made:    time.Now(),
+		opts:      o,
+		log:       o.Logger,
+		catalog:   catalog.New(o.Logger),
+		ready:     make(chan struct{}),
+		createdAt: time.Now(),
 	}
-	c.life, c.end = context.WithCancelCause(context.Background())
+	c.life, c.cancel = context.WithCancelCause(context.Background())
 	c.reload.Lock()
 	defer c.reload.Unlock()
-	c.use(servers)
+	c.applyServers(servers)
 	return c, nil
 }
 
-// tried notes that one server's first attempt is over.
-func (c *Client) tried() {
+// markTried records that one server's first attempt to connect is over.
+func (c *Client) markTried() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.untried--
-	c.begunLocked()
+	c.signalTriedLocked()
 }
 
-// begunLocked tells who waits for first attempts if all are over.
-func (c *Client) begunLocked() {
+// signalTriedLocked wakes those who wait for first attempts if all are over.
+func (c *Client) signalTriedLocked() {
 	if c.untried > 0 {
 		return
 	}
 	if !isClosed(c.ready) {
 		close(c.ready) // first: who waited for the other may ask for this one
 	}
-	close(c.begun)
+	close(c.allTried)
 }
 
 // Ready reports whether every enabled server that New was given has been tried once,
 // with success or without, or has had 10 s to come up: a child process may take longer.
 // It stays true when Reload brings more.
 func (c *Client) Ready() bool {
-	return isClosed(c.ready) || time.Since(c.made) >= session.HandshakeTimeout
+	return isClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
 // Tools are the tools that a model may be offered, by server in the configuration's
@@ -182,7 +178,7 @@ func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(c
 // ToolsFor is Tools, for a caller with whose token servers of AuthExchange are asked
 // for their tools where nobody has asked them lately; it waits for them as Tools does.
 func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []catalog.Tool {
-	c.awaitBegin(ctx, who)
+	c.waitForFirstAttempts(ctx, who)
 	return c.catalog.Offered()
 }
 
@@ -196,13 +192,13 @@ func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	return b.Tool, true
 }
 
-// awaitBegin waits for the first attempts at connecting, and for those that take a
+// waitForFirstAttempts waits for the first attempts at connecting, and for those that take a
 // caller's token, which it makes with who's.
-func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
+func (c *Client) waitForFirstAttempts(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
-	begun, left := c.begun, time.Until(c.patient)
+	begun, left := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
-	shy := c.uncalled(who)
+	shy := c.unlistedServers(who)
 	if (isClosed(begun) || left <= 0) && len(shy) == 0 {
 		return
 	}
@@ -210,7 +206,7 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 	defer stop()
 	var all sync.WaitGroup
 	for _, s := range shy {
-		all.Go(func() { s.introduce(ctx, who) })
+		all.Go(func() { s.listForNewUser(ctx, who) })
 	}
 	all.Wait()
 	enough := time.NewTimer(left)
@@ -223,28 +219,28 @@ func (c *Client) awaitBegin(ctx context.Context, who auth.Identity) {
 	}
 }
 
-// uncalled are the servers of AuthExchange that nobody has listed the tools of lately,
+// unlistedServers returns the servers of AuthExchange whose tools nobody has listed lately,
 // if who could.
-func (c *Client) uncalled(who auth.Identity) []*callers {
-	var out []*callers
-	for _, s := range c.all() {
-		if s.callers != nil && s.callers.takes(who) && s.callers.wanted() {
+func (c *Client) unlistedServers(who auth.Identity) []*userSessions {
+	var out []*userSessions
+	for _, s := range c.allServers() {
+		if s.callers != nil && s.callers.acceptsUser(who) && s.callers.needsListing() {
 			out = append(out, s.callers)
 		}
 	}
 	return out
 }
 
-// all is the configured servers, in the configuration's order. It is not changed.
-func (c *Client) all() []*server {
+// allServers returns the servers in the configuration's order. The slice must not be changed.
+func (c *Client) allServers() []*server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.servers
 }
 
-// server is the one with that id; nil if it has left the configuration.
-func (c *Client) server(id int) *server {
-	for _, s := range c.all() {
+// serverByID returns the server with that id, or nil if it was removed.
+func (c *Client) serverByID(id int) *server {
+	for _, s := range c.allServers() {
 		if s.id == id {
 			return s
 		}
@@ -254,10 +250,10 @@ func (c *Client) server(id int) *server {
 
 // Servers are the states of all configured servers, in the configuration's order.
 func (c *Client) Servers() []ServerStatus {
-	servers := c.all()
+	servers := c.allServers()
 	out := make([]ServerStatus, len(servers))
 	for i, s := range servers {
-		out[i] = s.status()
+		out[i] = s.currentStatus()
 	}
 	return out
 }
@@ -270,16 +266,16 @@ func (c *Client) Refresh(ctx context.Context, name string) error {
 
 // RefreshFor is Refresh, asking a server of AuthExchange with who's token.
 func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string) error {
-	s := c.named(name)
+	s := c.serverByName(name)
 	if s == nil {
 		return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.refresh(ctx, who)
+	return s.refreshNow(ctx, who)
 }
 
-// named is the configured server of that name, nil where there is none.
-func (c *Client) named(name string) *server {
-	for _, s := range c.all() {
+// serverByName returns the configured server of that name, or nil.
+func (c *Client) serverByName(name string) *server {
+	for _, s := range c.allServers() {
 		if s.cfg.Name == name {
 			return s
 		}
@@ -297,11 +293,11 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.end(transport.ErrClosed)
+	c.cancel(transport.ErrClosed)
 	var all sync.WaitGroup
-	for _, s := range c.all() {
-		if s.live() {
-			all.Go(s.close)
+	for _, s := range c.allServers() {
+		if s.isLive() {
+			all.Go(s.closeServer)
 		}
 	}
 	all.Wait()

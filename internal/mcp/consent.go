@@ -26,42 +26,42 @@ const (
 	signInTool   = "sign_in"
 )
 
-// call makes a call. Where the server is used on behalf of the call's principal, and he
+// callWithConsent makes a call. Where the server is used on behalf of the call's principal, and he
 // has not agreed to that yet, he is asked, and then the call goes on by itself. It holds
 // no permit meanwhile.
-func (s *server) call(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	do := s.admitted
-	if b, ok := s.c.catalog.Resolve(call.Tool); ok && b.SignsIn && s.consents() != nil {
-		do = s.signIn
+func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
+	do := s.callWithPermit
+	if b, ok := s.c.catalog.Resolve(call.Tool); ok && b.SignsIn && s.consentClient() != nil {
+		do = s.callSignIn
 	}
 	for asked := 0; ; asked++ {
 		res, f := do(ctx, call)
-		if f == nil || !f.NotRun || s.consents() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
+		if f == nil || !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
 			return res, f
 		}
-		if f := s.ask(ctx, call); f != nil {
+		if f := s.askForConsent(ctx, call); f != nil {
 			return nil, f
 		}
 	}
 }
 
-// consents is where principals agree; nil where they needn't.
-func (s *server) consents() *oauth.Client {
+// consentClient returns the client at which users authorize the server, or nil if they need not.
+func (s *server) consentClient() *oauth.Client {
 	if s.callers == nil {
 		return nil
 	}
 	return s.callers.consents
 }
 
-// ask asks the person behind a call to agree in his browser, and waits until he has. He
+// askForConsent asks the person behind a call to agree in his browser, and waits until he has. He
 // may do so without a word to us, or say first that he will.
-func (s *server) ask(ctx context.Context, call Call) *transport.Failure {
+func (s *server) askForConsent(ctx context.Context, call Call) *transport.Failure {
 	if call.Elicit == nil {
-		return notAllowed(nil)
+		return consentFailure(nil)
 	}
-	a, err := s.consents().Authorize(ctx, call.Principal)
+	a, err := s.consentClient().Authorize(ctx, call.Principal)
 	if err != nil {
-		return &transport.Failure{Kind: Unavailable, Public: publicOf(err), NotRun: true, Err: transport.CredentialsError(err)}
+		return &transport.Failure{Kind: Unavailable, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
 	actx, end := context.WithDeadline(ctx, a.Expires)
 	defer end()
@@ -86,25 +86,25 @@ func (s *server) ask(ctx context.Context, call Call) *transport.Failure {
 	switch {
 	case isClosed(a.Done):
 		if err := a.Err(); err != nil {
-			return &transport.Failure{Kind: Denied, Public: publicOf(err), NotRun: true, Err: transport.CredentialsError(err)}
+			return &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 		}
 		return nil
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return contextFailure(ctx)
 	case s.life.Err() != nil:
 		return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	return notAllowed(err)
+	return consentFailure(err)
 }
 
-// notAllowed is a call whose person didn't agree, or could not be asked.
-func notAllowed(err error) *transport.Failure {
+// consentFailure returns the failure of a call whose user refused, or could not be asked.
+func consentFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
 		Public: "its user has not allowed that it is used on his behalf. Where he can be asked, as in POST /answer/stream, he is given the address to do so"}
 }
 
-// publicOf is the part of an error of package oauth that is fit for the caller.
-func publicOf(err error) string {
+// publicText returns the part of an error of package oauth that is fit for the caller.
+func publicText(err error) string {
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		return e.Public
 	}
@@ -113,7 +113,7 @@ func publicOf(err error) string {
 
 // offerSignIn offers a tool in place of those that nobody may list before somebody has
 // agreed: without any tool nobody would ever be asked to.
-func (c *callers) offerSignIn(f *transport.Failure) {
+func (c *userSessions) offerSignIn(f *transport.Failure) {
 	c.mu.Lock()
 	known := c.known
 	c.mu.Unlock()
@@ -129,15 +129,15 @@ func (c *callers) offerSignIn(f *transport.Failure) {
 	}})
 }
 
-// signIn lists the tools with the principal's token, which is what makes the server say
+// callSignIn lists the tools with the principal's token, which is what makes the server say
 // that he has to agree.
-func (s *server) signIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	if err := s.callers.list(ctx, call.Principal, true); err != nil {
+func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
+	if err := s.callers.listTools(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
 			return nil, f
 		}
 		if ctx.Err() != nil {
-			return nil, ended(ctx)
+			return nil, contextFailure(ctx)
 		}
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 	}
@@ -156,8 +156,8 @@ func (s *server) signIn(ctx context.Context, call Call) (*content.Result, *trans
 // nothing happened. Otherwise the calls that waited for it go on, or fail where err is
 // not nil. It waits for a token, at most 20 s.
 func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, err error) {
-	for _, s := range c.all() {
-		if o := s.consents(); o != nil {
+	for _, s := range c.allServers() {
+		if o := s.consentClient(); o != nil {
 			if found, err = o.Callback(ctx, query); found {
 				return true, err
 			}
@@ -169,9 +169,9 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, er
 // SignInAt is the host where callers of a server of AuthAuthorizationCode agree that it
 // is used on their behalf, as its metadata says now. It registers nobody.
 func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
-	s := c.named(name)
-	if s == nil || s.consents() == nil {
+	s := c.serverByName(name)
+	if s == nil || s.consentClient() == nil {
 		return "", fmt.Errorf("sign in to %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.consents().SignInHost(ctx, auth.Identity{})
+	return s.consentClient().SignInHost(ctx, auth.Identity{})
 }

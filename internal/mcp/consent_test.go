@@ -102,7 +102,7 @@ func (c *consented) callAs(tool, name string) (string, error) {
 	return res.Text(), nil
 }
 
-// signIn takes the first caller through signing in.
+// callSignIn takes the first caller through signing in.
 func (c *consented) signIn(name string) {
 	c.t.Helper()
 	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_sign_in" {

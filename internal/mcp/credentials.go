@@ -10,13 +10,13 @@ import (
 
 // credentials are where the tokens for one server come from.
 type credentials struct {
-	source transport.Sender // nil: the server gets none
-	behalf *behalf          // on behalf of the callers; else nil
-	close  func()
+	source     transport.Sender // nil: the server gets none
+	delegation *delegation      // on behalf of the callers; else nil
+	close      func()
 }
 
-// behalf is how a server is used on behalf of its callers.
-type behalf struct {
+// delegation says how a server is used on behalf of its callers.
+type delegation struct {
 	of func(auth.Identity) transport.Sender
 	// takesToken says that a caller must have brought a token.
 	takesToken bool
@@ -43,10 +43,10 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 		if err != nil {
 			return c, err
 		}
-		c.source, c.close = nobody{}, ex.Close
-		c.behalf = &behalf{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true}
+		c.source, c.close = noUserSender{}, ex.Close
+		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true}
 	case cfg.Auth.HasAuthorizationServer():
-		return o.grants.credentials(cfg, o)
+		return o.grants.credentialsFor(cfg, o)
 	}
 	return c, nil
 }

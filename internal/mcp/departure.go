@@ -10,13 +10,13 @@ import (
 // errRemoved ends what still waits for a server that the configuration no longer has.
 var errRemoved = errors.New("the server has left the configuration")
 
-// moved is a call that found its server gone, or its tool under another binding, before
+// errReconfigured is a call that found its server gone, or its tool under another binding, before
 // it was sent: who asked looks the tool up again.
-var moved = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
+var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
-// departure counts the calls of a server, so that one which has left the configuration
+// callDrain counts the calls of a server, so that one which has left the configuration
 // lets those end that were sent, and no other begin.
-type departure struct {
+type callDrain struct {
 	leaving chan struct{} // closed when no more may begin
 	empty   chan struct{} // closed when, besides, none is under way
 
@@ -25,12 +25,13 @@ type departure struct {
 	left  bool
 }
 
-func newDeparture() *departure {
-	return &departure{leaving: make(chan struct{}), empty: make(chan struct{})}
+func newCallDrain() *callDrain {
+	return &callDrain{leaving: make(chan struct{}), empty: make(chan struct{})}
 }
 
-// begin counts a call in, unless no more may begin. Each needs an end.
-func (d *departure) begin() bool {
+// beginCall counts a call, or returns false if the server is being removed. Each counted call
+// needs an endCall.
+func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.left {
@@ -40,7 +41,7 @@ func (d *departure) begin() bool {
 	return true
 }
 
-func (d *departure) end() {
+func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls--
@@ -49,8 +50,8 @@ func (d *departure) end() {
 	}
 }
 
-// leave lets no more calls begin. It must be called once at most.
-func (d *departure) leave() {
+// waitForCalls refuses further calls and waits for the others. It must be called at most once.
+func (d *callDrain) waitForCalls() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
@@ -60,17 +61,17 @@ func (d *departure) leave() {
 	}
 }
 
-// retire ends a server that has left the configuration, when its calls have ended or
+// drainAndClose ends a server that has left the configuration, when its calls have ended or
 // the Client closes; then its session and its goroutines.
-func (s *server) retire() {
-	s.departure.leave()
+func (s *server) drainAndClose() {
+	s.drain.waitForCalls()
 	select {
-	case <-s.departure.empty:
+	case <-s.drain.empty:
 	case <-s.life.Done():
 	}
 	s.end(errRemoved)
-	if s.live() {
-		s.close()
+	if s.isLive() {
+		s.closeServer()
 	}
 	s.log.Info("MCP server has left the configuration")
 }

@@ -19,10 +19,10 @@ import (
 // A dialer makes sessions with one server. There is one for each type of server
 // that this build supports; dialers is the list of them.
 type dialer struct {
-	connect func(context.Context) (*sdk.ClientSession, error)
-	close   func()        // frees what sessions shared, after the last one
-	time    time.Duration // that one handshake may take; 0: session.HandshakeTimeout
-	behalf  *behalf       // of servers that are used on behalf of their callers
+	connect    func(context.Context) (*sdk.ClientSession, error)
+	close      func()        // frees what sessions shared, after the last one
+	time       time.Duration // that one handshake may take; 0: session.HandshakeTimeout
+	delegation *delegation   // of servers that are used on behalf of their callers
 }
 
 // dialers makes the dialer of a server, by its type.
@@ -46,7 +46,7 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	d := dialEndpoint(cfg, o, transport.NewHTTP(transport.HTTPConfig{
 		URL: cfg.URL, RoundTripper: out, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, o),
 	}), out.close)
-	d.behalf = out.behalf
+	d.delegation = out.delegation
 	return d, nil
 }
 
@@ -105,8 +105,8 @@ const maxResponseHeader = 64 << 10
 // roundTripper sends requests to one server over HTTP, with the configured headers and a token.
 type roundTripper struct {
 	transport.HeaderTransport
-	behalf *behalf // of servers that are used on behalf of their callers
-	close  func()  // to be called after the last request
+	delegation *delegation // of servers that are used on behalf of their callers
+	close      func()      // to be called after the last request
 }
 
 // newRoundTripper returns the roundTripper of a server, with TCP connections of its own.
@@ -127,7 +127,7 @@ func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper
 	}
 	return &roundTripper{
 		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.source},
-		behalf:          creds.behalf,
+		delegation:      creds.delegation,
 		close: func() {
 			creds.close()
 			pooled.CloseIdleConnections()

@@ -9,10 +9,10 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// grants are the tokens that authorization servers gave, by what they are for. A server
+// sharedGrants has the clients that hold tokens of authorization servers, by what they are for. A server
 // whose configuration changes in another respect keeps them over a Reload: people would
 // have to sign in again for a new time-out.
-type grants struct {
+type sharedGrants struct {
 	mu  sync.Mutex // protects all
 	all map[grantKey]*sharedGrant
 }
@@ -29,9 +29,9 @@ type sharedGrant struct {
 	users  int
 }
 
-// take is the client for a server, made now if there is none. It needs a release, after
+// acquireClient returns the client for a server and makes it if there is none. It needs a release, after
 // the server's last request.
-func (g *grants) take(cfg config.Server, o Options) (*oauth.Client, func(), error) {
+func (g *sharedGrants) acquireClient(cfg config.Server, o Options) (*oauth.Client, func(), error) {
 	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,10 +45,10 @@ func (g *grants) take(cfg config.Server, o Options) (*oauth.Client, func(), erro
 		g.all[key] = s
 	}
 	s.users++
-	return s.client, func() { g.release(key, s) }, nil
+	return s.client, func() { g.releaseClient(key, s) }, nil
 }
 
-func (g *grants) release(key grantKey, s *sharedGrant) {
+func (g *sharedGrants) releaseClient(key grantKey, s *sharedGrant) {
 	g.mu.Lock()
 	s.users--
 	last := s.users == 0
@@ -78,19 +78,19 @@ func oauthConfig(s *config.Server, o Options) oauth.Config {
 	return c
 }
 
-// credentials are those of a server that has an authorization server.
-func (g *grants) credentials(cfg config.Server, o Options) (credentials, error) {
-	client, release, err := g.take(cfg, o)
+// credentialsFor returns the credentials of a server that has an authorization server.
+func (g *sharedGrants) credentialsFor(cfg config.Server, o Options) (credentials, error) {
+	client, release, err := g.acquireClient(cfg, o)
 	if err != nil {
 		return credentials{}, err
 	}
-	c := credentials{source: granted{client.For(auth.Identity{})}, close: release}
+	c := credentials{source: grantSender{client.For(auth.Identity{})}, close: release}
 	if cfg.Auth.Delegated() {
-		c.source = nobody{}
-		c.behalf = &behalf{of: func(who auth.Identity) transport.Sender { return granted{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
+		c.source = noUserSender{}
+		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return grantSender{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
 	}
 	if cfg.Auth == config.AuthAuthorizationCode {
-		c.behalf.consents = client
+		c.delegation.consents = client
 	}
 	return c, nil
 }

@@ -24,7 +24,7 @@ func pipedServer(t *testing.T, cfg config.Server, s *sdk.Server) *Client {
 		_ = s.Run(context.Background(), &sdk.IOTransport{Reader: conn, Writer: conn})
 	})
 	for !c.Ready() { // Tools waits for Options.StartWait only
-		c.awaitBegin(t.Context(), auth.Identity{})
+		c.waitForFirstAttempts(t.Context(), auth.Identity{})
 	}
 	return c
 }

@@ -66,7 +66,7 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 			_ = ss.Close() // nobody else does
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
-		if got := c.named("a").pool.CurrentSession(); (err == nil) != (pinned == "") || err == nil && got.Protocol() != transport.StatelessVersion {
+		if got := c.serverByName("a").pool.CurrentSession(); (err == nil) != (pinned == "") || err == nil && got.Protocol() != transport.StatelessVersion {
 			t.Errorf("pinned %q: got the error %v, want success only without a pinned version, at %s", pinned, err, transport.StatelessVersion)
 		}
 	}

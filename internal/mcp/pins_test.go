@@ -293,7 +293,7 @@ removed a/sub
   -     "type": "object"
   -   }
 `
-	if text := strings.ReplaceAll(got.String(), c.all()[0].cfg.URL, "URL"); text != want {
+	if text := strings.ReplaceAll(got.String(), c.allServers()[0].cfg.URL, "URL"); text != want {
 		t.Errorf("%s\nwant\n%s", text, want)
 	}
 }

@@ -51,7 +51,7 @@ const (
 // Prompts asks a server for its prompts, on behalf of who. The error is ErrUnknownServer or a
 // *ServerError.
 func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) ([]Prompt, error) {
-	s := c.named(server)
+	s := c.serverByName(server)
 	if s == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
@@ -95,7 +95,7 @@ func decodePrompt(raw json.RawMessage) (Prompt, error) {
 // Prompt asks a server for a prompt, filled in, on behalf of who. The error is ErrUnknownServer,
 // ErrBadPrompt or a *ServerError.
 func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name string, args map[string]string) ([]PromptMessage, error) {
-	s := c.named(server)
+	s := c.serverByName(server)
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
@@ -143,17 +143,17 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 // doWithRetry sends a request on behalf of who, and once more if its session turns out to be
 // lost.
 func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
-	if !s.live() {
+	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
-	if f := s.breaker.refuse(); f != nil {
+	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
-	if !s.departure.begin() { // or its session would end before the answer
-		return nil, moved
+	if !s.drain.beginCall() { // or its session would end before the answer
+		return nil, errReconfigured
 	}
-	defer s.departure.end()
-	on, leave, f := s.way(who)
+	defer s.drain.endCall()
+	on, leave, f := s.routeFor(who)
 	if f != nil {
 		return nil, f
 	}

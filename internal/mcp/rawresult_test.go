@@ -56,7 +56,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			for name, c := range clientsAnswered(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
 				c.Tools(t.Context()) // waits for the session
-				before := c.named("a").pool.CurrentSession()
+				before := c.serverByName("a").pool.CurrentSession()
 				for range 2 {
 					_, err := c.Call(t.Context(), Call{Tool: "t"})
 					e := kind(t, err)
@@ -68,7 +68,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 						t.Errorf("%s: got %s, %q", name, e.Kind, e.Message)
 					}
 				}
-				if before == nil || c.named("a").pool.CurrentSession() != before {
+				if before == nil || c.serverByName("a").pool.CurrentSession() != before {
 					t.Errorf("%s: the session did not survive", name)
 				}
 			}

@@ -32,18 +32,18 @@ func (c *Client) Reload(servers []config.Server) error {
 	if c.closed {
 		return fmt.Errorf("reload: %w", transport.ErrClosed)
 	}
-	for _, s := range c.use(servers) {
-		c.drains.Go(s.retire)
+	for _, s := range c.applyServers(servers) {
+		c.drains.Go(s.drainAndClose)
 	}
 	return nil
 }
 
-// use makes servers the configuration, and returns those that are in it no more. Its
+// applyServers makes servers the configuration, and returns those that are in it no more. Its
 // caller holds reload.
-func (c *Client) use(servers []config.Server) (left []*server) {
+func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	before := map[string]*server{}
-	for _, s := range c.all() {
+	for _, s := range c.allServers() {
 		before[s.cfg.Name] = s
 	}
 	next := make([]*server, len(servers))
@@ -55,7 +55,7 @@ func (c *Client) use(servers []config.Server) (left []*server) {
 		if s == nil || !reflect.DeepEqual(s.given, cfg) {
 			c.lastID++
 			next[i] = newServer(c, c.lastID, cfg)
-			if s != nil && next[i].live() && catalog.Endpoint(&s.cfg) == catalog.Endpoint(&cfg) {
+			if s != nil && next[i].isLive() && catalog.Endpoint(&s.cfg) == catalog.Endpoint(&cfg) {
 				heirs[c.lastID] = s.id
 			}
 			if s != nil {
@@ -76,25 +76,25 @@ func (c *Client) use(servers []config.Server) (left []*server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next
-	c.startLocked(byID)
+	c.startServersLocked(byID)
 	return left
 }
 
-// startLocked starts the supervisors of new servers, for which Tools then waits.
-func (c *Client) startLocked(added map[int]*server) {
+// startServersLocked starts the supervisors of new servers. Tools then waits for them.
+func (c *Client) startServersLocked(added map[int]*server) {
 	c.untried++ // so that none of them ends the wait for the others
-	if c.begun == nil || isClosed(c.begun) {
-		c.begun = make(chan struct{})
+	if c.allTried == nil || isClosed(c.allTried) {
+		c.allTried = make(chan struct{})
 	}
-	c.patient = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))
+	c.waitUntil = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))
 	for _, s := range added {
-		if s.live() {
+		if s.isLive() {
 			c.untried++
-			go s.run()
+			go s.superviseLoop()
 		}
 	}
 	c.untried--
-	c.begunLocked()
+	c.signalTriedLocked()
 }
 
 func isClosed(ch <-chan struct{}) bool {

@@ -14,22 +14,22 @@ const (
 	renewalGap = time.Second
 )
 
-// renewal is when a server's tools are listed again (S3.8): when the server says that
+// listExpiry is when a server's tools are listed again (S3.8): when the server says that
 // they changed, when the time is over that it said they hold, and, where they are
 // pinned, after a minute. All others hold until somebody asks, or the session is made
 // again. It is protected by its server's mutex.
-type renewal struct {
+type listExpiry struct {
 	listed  time.Time // when they were listed last
 	due     time.Time // zero: they hold
 	changes int       // times that the server said so
 }
 
-// note takes a new list down that holds for ttl; 0 where the server didn't say. It was
+// recordList takes a new list down that holds for ttl; 0 where the server didn't say. It was
 // asked for after so many changes: one that was announced meanwhile may be in it or
 // not.
-func (r *renewal) note(ttl time.Duration, pinned bool, changes int) {
+func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
 	changed := r.changes != changes
-	*r = renewal{listed: time.Now(), changes: r.changes}
+	*r = listExpiry{listed: time.Now(), changes: r.changes}
 	switch {
 	case changed:
 		ttl = renewalGap
@@ -44,16 +44,16 @@ func (r *renewal) note(ttl time.Duration, pinned bool, changes int) {
 	r.due = r.listed.Add(ttl)
 }
 
-// noticed makes the tools be listed again where a notification says that they have
+// handleListChanged makes the tools be listed again where a notification says that they have
 // changed. The one that reads resources names them.
-func (s *server) noticed(method string) {
+func (s *server) handleListChanged(method string) {
 	if method == "notifications/tools/list_changed" || method == "notifications/resources/list_changed" && len(s.cfg.Resources) > 0 {
-		s.outdate()
+		s.markOutdated()
 	}
 }
 
-// outdate is called when the server says that its tools have changed.
-func (s *server) outdate() {
+// markOutdated makes the supervisor list the tools again.
+func (s *server) markOutdated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.renewal
@@ -64,21 +64,21 @@ func (s *server) outdate() {
 	}
 	if r.due.IsZero() || due.Before(r.due) {
 		r.due = due
-		s.poke()
+		s.wakeSupervisor()
 	}
 }
 
-// renewalDue reports whether the tools are to be listed again, and how many changes the
+// isRenewalDue reports whether the tools are to be listed again, and how many changes the
 // server has announced so far.
-func (s *server) renewalDue() (due bool, changes int) {
+func (s *server) isRenewalDue() (due bool, changes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	due = !s.renewal.due.IsZero() && !time.Now().Before(s.renewal.due)
 	return due, s.renewal.changes
 }
 
-// renewIn is how long the tools hold; ever is true where nobody said.
-func (s *server) renewIn() (wait time.Duration, ever bool) {
+// nextRenewal is how long the tools hold; ever is true where nobody said.
+func (s *server) nextRenewal() (wait time.Duration, ever bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.renewal.due.IsZero() {

@@ -7,6 +7,6 @@ func (c *Client) Repeatable(tool string) bool {
 	if !ok {
 		return false
 	}
-	s := c.server(b.ServerID)
-	return s != nil && s.repeatable(b)
+	s := c.serverByID(b.ServerID)
+	return s != nil && s.isRepeatable(b)
 }

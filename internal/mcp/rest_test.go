@@ -75,25 +75,25 @@ func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
 			report(t, &b, fails)
 		}
 		after(breakerTime)
-		asking, _ := b.enter()
-		b.yield(asking)
-		second, f := b.enter()
+		asking, _ := b.admitCall()
+		b.withdrawCall(asking)
+		second, f := b.admitCall()
 		if f != nil {
 			t.Fatal(f)
 		}
-		b.leave(asking, fails, 0)
-		if since, _, _ := b.state(); since.IsZero() || b.trial != second.trial {
+		b.recordOutcome(asking, fails, 0)
+		if since, _, _ := b.currentState(); since.IsZero() || b.trial != second.trial {
 			t.Error("the call that asks ended the trial of another")
 		}
-		b.leave(second, works, 0)
-		if b.refuse() != nil {
+		b.recordOutcome(second, works, 0)
+		if b.openFailure() != nil {
 			t.Error("it is not closed")
 		}
 	})
 	w := asks(t, "stateful sse")
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	c.Tools(t.Context())
-	b := &c.named("a").breaker
+	b := &c.serverByName("a").breaker
 	b.mu.Lock()
 	b.opened, b.retry = time.Now().Add(-time.Minute), time.Now()
 	b.mu.Unlock()
@@ -117,7 +117,7 @@ func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
 	if _, err := callAs(t, c, "a_t", caller("ann")); err != nil {
 		t.Fatal(err)
 	}
-	server := c.named("a")
+	server := c.serverByName("a")
 	server.cfg.Timeout = 20 * time.Millisecond
 	i.mu.Lock() // the token endpoint hangs
 	for n := range 2 * maxStreak {
@@ -132,7 +132,7 @@ func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
 		}
 	}
 	i.mu.Unlock()
-	if since, reason, _ := server.breaker.state(); !since.IsZero() || server.breaker.streak != 0 {
+	if since, reason, _ := server.breaker.currentState(); !since.IsZero() || server.breaker.streak != 0 {
 		t.Errorf("the breaker is open: %s; or has counted %d failures", reason, server.breaker.streak)
 	}
 	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)

@@ -8,11 +8,11 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// granted sends with tokens of the server's authorization server.
-type granted struct{ source *oauth.Source }
+// grantSender sends requests with tokens of the server's authorization server.
+type grantSender struct{ source *oauth.Source }
 
 // Send implements transport.Sender.
-func (g granted) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (g grantSender) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	resp, err := g.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		transport.RoundTripOf(r.Context()).SetNotSent() // whatever was sent was refused, so not run
@@ -21,14 +21,14 @@ func (g granted) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	return resp, err
 }
 
-// nobody is the sender of what belongs to no caller at a server that is used on behalf
+// noUserSender is the sender of what belongs to no caller at a server that is used on behalf
 // of its callers. There should be no such request.
-type nobody struct{}
+type noUserSender struct{}
 
 var errNobody = errors.New("the request belongs to no caller")
 
 // Send implements transport.Sender.
-func (nobody) Send(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (noUserSender) Send(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		_ = r.Body.Close()
 	}

@@ -22,19 +22,19 @@ const overfullTime = 10 * time.Minute
 // supervisor goroutine that connects, lists its tools, and does so again with
 // backoff while it is down.
 type server struct {
-	c         *Client
-	id        int           // in the catalogue; never given to another
-	given     config.Server // as configured
-	cfg       config.Server // with the defaults filled in
-	log       *slog.Logger
-	pool      *session.Pool // the sessions of the service itself
-	callers   *callers      // instead of them, where callers have their own; else nil
-	dialer    dialer
-	breaker   breaker
-	permits   chan struct{}
-	wake      chan struct{} // of capacity 1: the supervisor is to look again
-	gone      chan struct{} // closed when the supervisor has ended
-	departure *departure
+	c       *Client
+	id      int           // in the catalogue; never given to another
+	given   config.Server // as configured
+	cfg     config.Server // with the defaults filled in
+	log     *slog.Logger
+	pool    *session.Pool // the sessions of the service itself
+	callers *userSessions // instead of them, where callers have their own; else nil
+	dialer  dialer
+	breaker breaker
+	permits chan struct{}
+	wake    chan struct{} // of capacity 1: the supervisor is to look again
+	gone    chan struct{} // closed when the supervisor has ended
+	drain   *callDrain
 
 	life context.Context // ends with the Client's, or when a removed server has drained
 	end  context.CancelCauseFunc
@@ -45,15 +45,15 @@ type server struct {
 	since   time.Time
 	version string           // protocol version of the session listed last
 	listed  *session.Session // that session; nil while down
-	renewal renewal          // when its tools are listed again
-	waiters []waiter         // whom the next round answers
+	renewal listExpiry       // when its tools are listed again
+	waiters []refreshWaiter  // whom the next round answers
 
 	away     bool // it could not be reached when it was tried last
 	overfull bool // its list of tools was too large when it was asked for last
 }
 
-// waiter waits for a round of the supervisor.
-type waiter struct {
+// refreshWaiter waits for the supervisor to list the tools.
+type refreshWaiter struct {
 	done  chan error // of capacity 1
 	fresh bool       // and for a new list, even where there is one
 }
@@ -68,13 +68,13 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
 	s := &server{
 		c: c, id: id, given: given, cfg: cfg,
-		log:       c.log.With("mcp_server", cfg.Name),
-		permits:   make(chan struct{}, cfg.MaxConcurrentCalls),
-		wake:      make(chan struct{}, 1),
-		gone:      make(chan struct{}),
-		departure: newDeparture(),
-		state:     Connecting,
-		since:     time.Now(),
+		log:     c.log.With("mcp_server", cfg.Name),
+		permits: make(chan struct{}, cfg.MaxConcurrentCalls),
+		wake:    make(chan struct{}, 1),
+		gone:    make(chan struct{}),
+		drain:   newCallDrain(),
+		state:   Connecting,
+		since:   time.Now(),
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	dial := dialers[cfg.Type]
@@ -95,10 +95,10 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 	s.pool = session.New(session.Options{
 		Life: s.life, Logger: s.log, Connect: s.dialer.connect, HandshakeTimeout: orElse(s.dialer.time, session.HandshakeTimeout),
 		CacheResources: len(cfg.Resources) > 0, Subscribe: true, OverHTTP: cfg.Type == config.TypeHTTP,
-		OnConnected: s.poke, OnLost: func(f *transport.Failure) { s.down(f) }, OnNotification: s.noticed,
+		OnConnected: s.wakeSupervisor, OnLost: func(f *transport.Failure) { s.setFailed(f) }, OnNotification: s.handleListChanged,
 	})
-	if s.dialer.behalf != nil {
-		s.callers = newCallers(s, *s.dialer.behalf)
+	if s.dialer.delegation != nil {
+		s.callers = newUserSessions(s, *s.dialer.delegation)
 		s.reason = awaitCaller
 		if s.callers.consents != nil {
 			s.reason = awaitConsent
@@ -115,29 +115,30 @@ func orElse[T int | time.Duration](v, other T) T {
 	return other
 }
 
-// live reports whether the server is connected to at all.
-func (s *server) live() bool { return s.pool != nil }
+// isLive reports whether the server is enabled and its type supported.
+func (s *server) isLive() bool { return s.pool != nil }
 
-// run is the supervisor. It ends with the server's life.
-func (s *server) run() {
+// superviseLoop connects the server and keeps its list of tools fresh. It returns when the
+// server's life ends.
+func (s *server) superviseLoop() {
 	defer close(s.gone)
-	defer transport.Recover(s.log, func(f *transport.Failure) { s.down(f) }) // calls go on without it
+	defer transport.Recover(s.log, func(f *transport.Failure) { s.setFailed(f) }) // calls go on without it
 	if s.callers != nil {
-		s.c.tried() // nobody is here yet
-		s.callers.run()
+		s.c.markTried() // nobody is here yet
+		s.callers.expireLoop()
 		return
 	}
 	// The first round connects, so that tools are there before the first question.
 	first := true
 	for failures := 0; ; {
-		waiters, fresh := s.take()
-		err := s.round(fresh)
-		s.answer(waiters, err)
+		waiters, fresh := s.takeWaiters()
+		err := s.refreshTools(fresh)
+		s.answerWaiters(waiters, err)
 		if first {
-			s.c.tried()
+			s.c.markTried()
 			first = false
 		}
-		wait, asleep := s.renewIn()
+		wait, asleep := s.nextRenewal()
 		switch left, resting := s.pool.ReconnectDelay(); {
 		case err != nil:
 			f, _ := errors.AsType[*transport.Failure](err)
@@ -148,16 +149,16 @@ func (s *server) run() {
 		default:
 			failures = 0
 		}
-		s.sleep(wait, asleep)
+		s.waitForWork(wait, asleep)
 		if s.life.Err() != nil {
 			return
 		}
 	}
 }
 
-// sleep returns when wait is over, unless the server sleeps until somebody asks:
+// waitForWork returns when wait is over, unless the server sleeps until somebody asks:
 // one that is up, and gave its list for good, is not polled.
-func (s *server) sleep(wait time.Duration, untilAsked bool) {
+func (s *server) waitForWork(wait time.Duration, untilAsked bool) {
 	var over <-chan time.Time
 	if !untilAsked {
 		timer := time.NewTimer(wait)
@@ -171,16 +172,16 @@ func (s *server) sleep(wait time.Duration, untilAsked bool) {
 	}
 }
 
-// round lists the tools, connecting first if need be, and sets the state.
-func (s *server) round(fresh bool) (err error) {
+// refreshTools lists the tools, connecting first if need be, and sets the state.
+func (s *server) refreshTools(fresh bool) (err error) {
 	defer transport.Recover(s.log, func(f *transport.Failure) {
 		s.listFailed(f)
 		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	})
-	due, changes := s.renewalDue()
+	due, changes := s.isRenewalDue()
 	// Woken by a handshake whose session has been listed already, or by the loss of
 	// one that was made a moment ago.
-	if _, resting := s.pool.ReconnectDelay(); !fresh && (!due && s.settled() || resting) {
+	if _, resting := s.pool.ReconnectDelay(); !fresh && (!due && s.isUpToDate() || resting) {
 		return nil
 	}
 	l, used, f := s.listTools(s.pool)
@@ -191,13 +192,13 @@ func (s *server) round(fresh bool) (err error) {
 		s.listFailed(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	}
-	s.up(l, used.Protocol(), used, changes)
+	s.setConnected(l, used.Protocol(), used, changes)
 	return nil
 }
 
-// up notes the list that a session gave after so many announced changes; listed is that
+// setConnected notes the list that a session gave after so many announced changes; listed is that
 // session, and nil where each principal has sessions of his own.
-func (s *server) up(l toolList, version string, listed *session.Session, changes int) {
+func (s *server) setConnected(l toolList, version string, listed *session.Session, changes int) {
 	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *server) up(l toolList, version string, listed *session.Session, changes
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
 	s.version, s.listed, s.away, s.overfull = version, listed, false, false
-	s.renewal.note(l.ttl, s.cfg.Pin, changes)
+	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)
 }
 
 // listFailed notes that the tools could not be listed. A list that is too large says
@@ -214,7 +215,7 @@ func (s *server) up(l toolList, version string, listed *session.Session, changes
 // ask again soon would get the same, over a connection of messages at the price of that
 // connection.
 func (s *server) listFailed(f *transport.Failure) {
-	s.down(f)
+	s.setFailed(f)
 	if f.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -223,8 +224,8 @@ func (s *server) listFailed(f *transport.Failure) {
 	}
 }
 
-// settled reports whether the tools of the current session are known, or cannot be.
-func (s *server) settled() bool {
+// isUpToDate reports whether the tools of the current session are known, or cannot be.
+func (s *server) isUpToDate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.overfull && !s.cfg.Pin {
@@ -233,8 +234,8 @@ func (s *server) settled() bool {
 	return s.state == Connected && s.listed == s.pool.CurrentSession()
 }
 
-// down notes that the server cannot be used now, and reports whether that is news.
-func (s *server) down(f *transport.Failure) bool {
+// setFailed records that the server cannot be used now, and reports whether it could before.
+func (s *server) setFailed(f *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listed, s.away = nil, f.Kind == Unavailable
@@ -255,60 +256,60 @@ func (s *server) down(f *transport.Failure) bool {
 	return news
 }
 
-// missed reports whether the server could not be reached when it was tried last. A call
+// isUnreachable reports whether the server could not be reached when it was tried last. A call
 // that gets through all the same shows that it is back before the supervisor looks.
-func (s *server) missed() bool {
+func (s *server) isUnreachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.away
 }
 
-// poke makes the supervisor look again.
-func (s *server) poke() {
+// wakeSupervisor makes superviseLoop check what there is to do.
+func (s *server) wakeSupervisor() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// take is whom a round that begins now answers, and whether one of them wants a new
+// takeWaiters is whom a round that begins now answers, and whether one of them wants a new
 // list. Who comes later waits for the next: he must not get a list from before he
 // asked.
-func (s *server) take() (w []waiter, fresh bool) {
+func (s *server) takeWaiters() (w []refreshWaiter, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w, s.waiters = s.waiters, nil
-	return w, slices.ContainsFunc(w, func(w waiter) bool { return w.fresh })
+	return w, slices.ContainsFunc(w, func(w refreshWaiter) bool { return w.fresh })
 }
 
-// answer tells them what came of it. Their channels hold one value, so it never waits.
-func (s *server) answer(waiters []waiter, err error) {
+// answerWaiters sends err to the waiters. Their channels hold one value, so it never blocks.
+func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 	for _, w := range waiters {
 		w.done <- err
 	}
 }
 
-// refresh asks the supervisor for a new list and waits for it. A server that is used
+// refreshNow asks the supervisor for a new list and waits for it. A server that is used
 // on behalf of its callers is asked on behalf of who.
-func (s *server) refresh(ctx context.Context, who auth.Identity) error {
-	if !s.live() {
-		st := s.status()
+func (s *server) refreshNow(ctx context.Context, who auth.Identity) error {
+	if !s.isLive() {
+		st := s.currentStatus()
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(st.State)}
 	}
 	if s.callers != nil {
-		return s.callers.list(ctx, who, true)
+		return s.callers.listTools(ctx, who, true)
 	}
-	return s.await(ctx, true)
+	return s.waitForRefresh(ctx, true)
 }
 
-// await waits for the next round of the supervisor; fresh makes it list the tools
+// waitForRefresh waits for the next round of the supervisor; fresh makes it list the tools
 // even if it has.
-func (s *server) await(ctx context.Context, fresh bool) error {
+func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, waiter{done, fresh})
+	s.waiters = append(s.waiters, refreshWaiter{done, fresh})
 	s.mu.Unlock()
-	s.poke()
+	s.wakeSupervisor()
 	select {
 	case err := <-done:
 		return err
@@ -319,8 +320,8 @@ func (s *server) await(ctx context.Context, fresh bool) error {
 	}
 }
 
-// status is the server as GET /servers reports it.
-func (s *server) status() ServerStatus {
+// currentStatus returns the status for GET /servers.
+func (s *server) currentStatus() ServerStatus {
 	tools, disabled := s.c.catalog.Counts(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +331,7 @@ func (s *server) status() ServerStatus {
 	}
 	// Once it has listed its tools again it is as good as any, until a call says
 	// otherwise.
-	opened, reason, halfOpen := s.breaker.state()
+	opened, reason, halfOpen := s.breaker.currentState()
 	if known := halfOpen && s.renewal.listed.After(opened); s.state == Connected && !opened.IsZero() && !known {
 		st.State, st.Since, st.Reason = Degraded, opened, reason
 	}
@@ -340,14 +341,14 @@ func (s *server) status() ServerStatus {
 	return st
 }
 
-// close waits for the supervisor, then ends the session. The server's life must be
+// closeServer waits for the supervisor, then ends the session. The server's life must be
 // over.
-func (s *server) close() {
+func (s *server) closeServer() {
 	<-s.gone
 	if s.callers != nil {
-		s.callers.close()
+		s.callers.closeAll()
 	}
-	survived(s.log, func() {
+	recoverFunc(s.log, func() {
 		if err := s.pool.Close(); err != nil {
 			s.log.Debug("end MCP session", "error", err)
 		}
@@ -355,33 +356,33 @@ func (s *server) close() {
 	s.dialer.close()
 }
 
-// unlisted is a call that was not sent, since the session is newer than the list of
+// listOutdated is the failure of a call that was not sent since the session is newer than the list of
 // tools.
-var unlisted = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
+var listOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
-// verify waits, where tools are pinned, until those of the current session are known:
+// waitForPinnedTools waits, where tools are pinned, until those of the current session are known:
 // a server that came back may be another.
-func (s *server) verify(ctx context.Context, deadline time.Time) *transport.Failure {
-	if !s.cfg.Pin || s.settled() {
+func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *transport.Failure {
+	if !s.cfg.Pin || s.isUpToDate() {
 		return nil
 	}
 	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
 	defer stop()
-	err := s.await(ctx, false)
+	err := s.waitForRefresh(ctx, false)
 	var down *ServerError
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return contextFailure(ctx)
 	case errors.As(err, &down):
 		return &transport.Failure{Kind: Unavailable, Public: down.Reason, NotRun: true, Err: err}
 	}
 	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 }
 
-// lists reports whether the tools that are known are those of a session.
-func (s *server) lists(used *session.Session) bool {
+// isListedFrom reports whether the known tools were listed in this session.
+func (s *server) isListedFrom(used *session.Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listed == used

@@ -68,7 +68,7 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	})).URL})
 	c.Tools(t.Context())
 	<-asked
-	p := c.named("a").pool
+	p := c.serverByName("a").pool
 	_ = c.Close() // waits for the subscriptions
 	if len(asked) != 0 || p.CurrentSession() != nil {
 		t.Errorf("got %d further requests and the session %v, want none", len(asked), p.CurrentSession())
