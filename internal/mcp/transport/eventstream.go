@@ -200,7 +200,7 @@ func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Requ
 		if f == nil {
 			f = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
-		if refused { // the server may go on with it, and is told that nobody waits
+		if refused { // the server may go on with it, and the SDK cancels it there
 			x.abort(f)
 		} else {
 			x.fail(f)

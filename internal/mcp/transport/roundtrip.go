@@ -167,8 +167,8 @@ func (x *RoundTrip) fail(f *Failure) {
 	}
 }
 
-// abort ends the request because of f where the server may go on with it, and is told that nobody
-// waits.
+// abort ends the request because of f where the server may go on with it, so the SDK
+// cancels it there.
 func (x *RoundTrip) abort(f *Failure) { x.cancel(f) }
 
 // acceptAnswer notes that the server has answered. An answer without a result is a failure.

@@ -13,7 +13,7 @@
 // An Endpoint belongs to one server, a Transport to one session, a RoundTrip to one request. The
 // request's context, which the SDK hands down, carries the RoundTrip.
 //
-//	e, err := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
+//	e := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	s := &transport.Session{Handlers: handlers}
 //	x := &transport.RoundTrip{Session: s, Handshake: true}
 //	x.Start(ctx, life, time.Now().Add(10*time.Second))

@@ -18,7 +18,7 @@ func FuzzMembers(f *testing.F) {
 		got := map[string]json.RawMessage{}
 		err := Members([]byte(s), func(name string, value json.RawMessage) { got[name] = value })
 		if (err == nil) != (wantErr == nil && want != nil) {
-			t.Fatalf("%q: got %v, want %v", s, err, wantErr)
+			t.Fatalf("Members(%q): got the error %v, want %v", s, err, wantErr)
 		}
 		for name, value := range want {
 			if string(got[name]) != string(value) {
