@@ -1,0 +1,78 @@
+package replay_test
+
+import (
+	"testing"
+	"time"
+
+	"answerd/internal/agent/replay"
+	"answerd/internal/event"
+)
+
+// sequence returns the bodies as events with positions, one second apart.
+func sequence(bodies ...event.Body) []event.Event {
+	var events []event.Event
+	for i, b := range bodies {
+		events = append(events, event.Event{Seq: int64(i + 1), Time: int64(1000 * (i + 1)), Body: b})
+	}
+	return events
+}
+
+func TestReadRestoresStepsCallsAndTime(t *testing.T) {
+	sent, ended := event.Call{CallID: "c1", Tool: "add"}, event.Call{CallID: "c2", Tool: "echo"}
+	events := sequence(
+		event.Start{}, event.StepStart{Step: 1}, event.TextDelta{Delta: "Let me see."},
+		event.ToolCallStart{Call: sent}, event.ToolCall{Call: sent, Args: []byte(`{"a":1}`)},
+		event.ToolCallStart{Call: ended}, event.ToolCall{Call: ended, ArgsText: "{"},
+		event.StepEnd{Step: 1, FinishReason: "tool_calls"},
+		event.ToolError{Call: ended, Kind: "invalid_arguments"},
+		event.Suspended{}, event.ToolProgress{Call: sent},
+	)
+	notes := []event.Note{{After: 8, Data: []byte(replay.NoteSent + " " + replay.CallKey("c1"))}}
+	s := replay.Read(events, notes, nil)
+
+	step := s.Step(1)
+	if step == nil || step.Text != "Let me see." || step.FinishReason != "tool_calls" || len(step.Calls) != 2 || !step.HasEndedCall() {
+		t.Fatalf("Step(1) = %+v, want its text, finish reason and two calls, one of them ended", step)
+	}
+	if s.Step(2) != nil {
+		t.Errorf("Step(2) = %+v, want nil: it was not begun", s.Step(2))
+	}
+	if c := s.Call("c1"); !c.Sent || c.End != nil || c.Args != `{"a":1}` {
+		t.Errorf("Call(c1) = %+v, want one that was sent and did not end", c)
+	}
+	if c := s.Call("c2"); c.Sent || c.End == nil || c.Args != "{" {
+		t.Errorf("Call(c2) = %+v, want one that ended and was not sent", c)
+	}
+	// The time after the suspension does not count.
+	if want := 9 * time.Second; s.Used != want || !s.Suspended {
+		t.Errorf("Used = %v, Suspended = %t, want %v and true", s.Used, s.Suspended, want)
+	}
+}
+
+func TestNilStateHasNothing(t *testing.T) {
+	var s *replay.State
+	if s.Step(1) != nil || s.Call("c1") != nil {
+		t.Errorf("Step = %v, Call = %v, want nil and nil", s.Step(1), s.Call("c1"))
+	}
+}
+
+func TestCrashesCountsProcessesThatDidNotLeave(t *testing.T) {
+	for _, c := range []struct {
+		notes []string
+		want  int
+	}{
+		{nil, 1},
+		{[]string{replay.NoteLeft}, 0},
+		{[]string{replay.NoteTaken}, 2},
+		{[]string{replay.NoteLeft, replay.NoteTaken, replay.NoteLeft}, 0},
+		{[]string{replay.NoteLeft, replay.NoteTaken, replay.NoteTaken}, 2},
+	} {
+		var notes []event.Note
+		for _, n := range c.notes {
+			notes = append(notes, event.Note{Data: []byte(n)})
+		}
+		if got := replay.Crashes(notes); got != c.want {
+			t.Errorf("Crashes(%q) = %d, want %d", c.notes, got, c.want)
+		}
+	}
+}
