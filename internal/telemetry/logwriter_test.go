@@ -121,7 +121,7 @@ func TestLogWriterReportsUnwrittenLinesLater(t *testing.T) {
 	}
 	fmt.Fprintln(lines, "too late")
 	if lines.Dropped() != 5 {
-		t.Errorf("got %d dropped after Close, want one more", lines.Dropped())
+		t.Errorf("got %d dropped after Close, want 5", lines.Dropped())
 	}
 }
 

@@ -60,7 +60,7 @@ func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	parent := callerSpan
 	for _, s := range chain {
 		if got := s.TraceID; got != callerTrace {
-			t.Errorf("%s: got trace %s, want another", s.Name, got)
+			t.Errorf("%s: got trace %s, want the caller's %s", s.Name, got, callerTrace)
 		}
 		if got := s.ParentID; got != parent {
 			t.Errorf("got %s has the parent %s, want %s", s.Name, got, parent)
@@ -231,7 +231,7 @@ func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := col.onlySpan(t, "work").Resource["service.name"]; got != c.want {
-			t.Errorf("with %+v: got service %q, want another", c, got)
+			t.Errorf("with %+v: got service %q, want %q", c, got, c.want)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func TestHandlerMakesNoSpansForProbes(t *testing.T) {
 	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
 	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if id := TraceID(r.Context()); id != "" {
-			t.Errorf("%s: got trace %s, want another", r.URL.Path, id)
+			t.Errorf("%s: got trace %s, want none", r.URL.Path, id)
 		}
 	}), nil))
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
