@@ -24,6 +24,9 @@ var replacedWords = map[string]string{
 	// Results, media and messages of MCP servers.
 	"hollow":       "a stub result",
 	"hollowed":     "a stub result",
+	"gallery":      "mediaBudget: it bounds the media for the model",
+	"crowded":      "ambiguous: a message cannot be attributed to a single call",
+	"surely":       "a function that recovers from a panic",
 	"strays":       "unmatched messages: they belong to no call",
 	"salvage":      "captureRaw: it keeps the raw bytes of a result",
 	"sift":         "filterPinned",
@@ -60,6 +63,8 @@ var replacedWords = map[string]string{
 
 	// The process.
 	"givebackbinary": "nothing: returning memory is the operator's choice with GOMEMLIMIT",
+	"haste":          "shutdownStages",
+	"surplus":        "OverLimit: a connection over the limit",
 	"peopled":        "an identity is configured",
 }
 
