@@ -38,8 +38,8 @@ func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg)
 	}
 }
 
-// claimRequest returns the request that the SDK called a handler for. It is
-// the zero value if the call that it belongs to is over.
+// claimRequest returns the request that the SDK called a handler for. It is the zero value if the call
+// that it belongs to is over.
 func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	x := requestOf(ctx)
 	if x == nil {

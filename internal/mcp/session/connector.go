@@ -59,7 +59,7 @@ type versionNegotiator struct {
 	learned string     // by the last handshake that succeeded; "" before, and after a refusal
 }
 
-// connectNegotiated makes a handshake by connect, under the exchange in ctx. connect is given
+// connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
 // the version to begin with; "" for the newest.
 func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
 	if n.pinned != "" {
