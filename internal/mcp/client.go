@@ -38,6 +38,8 @@ import (
 	"sync"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/auth/token"
 	"answerd/internal/mcp/catalog"
@@ -312,3 +314,56 @@ func (c *Client) PinChanges() []catalog.PinChange { return c.catalog.PinChanges(
 // AcceptPins writes the definitions of all pinned servers that have been listed to
 // Options.Pins, and enables the tools. The definitions of other servers in the file stay.
 func (c *Client) AcceptPins() error { return c.catalog.AcceptPins(c.opts.Pins) }
+
+// ProtocolVersions are the protocol versions that this client speaks, the newest
+// first: those of the SDK, which settles on one with each server.
+func ProtocolVersions() []string { return sdk.SupportedProtocolVersions() }
+
+// Repeatable reports whether a call of the tool may be sent again when nobody knows what
+// became of it: it changes nothing, or the operator says so.
+func (c *Client) Repeatable(tool string) bool {
+	b, ok := c.catalog.Resolve(tool)
+	if !ok {
+		return false
+	}
+	s := c.serverByID(b.ServerID)
+	return s != nil && s.isRepeatable(b)
+}
+
+// State is how a server's connection stands.
+type State string
+
+// The states of a server.
+const (
+	Connecting State = "connecting"
+	Connected  State = "connected"
+	Degraded   State = "degraded" // connected once, failing now, or its calls are; its last tool list is still offered
+	Failed     State = "failed"
+	Disabled   State = "disabled"
+)
+
+// ServerStatus is one server as GET /servers reports it.
+type ServerStatus struct {
+	Name     string    `json:"name"`
+	Type     string    `json:"type"`
+	State    State     `json:"state"`
+	Reason   string    `json:"reason,omitempty"` // fit for the caller
+	Since    time.Time `json:"since"`
+	Protocol string    `json:"protocol_version,omitempty"`
+	Tools    int       `json:"tools"`
+	// DisabledTools are the server's own names for the tools whose definitions the
+	// operator has not accepted (pin), sorted.
+	DisabledTools []string `json:"disabled_tools,omitempty"`
+}
+
+// ServerError is why a server cannot be used now. Its text is fit for the caller;
+// Err is the cause, for the log only, and may be nil.
+type ServerError struct {
+	Server string
+	Reason string
+	Err    error
+}
+
+func (e *ServerError) Error() string { return fmt.Sprintf("MCP server %s: %s", e.Server, e.Reason) }
+
+func (e *ServerError) Unwrap() error { return e.Err }
