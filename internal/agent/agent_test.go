@@ -105,7 +105,7 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 	}
 }
 
-func TestTheSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
+func TestSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"1"}`}),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"2"}`}),
@@ -119,7 +119,7 @@ func TestTheSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
 }
 
 // S1.8
-func TestARunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
+func TestRunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		req      agent.Request
@@ -187,7 +187,7 @@ func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
 	}
 }
 
-func TestARequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
+func TestRequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`}), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"ec*"}}).ID)
 	offered := h.Model.Requests()[0].Tools
@@ -199,7 +199,7 @@ func TestARequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
 	}
 }
 
-func TestARequestForAServerThatIsNotThereIsRefused(t *testing.T) {
+func TestRequestForAServerThatIsNotThereIsRefused(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), nil)
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Servers: []string{"default", "crm"}})
 	var invalid *agent.InvalidError
@@ -253,7 +253,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	<-h.Tools.Canceled
 }
 
-func TestARunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
+func TestRunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	g := newGate()
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
 	run := h.StartRun(t, agent.Request{})
@@ -282,7 +282,7 @@ func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
 	}
 }
 
-func TestABackgroundRunNeedsNobody(t *testing.T) {
+func TestBackgroundRunNeedsNobody(t *testing.T) {
 	g := newGate()
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
 	run := h.StartRun(t, agent.Request{Background: true})
@@ -333,7 +333,7 @@ func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
+func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
 	ask := func(who auth.Identity, print byte) (event.Run, error) {
@@ -354,7 +354,7 @@ func TestAnIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	}
 }
 
-func TestAModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
+func TestModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.RunError](t, events)
@@ -374,7 +374,7 @@ func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error]
 }
 
 // F32
-func TestAPanicEndsItsRunAndNoOther(t *testing.T) {
+func TestPanicEndsItsRunAndNoOther(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
 	for range 2 {
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
@@ -388,7 +388,7 @@ func TestAPanicEndsItsRunAndNoOther(t *testing.T) {
 }
 
 // S2.4
-func TestTheSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
+func TestSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	rome, err := time.LoadLocation("Europe/Rome")
 	if err != nil {
 		t.Fatal(err)
@@ -410,7 +410,7 @@ func TestTheSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	}
 }
 
-func TestABadPromptTemplateIsRefusedAtOnce(t *testing.T) {
+func TestBadPromptTemplateIsRefusedAtOnce(t *testing.T) {
 	for _, text := range []string{"{{.username", "{{.no_such_field}}", "{{call .username}}"} {
 		if _, err := agent.NewPrompt(agent.PromptOptions{Template: text}); err == nil {
 			t.Errorf("%q was taken", text)

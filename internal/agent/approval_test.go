@@ -61,7 +61,7 @@ func names(events []event.Event, from string) string {
 	return from + rest
 }
 
-func TestACallWaitsForItsApproval(t *testing.T) {
+func TestCallWaitsForItsApproval(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	waits := suspended(t, h, run, 1)
@@ -96,7 +96,7 @@ func tool(t *testing.T, h *agenttest.Fixture, name string) catalog.Tool {
 }
 
 // S0.7: a call may be refused; the model is told, and the others of its turn go on.
-func TestARefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
+func TestRefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
@@ -147,7 +147,7 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
+func TestAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
@@ -164,7 +164,7 @@ func TestAnAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
-func TestAnApprovalIsGoodForOneCall(t *testing.T) {
+func TestApprovalIsGoodForOneCall(t *testing.T) {
 	// The model asks for the very same call, twice in one turn and once in the next.
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo, onePlusTwo), llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), nil, guarded("add"))
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
@@ -224,7 +224,7 @@ func TestNobodyButTheOwnerMayAnswer(t *testing.T) {
 	}
 }
 
-func TestAnApprovalThatNobodyGivesIsADenial(t *testing.T) {
+func TestApprovalThatNobodyGivesIsADenial(t *testing.T) {
 	for name, c := range map[string]struct {
 		interactive bool
 		told        string
@@ -254,7 +254,7 @@ func TestAnApprovalThatNobodyGivesIsADenial(t *testing.T) {
 }
 
 // As long as one call works there is something to read.
-func TestARunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
+func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"me"}`}, llmtest.Call{Name: "ask", Args: `{}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	<-h.Tools.Entered
@@ -290,7 +290,7 @@ func TestARunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 }
 
 // Nobody has to keep reading while he thinks; whoever answered is about to read on.
-func TestARunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
+func TestRunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
 	h := adding(t, func(o *agent.Options) { o.DisconnectGrace = 0 }, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	watch := h.OpenReader(run)
@@ -301,7 +301,7 @@ func TestARunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
-func TestACancelledRunTakesItsApprovalsAlong(t *testing.T) {
+func TestCancelledRunTakesItsApprovalsAlong(t *testing.T) {
 	h := adding(t, nil, onePlusTwo, onePlusTwo, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
@@ -317,7 +317,7 @@ func TestACancelledRunTakesItsApprovalsAlong(t *testing.T) {
 }
 
 // What was approved is the tool as the person knew it.
-func TestAnApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
+func TestApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 	server, calls := sdk.NewServer(&sdk.Implementation{Name: "shifty", Version: "1"}, nil), 0
 	offer := func(description string) {
 		server.AddTool(&sdk.Tool{Name: "send", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -350,7 +350,7 @@ func TestAnApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 }
 
 // The caller of a direct call is the person who would be asked.
-func TestADirectCallNeedsItsCallersConsent(t *testing.T) {
+func TestDirectCallNeedsItsCallersConsent(t *testing.T) {
 	h := adding(t, nil)
 	c := agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args)}
 	_, err := h.CallTool(t.Context(), auth.Identity{}, c)
@@ -365,7 +365,7 @@ func TestADirectCallNeedsItsCallersConsent(t *testing.T) {
 
 // Calls take from the budget in call order: one whose turn depends on what a person says
 // of another waits for the person too.
-func TestACallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
+func TestCallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 	for _, c := range []struct {
 		approved bool
 		worked   string

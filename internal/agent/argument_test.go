@@ -114,7 +114,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 }
 
 // S0.3: the same where it is the server that says so, in a result or by -32602.
-func TestAServersOwnRejectionComesWithTheSchema(t *testing.T) {
+func TestServersOwnRejectionComesWithTheSchema(t *testing.T) {
 	rejection := &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "1 validation error for orderArguments\nitem\n  Field required"}}}
 	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{}`}), llmtest.Says("Done.")), `{"type":"object"}`, rejection)
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
@@ -126,7 +126,7 @@ func TestAServersOwnRejectionComesWithTheSchema(t *testing.T) {
 }
 
 // A large schema does not fill the conversation again with each mistake.
-func TestTheSchemaInAnAnswerIsBounded(t *testing.T) {
+func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 	var fields []string
 	for i := range 1000 {
 		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"integer"}`, i))
@@ -140,7 +140,7 @@ func TestTheSchemaInAnAnswerIsBounded(t *testing.T) {
 }
 
 // A result that breaks the tool's own schema is delivered, and everybody is told.
-func TestAViolationOfTheOutputSchemaIsSaid(t *testing.T) {
+func TestViolationOfTheOutputSchemaIsSaid(t *testing.T) {
 	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, ordered("many"))
 	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {
@@ -152,7 +152,7 @@ func TestAViolationOfTheOutputSchemaIsSaid(t *testing.T) {
 }
 
 // S3.8, S1.7: a tool that changed during the run is checked, and explained, as it is now.
-func TestAToolThatChangedIsExplainedAsItIs(t *testing.T) {
+func TestToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	var schema atomic.Value
 	schema.Store(`{"type":"object"}`)
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)

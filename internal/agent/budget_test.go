@@ -85,7 +85,7 @@ func TestEveryLimitIsAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 }
 
 // The same run costs 50 tokens in and 25 out, or nobody knows what.
-func TestTheCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
+func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
 		h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: price}}
@@ -103,7 +103,7 @@ func TestTheCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 }
 
 // A run that stays within its limits says nothing of them, however near it comes.
-func TestALimitThatIsNotNearIsNotMentioned(t *testing.T) {
+func TestLimitThatIsNotNearIsNotMentioned(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2, TotalTokens: 1000, ResultBytes: 1000, Seconds: 600}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "stop" || told(events) != "" {
@@ -111,7 +111,7 @@ func TestALimitThatIsNotNearIsNotMentioned(t *testing.T) {
 	}
 }
 
-func TestAResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
+func TestResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	long := llmtest.Call{Name: "echo", Args: `{"text":"ééééé"}`}
 	h := agenttest.NewFixture(t, whileOffered(long, long), nil)
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
@@ -134,7 +134,7 @@ func TestAResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 
 // Which calls of a turn a limit refuses does not depend on who is faster: here the
 // hooks of later calls are answered first. Calls that are not made take nothing.
-func TestALimitRefusesTheLastCallsOfATurn(t *testing.T) {
+func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 	echo := llmtest.Call{Name: "echo", Args: `{"text":"x"}`}
 	calls := []llmtest.Call{{Name: "nope"}, {Name: "add", Args: `{"a":1,"b":2}`}, echo, {Name: "echo", Args: `{`}, echo, echo, echo}
 	asked := make(map[string]chan struct{})
@@ -179,7 +179,7 @@ func TestALimitRefusesTheLastCallsOfATurn(t *testing.T) {
 }
 
 // A limit of money that could never be reached is refused instead of ignored.
-func TestALimitOfMoneyNeedsAPrice(t *testing.T) {
+func TestLimitOfMoneyNeedsAPrice(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	limited := h.Options
 	limited.Budget.Cost = 1
@@ -233,7 +233,7 @@ func (m slowModel) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part
 
 // The last part of a run's seconds belongs to its summing-up: tools are given up
 // before it, the model speaks to the end.
-func TestTheSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
+func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 	const s = time.Second
 	for name, c := range map[string]struct {
 		ours, asked float64

@@ -41,7 +41,7 @@ func generous(t *testing.T, h *agenttest.Fixture, run string, once float64) []ev
 	})
 }
 
-func TestAPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
+func TestPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked agent.Budget
 		told  string
@@ -118,7 +118,7 @@ func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
 	}
 }
 
-func TestALimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
+func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 	h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
 	i := suspended(t, h, run, 1)[0]
@@ -187,7 +187,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 }
 
 // A process may die at any moment of the asking, too.
-func TestARaisedLimitOutlivesItsProcess(t *testing.T) {
+func TestRaisedLimitOutlivesItsProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked agent.Budget
 		calls int // that are made

@@ -21,7 +21,7 @@ func clientTool(name string) agent.ClientTool {
 
 // S2.8: a turn with calls of both kinds ends the run; ours are made first, and the
 // metadata have an element for each.
-func TestACallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
+func TestCallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(
 		llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`},
 		llmtest.Call{ID: "s1", Name: "add", Args: `{"a":1,"b":2}`},
@@ -51,7 +51,7 @@ func TestACallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
 	}
 }
 
-func TestAServersToolIsNotReplacedByTheCallers(t *testing.T) {
+func TestServersToolIsNotReplacedByTheCallers(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("add"), clientTool("mine")}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3" {
@@ -78,7 +78,7 @@ func TestWithoutToolsTheCallersAreNotOfferedEither(t *testing.T) {
 }
 
 // After the last turn nobody may call anything, the caller neither.
-func TestASummingUpTurnCannotCallTheClient(t *testing.T) {
+func TestSummingUpTurnCannotCallTheClient(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 		llmtest.Calls(llmtest.Call{Name: "mine", Args: `{}`}),
@@ -90,7 +90,7 @@ func TestASummingUpTurnCannotCallTheClient(t *testing.T) {
 	}
 }
 
-func TestAForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
+func TestForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 	for _, c := range []struct{ name, tool, args string }{{"server", "add", `{"a":1,"b":2}`}, {"client", "mine", `{}`}} {
 		t.Run(c.name, func(t *testing.T) {
 			h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: c.tool, Args: c.args}), llmtest.Says("done")), nil)

@@ -44,7 +44,7 @@ func said(messages []llmtest.Message) string {
 }
 
 // S2.5, and what calls of the client's add to it.
-func TestAHistoryWithCallsReachesTheModelWhole(t *testing.T) {
+func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 	const none = "[This call has no result.]"
 	for _, c := range []struct {
 		name     string

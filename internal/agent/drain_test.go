@@ -13,7 +13,7 @@ import (
 
 // A person may take longer than any process has: a drain ends a run that does nothing
 // but wait for one as soon as nothing else goes on, and not before.
-func TestADrainDoesNotWaitForAPerson(t *testing.T) {
+func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	g := newGate()
 	asks := llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {

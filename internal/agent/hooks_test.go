@@ -177,7 +177,7 @@ func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 
 // A hook that guards calls guards them when it is broken too; the others let things
 // be. Either way the run goes on and the log says so without quoting anybody.
-func TestABrokenHookRefusesCallsAndNothingElse(t *testing.T) {
+func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 	for name, c := range map[string]struct{ hook, reply, want string }{
 		"no permission":        {"pre_tool_call", "", "denied"},
 		"an unclear one":       {"pre_tool_call", `{"canary":true}`, "denied"},
@@ -216,7 +216,7 @@ func TestABrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 }
 
 // S0.2: a string becomes the tool's result, for the model and for every reader.
-func TestAHookCanTurnAFailureIntoAResult(t *testing.T) {
+func TestHookCanTurnAFailureIntoAResult(t *testing.T) {
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail"}, llmtest.Call{Name: "nope"}), llmtest.Says("Done.")),
 		on("tool_error", `{"content":"use the other one"}`), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
@@ -233,7 +233,7 @@ func TestAHookCanTurnAFailureIntoAResult(t *testing.T) {
 }
 
 // S0.5: what a hook makes of a result is the result, and what it took out is nowhere.
-func TestAHookCanReadAResultForTheRun(t *testing.T) {
+func TestHookCanReadAResultForTheRun(t *testing.T) {
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "echo", Args: `{"text":"gone"}`}), llmtest.Says("Done.")),
 		func(q webhooktest.Question) string {
 			switch {
@@ -262,7 +262,7 @@ func TestAHookCanReadAResultForTheRun(t *testing.T) {
 }
 
 // S0.2: the run ends, and only after every call of the turn has been answered.
-func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
+func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 	for _, c := range []struct{ hook, tool, args, kind, says string }{
 		{"pre_tool_call", "echo", `{"text":"x"}`, "denied", "A hook refused this call: not today"},
 		{"tool_error", "fail", ``, "execution", "the tool is out of order"},
@@ -306,7 +306,7 @@ func TestAnAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 
 // A result that a hook has not seen is shown to nobody, even if the hook had no time to
 // look because another one ended the run.
-func TestAResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
+func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	arrived, over := make(chan struct{}), make(chan struct{})
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
 		func(q webhooktest.Question) string {

@@ -32,7 +32,7 @@ func content(text string) json.RawMessage { return json.RawMessage(text) }
 
 // S0.6: the question is an event of its call, the answer goes to the server, and the
 // run goes on.
-func TestARunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
+func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 	h := asking(t, nil)
 	run, q := asked(t, h)
 	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
@@ -53,7 +53,7 @@ func TestARunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
-func TestTheFirstAnswerWins(t *testing.T) {
+func TestFirstAnswerWins(t *testing.T) {
 	h := asking(t, nil)
 	run, q := asked(t, h)
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func TestTheFirstAnswerWins(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
+func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 	h := asking(t, nil)
 	run, q := asked(t, h)
 	for _, in := range []agent.Input{
@@ -108,7 +108,7 @@ func TestAnAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
-func TestAQuestionThatNobodyAnswersExpires(t *testing.T) {
+func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 	h := asking(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
 	run, q := asked(t, h)
 	h.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
@@ -136,7 +136,7 @@ func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
 }
 
 // Whatever was opened is closed before the terminal event.
-func TestACancelledRunTakesItsQuestionAlong(t *testing.T) {
+func TestCancelledRunTakesItsQuestionAlong(t *testing.T) {
 	h := asking(t, nil)
 	run, _ := asked(t, h)
 	cancel(t, h, run)

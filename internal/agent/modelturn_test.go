@@ -76,7 +76,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 }
 
 // What can never fit costs no model call.
-func TestAQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
+func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), small(2000))
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
 	failed := agenttest.TerminalEvent[event.RunError](t, events)
@@ -104,7 +104,7 @@ func refuses(max int, script llmtest.Script) llmtest.Script {
 
 // A provider's refusal is answered with a shorter conversation, once a step, and what is
 // learnt from it keeps later steps from running into it again.
-func TestAConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
+func TestConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
 	h := agenttest.NewFixture(t, refuses(30000, llmtest.Turns(echoes(9, 9000)...)), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
@@ -125,7 +125,7 @@ func TestAConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
 	}
 }
 
-func TestAConversationThatStaysTooLongEndsTheRun(t *testing.T) {
+func TestConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		r        agent.Request
 		requests int
@@ -145,7 +145,7 @@ func TestAConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 }
 
 // What was heard cannot be taken back: no second try then.
-func TestAnAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
+func TestAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
 	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			llmtest.Stream(w, "", map[string]any{"content": "Well, "})

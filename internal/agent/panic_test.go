@@ -42,7 +42,7 @@ func (l *buggyLog) Inputs(ctx context.Context, run string, after int64) (event.I
 
 // F32: on whichever goroutine a bug strikes, its run ends once, as internal, and the
 // next one does not notice.
-func TestAPanicAnywhereEndsOneRun(t *testing.T) {
+func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	calls := func(tool string) llmtest.Script {
 		return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool, Args: `{}`}), llmtest.Says("Done."))
 	}
@@ -98,7 +98,7 @@ func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
 
 // F32: a bug over a run that is to be taken up costs neither the process nor the run: it is
 // given back, and taken up again.
-func TestAPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
+func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
 	run := agenttest.NewFixture(t, says, durable(origin)).StartRun(t, agent.Request{Question: "?", Background: true})

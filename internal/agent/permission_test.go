@@ -35,7 +35,7 @@ const clerksAdd = `{"rules": [{"name": "clerks", "claims": {"groups": ["clerks"]
 // OWASP AISVS 9.5.3: it is never the model that decides what may be used. It is offered
 // what its caller may use; what it calls besides is denied, reaches nobody, and both stand
 // in the log.
-func TestAModelUsesWhatItsCallerMayUse(t *testing.T) {
+func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 	log := &logged{}
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"x"}`}, llmtest.Call{Name: "made_up"}), llmtest.Says("Done."),
@@ -107,7 +107,7 @@ func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
 }
 
 // A server that the caller may not use is one that there is not.
-func TestAServerThatIsForbiddenCannotBeNamed(t *testing.T) {
+func TestServerThatIsForbiddenCannotBeNamed(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Rules = rules(t, `{"rules": [{"servers": ["other"]}]}`)
 	})
@@ -142,7 +142,7 @@ func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
 }
 
 // Whoever takes a run up has no token of its caller's, and still knows what rules ask.
-func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
+func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
 	with := func(log event.Log) func(*agent.Options) {
 		return func(o *agent.Options) {
@@ -172,7 +172,7 @@ func TestARunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 
 // What is forbidden is not even told to the service that hooks ask, which could answer in
 // the tool's place.
-func TestAHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
+func TestHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
 	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
 		func(webhooktest.Question) string { return `{"content":"from the hook"}` },
 		func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })

@@ -31,7 +31,7 @@ func with(h *agenttest.Fixture) func(*config.Server) {
 func newMemoryLog() event.Log { return memory.New(memory.Options{}) }
 
 // A drained process hands its runs over instead of failing them.
-func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
+func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
 	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
 	run := a.StartRun(t, agent.Request{}).ID
@@ -63,7 +63,7 @@ func TestADrainedProcessHandsItsRunsOver(t *testing.T) {
 }
 
 // Nobody executes a run that only waits; whoever gets the answer goes on.
-func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
+func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	log := newMemoryLog()
 	a := adding(t, durable(log), onePlusTwo)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
@@ -93,7 +93,7 @@ func TestARunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 }
 
 // The time to answer ends when the event says so, although nobody holds the run.
-func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
+func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	h := adding(t, func(o *agent.Options) {
 		durable(newMemoryLog())(o)
 		o.InputTimeout = 50 * time.Millisecond
@@ -107,7 +107,7 @@ func TestAParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 }
 
 // What a server asks is answered to the call that is open, or to nobody.
-func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
+func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
 	a := agenttest.NewFixture(t, script, durable(log), guarded("add"))
@@ -137,7 +137,7 @@ func TestAQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
-func TestARunIsCancelledFromAnyProcess(t *testing.T) {
+func TestRunIsCancelledFromAnyProcess(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
 	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), durable(log))
 	run := a.StartRun(t, agent.Request{}).ID
@@ -156,7 +156,7 @@ func TestARunIsCancelledFromAnyProcess(t *testing.T) {
 	}
 }
 
-func TestAParkedRunIsCancelled(t *testing.T) {
+func TestParkedRunIsCancelled(t *testing.T) {
 	h := adding(t, durable(newMemoryLog()), onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	suspended(t, h, run, 1)
@@ -167,7 +167,7 @@ func TestAParkedRunIsCancelled(t *testing.T) {
 }
 
 // A run that kills whoever executes it must not kill everybody.
-func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
+func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
 	run := first.StartRun(t, agent.Request{})
@@ -196,7 +196,7 @@ func TestARunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 }
 
 // What a newer version held, or nobody can read, ends with a word.
-func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
+func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 	for _, request := range []string{``, `{`, `{"version":99,"request":{}}`} {
 		log := newMemoryLog()
 		if err := log.Create(t.Context(), event.Run{ID: "run_a", Created: time.Now()}); err != nil {
@@ -223,7 +223,7 @@ func TestARunWhoseRequestCannotBeReadEnds(t *testing.T) {
 }
 
 // An answer may come in the very moment in which its run is parked.
-func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
+func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
 			return llmtest.Says("Done.")
@@ -239,7 +239,7 @@ func TestAnAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
-func TestAnApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
+func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
 	build := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {

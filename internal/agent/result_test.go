@@ -256,7 +256,7 @@ func repeat(n int) (calls []llmtest.Call) {
 }
 
 // S2.8: the arrays stay aligned, and the metadata bounded, whatever the calls bring.
-func TestTheMetadataOfManyLargeResultsIsBounded(t *testing.T) {
+func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	calls := append(repeat(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
 	h.Tools.SetResult("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)
@@ -285,7 +285,7 @@ func TestTheMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 }
 
 // A log that cannot keep a result costs the run nothing, and no event points to it.
-func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
+func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
 	h := agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Log = fullLog{o.Log} })
 	h.Tools.SetResult("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
 	run := h.StartRun(t, agent.Request{})
@@ -301,7 +301,7 @@ func TestAResultThatCannotBeKeptIsSaid(t *testing.T) {
 }
 
 // What a hook has not seen of a failure, nobody sees.
-func TestAFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
+func TestFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
 	h, _ := hooked(t, gives, on("none", ""), nil)
 	h.Tools.SetResult("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
 	run := h.StartRun(t, agent.Request{})

@@ -21,7 +21,7 @@ func samplingModel(r llmtest.Request) llmtest.Answer {
 
 // S0.6: a server's request goes to the run's model, without the conversation, and is
 // counted.
-func TestAServerSamplesFromTheModelOfTheRun(t *testing.T) {
+func TestServerSamplesFromTheModelOfTheRun(t *testing.T) {
 	h := agenttest.NewFixture(t, samplingModel, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: "A secret question?"}).ID)
 	results := agenttest.EventsOf[event.ToolResult](events)
@@ -47,7 +47,7 @@ func TestAServerSamplesFromTheModelOfTheRun(t *testing.T) {
 }
 
 // A step takes 15 tokens here, and so does what a server asks for.
-func TestAServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
+func TestServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
 	h := agenttest.NewFixture(t, samplingModel, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{TotalTokens: 17}}).ID)
 	for _, r := range h.Model.Requests() {

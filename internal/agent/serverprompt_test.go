@@ -11,7 +11,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-func TestAPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
+func TestPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
 	run := h.StartRun(t, agent.Request{
 		Question: "In short?", History: []agent.Message{{Role: "user", Content: "Earlier."}},
@@ -32,7 +32,7 @@ func TestAPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 	}
 }
 
-func TestARunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
+func TestRunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
 	run := h.StartRun(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {

@@ -86,7 +86,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 }
 
 // The time to answer is over when the event says so, be the timer late or not.
-func TestTheTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
+func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})
 		done := make(chan resolution)

@@ -144,7 +144,7 @@ var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 // ended: with the same conversation, the same calls, each made once, and the same answer.
 // Only of a call that was under way nobody knows what became of it. The call journal of
 // issue 5, S2.8, S3.3.
-func TestARunGoesOnFromWhereverItsProcessDied(t *testing.T) {
+func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	origin := &chronicle{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
 	house := func(log event.Log) *agenttest.Fixture {
@@ -272,7 +272,7 @@ func oneEndingPerCall(t *testing.T, events []event.Event) {
 	}
 }
 
-func TestAYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
+func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 	const youth = 300 * time.Millisecond
 	log := memory.New(memory.Options{})
 	run := event.Run{ID: log.NewID(), Created: time.Now()}

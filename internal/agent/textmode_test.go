@@ -31,7 +31,7 @@ func inText(o *agent.Options) { o.Model = texttool.New(o.Model) }
 // S1.1, S1.2, S1.3, S1.4, S1.6, S1.7: a run of a model that writes its calls, from every
 // kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has
 // the form and the tools.
-func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
+func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 	h := agenttest.NewFixture(t, inTurns(
 		"I will use the add tool.",
 		"TOOL: add\nPARAMETERS: {'a': 1, 'b': 2}",
@@ -70,7 +70,7 @@ func TestATextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 }
 
 // S1.4: an answer that mentions a tool over and over is an answer.
-func TestAnAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
+func TestAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
 	h := agenttest.NewFixture(t, inTurns("You can use the add tool."), inText)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)

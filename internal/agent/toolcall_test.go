@@ -19,7 +19,7 @@ import (
 
 // S4.8: a tool that is kept from the model is unknown to its runs, and can be called
 // by name; and at once, while its server is still being connected.
-func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
+func TestToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "h_add", Args: `{"a":1,"b":2}`}), llmtest.Says("No.")), nil)
 	tools, err := mcp.New([]config.Server{{Name: "hidden", URL: h.Tools.URL, ToolPrefix: "h", Hidden: true}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
@@ -44,7 +44,7 @@ func TestAToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 }
 
 // A call without a model ends in the words of a run's call.
-func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
+func TestDirectCallAndARunsCallAreOneWay(t *testing.T) {
 	calls := []llmtest.Call{{Name: "echo", Args: `{"text":"x"}`}, {Name: "fail", Args: `{}`}, {Name: "add", Args: `{"a":"x"}`}, {Name: "nope", Args: `{}`}}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
@@ -74,7 +74,7 @@ func TestADirectCallAndARunsCallAreOneWay(t *testing.T) {
 }
 
 // Nobody who waits for a result alone could answer a question on the way to it.
-func TestADirectCallDeclinesQuestions(t *testing.T) {
+func TestDirectCallDeclinesQuestions(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(), nil)
 	res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "ask"})
 	if err != nil || !strings.Contains(string(res.Payload), "decline") {

@@ -79,7 +79,7 @@ func wish(query string) llmtest.Call {
 
 // Issue 4, item 7: the model is shown one tool instead of a hundred, finds what it needs
 // by it, and its search is a call like any other.
-func TestAModelFindsItsToolsAmongTooMany(t *testing.T) {
+func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	h := withMany(t, 100, 64, llmtest.Turns(
 		llmtest.Calls(wish("file an invoice"), wish("thing number 17")),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
@@ -117,7 +117,7 @@ func TestAModelFindsItsToolsAmongTooMany(t *testing.T) {
 }
 
 // What the request says about tools is what the model is shown.
-func TestARequestThatNamesToolsIsShownThemAll(t *testing.T) {
+func TestRequestThatNamesToolsIsShownThemAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     agent.Request
 		tools int
@@ -140,7 +140,7 @@ func TestARequestThatNamesToolsIsShownThemAll(t *testing.T) {
 	}
 }
 
-func TestTheSearchBeginsAboveItsBounds(t *testing.T) {
+func TestSearchBeginsAboveItsBounds(t *testing.T) {
 	for _, c := range []struct {
 		bounds   agent.ToolSearch
 		searched bool
@@ -159,7 +159,7 @@ func TestTheSearchBeginsAboveItsBounds(t *testing.T) {
 
 // A tool that the model names rightly works although it was not found, and is shown
 // from then on: refusing it would only cost a turn.
-func TestAToolThatWasNotFoundCanBeCalled(t *testing.T) {
+func TestToolThatWasNotFoundCanBeCalled(t *testing.T) {
 	h := withMany(t, 20, 10, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}, llmtest.Call{ID: "b", Name: "nope", Args: `{}`}),
 		llmtest.Says("Done."),
@@ -175,7 +175,7 @@ func TestAToolThatWasNotFoundCanBeCalled(t *testing.T) {
 }
 
 // S1.7: what is wrong with a search is told to the model like with any call.
-func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
+func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 	for args, says := range map[string]string{
 		`{}`: "missing required field: query", `{"query":" "}`: "query is empty", `{"query":3}`: "query is not a string", `{"query":null}`: "query is not a string",
 		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "not a JSON object", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
@@ -188,7 +188,7 @@ func TestABadSearchIsAnsweredWithItsSchema(t *testing.T) {
 	}
 }
 
-func TestASearchThatFindsNothingSaysSo(t *testing.T) {
+func TestSearchThatFindsNothingSaysSo(t *testing.T) {
 	h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(wish("submarine")), llmtest.Says("No.")))
 	found := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
@@ -216,7 +216,7 @@ func TestFoundToolsAreBounded(t *testing.T) {
 }
 
 // A server's own tool of the name keeps it.
-func TestTheSearchTakesNoNameFromATool(t *testing.T) {
+func TestSearchTakesNoNameFromATool(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "s", Version: "1"}, nil)
 	for _, name := range []string{"search_tools", "other"} {
 		server.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -243,7 +243,7 @@ func TestTheSearchTakesNoNameFromATool(t *testing.T) {
 }
 
 // S1.2: in text mode the search and what it found are in every prompt.
-func TestTheSearchWorksInTextMode(t *testing.T) {
+func TestSearchWorksInTextMode(t *testing.T) {
 	tools := manyTools(t, 100)
 	script := func(r llmtest.Request) llmtest.Answer {
 		results := 0
@@ -274,7 +274,7 @@ func TestTheSearchWorksInTextMode(t *testing.T) {
 }
 
 // A prompt that lists the tools must not bring back what the search spares.
-func TestThePromptListsOnlyWhatIsShown(t *testing.T) {
+func TestPromptListsOnlyWhatIsShown(t *testing.T) {
 	tools := manyTools(t, 20)
 	p, err := agent.NewPrompt(agent.PromptOptions{Template: "{{.tools}}"})
 	if err != nil {

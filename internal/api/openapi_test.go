@@ -117,7 +117,7 @@ func framesIn(t *testing.T, stream io.Reader) (count int) {
 	}
 }
 
-func TestTheExamplesOfStreamsAreFramesOfEvents(t *testing.T) {
+func TestExamplesOfStreamsAreFramesOfEvents(t *testing.T) {
 	for name, want := range map[string]int{"fromTheStart": 9, "resumed": 4, "heartbeat": 0} {
 		example := document().at("components", "responses", "EventStream", "content", "text/event-stream", "examples", name)
 		if n := framesIn(t, strings.NewReader(example["value"].(string))); n != want {
@@ -191,7 +191,7 @@ func TestEveryCodeOfAProblemIsInTheDocumentWithItsMeaning(t *testing.T) {
 	}
 }
 
-func TestTheQuestionHasTheFieldsThatAreRead(t *testing.T) {
+func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	d := document()
 	properties := d.flat(component("Question"))["properties"].(object)
 	body := make(object)
@@ -252,7 +252,7 @@ func sameKeys[A, B any](t *testing.T, at string, code map[string]A, documented m
 	}
 }
 
-func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
+func TestDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 	items := func(n int, item string) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
 	pairs := func(n int) string {
 		var b bytes.Buffer
@@ -294,7 +294,7 @@ func TestTheDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheQueryHasTheParametersThatAreRead(t *testing.T) {
+func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 	d := document()
 	documented := make(map[string]bool)
 	for _, p := range d.operations()["GET /answer/stream"]["parameters"].([]any) {
@@ -314,7 +314,7 @@ func TestTheQueryHasTheParametersThatAreRead(t *testing.T) {
 }
 
 // What the service says to real requests is one of the responses of the document.
-func TestTheServiceAnswersAsDocumented(t *testing.T) {
+func TestServiceAnswersAsDocumented(t *testing.T) {
 	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3.")), nil)
 	web := httptest.NewServer(New(Options{Agent: house.Agent, Log: house.Log, AllowedHosts: []string{"127.0.0.1"}, OpenAPI: contract.OpenAPI}))
 	t.Cleanup(web.Close)

@@ -85,7 +85,7 @@ func checkHeader(t *testing.T, at string, h http.Header) {
 	}
 }
 
-func TestAFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
+func TestFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
 	url, client := serve(t)
 	for at := range embedded(t) {
 		res, _ := get(t, client, url+at)
@@ -118,7 +118,7 @@ func TestETagsFollowTheContent(t *testing.T) {
 
 // The page learns where traces are without asking anybody; what an operator wrote stays
 // an attribute's value.
-func TestThePageKnowsWhereTracesAre(t *testing.T) {
+func TestPageKnowsWhereTracesAre(t *testing.T) {
 	for trace, want := range map[string]string{
 		"":                                       `<meta name="trace-url" content="">`,
 		"https://t.example/?a=1&b={trace_id}":    `<meta name="trace-url" content="https://t.example/?a=1&amp;b={trace_id}">`,
@@ -134,7 +134,7 @@ func TestThePageKnowsWhereTracesAre(t *testing.T) {
 	}
 }
 
-func TestAFileOfAnUnknownKindIsRefused(t *testing.T) {
+func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
 	if _, err := load(fstest.MapFS{"page/a.exe": {}}, Options{}); err == nil {
 		t.Error("a file without content type was taken")
 	}
@@ -161,9 +161,9 @@ func TestAnyOtherPathIs404(t *testing.T) {
 // modules. All of them are literal.
 var reference = regexp.MustCompile(`(?:href|src)="([^"#]+)"|(?:from|import) "([^"]+)"|url\(([^)]+)\)`)
 
-// TestThePageNeedsEveryFileAndNoOther follows the references from / as a browser
+// TestPageNeedsEveryFileAndNoOther follows the references from / as a browser
 // does: a name that is misspelt breaks the page, a file that nobody loads is dead.
-func TestThePageNeedsEveryFileAndNoOther(t *testing.T) {
+func TestPageNeedsEveryFileAndNoOther(t *testing.T) {
 	files := embedded(t)
 	reached := map[string]bool{"/": true}
 	for queue := []string{"/"}; len(queue) > 0; queue = queue[1:] {
@@ -208,8 +208,8 @@ func TestNoFileReachesOutOrMakesMarkup(t *testing.T) {
 	}
 }
 
-// TestTheForbiddenIsFound keeps the patterns of the test above honest.
-func TestTheForbiddenIsFound(t *testing.T) {
+// TestForbiddenIsFound keeps the patterns of the test above honest.
+func TestForbiddenIsFound(t *testing.T) {
 	for text, what := range map[string]string{
 		`fetch("https://a.example/")`:       "an address of another host",
 		`<img src="//a.example/">`:          "an address of another host",

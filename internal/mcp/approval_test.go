@@ -9,7 +9,7 @@ import (
 
 // Whoever calls: what needs an approval is not sent without, nor with that of another
 // definition.
-func TestACallWithoutItsApprovalIsNotSent(t *testing.T) {
+func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 	s := newShifty(addV1, sub)
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Approval: config.ApproveDestructive})
 	c.Tools(t.Context())

@@ -65,7 +65,7 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 
 // S3.8: a call is checked against the tool as it is when it is sent, which may be after
 // a wait of minutes.
-func TestACallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
+func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	var version atomic.Value
 	version.Store(`{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"}}}}`)
 	inside, goOn := make(chan struct{}), make(chan struct{})
@@ -142,7 +142,7 @@ func (l *keptLog) with(text string) (n int) {
 
 // F21: a tool whose schema cannot be used stays usable: its arguments are checked for
 // being an object, which is said once in the log, and in the list.
-func TestAToolWithABadSchemaStaysUsable(t *testing.T) {
+func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	bad := []string{
 		`{"type":"object","required":true}`, `{"type":"object","properties":{"a":{"$ref":"http://localhost:1/x"}}}`,
 		`{"type":"object","allOf":[{"$ref":"#"}]}`, `{"type":"object","properties":{"a":{"pattern":"` + strings.Repeat("a{1000}", 30) + `"}}}`,
@@ -174,7 +174,7 @@ func TestAToolWithABadSchemaStaysUsable(t *testing.T) {
 
 // What a tool says about its results is held against them. The result is delivered, and
 // what is wrong with it said to whoever reads it; the log gets no word of it but that.
-func TestAResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
+func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 	results := map[string]string{
 		"fits":    `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":3}}`,
 		"wrong":   `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":"sesame","x":1}}`,
@@ -261,7 +261,7 @@ func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
 }
 
 // A schema that is too long to be repeated is reduced to what the mistakes are about.
-func TestTheExcerptOfALargeSchema(t *testing.T) {
+func TestExcerptOfALargeSchema(t *testing.T) {
 	var fields []string
 	for i := range 500 {
 		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"string","description":"The field of that number."}`, i))

@@ -28,7 +28,7 @@ func reached(t *testing.T, what string, there <-chan struct{}) {
 
 // F13: over HTTP the cancellation may be at the server before its call, and a server drops
 // what names no request that it knows.
-func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
+func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
 	var read atomic.Bool
 	s := &script{
@@ -68,7 +68,7 @@ func TestACancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 // F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP
 // a call and its cancellation go over two connections; the other transports keep order.
 // ANSWERD_CANCELS is how many calls there are per transport.
-func TestACallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
+func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 	calls, err := strconv.Atoi(os.Getenv("ANSWERD_CANCELS"))
 	if err != nil {
 		calls = 60

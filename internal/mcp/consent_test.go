@@ -258,7 +258,7 @@ func TestWaitingForAPersonEnds(t *testing.T) {
 
 // A tool that wants more rights has the person asked for them, with those that he gave;
 // one that is never content ends soon.
-func TestAToolWantsMoreRights(t *testing.T) {
+func TestToolWantsMoreRights(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
 	var wants atomic.Pointer[string]
@@ -350,7 +350,7 @@ func TestSignInAt(t *testing.T) {
 
 // The service's own token, from the authorization server that the server names, with a
 // proof of possession or without.
-func TestTheServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
+func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 	for name, change := range map[string]func(*config.Server){
 		"http": func(*config.Server) {},
 		"dpop": func(cfg *config.Server) { cfg.Grant.DPoP = true },
@@ -418,7 +418,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 }
 
 // A server that wants something else each time has its person asked three times, no more.
-func TestAServerThatIsNeverContentEndsSoon(t *testing.T) {
+func TestServerThatIsNeverContentEndsSoon(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
 	var n atomic.Int64

@@ -70,7 +70,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 
 // The SDK sends a tool's name as it is, and the Python SDK's servers refuse all but ASCII
 // (2026-07-28 basic/transports, value encoding).
-func TestANameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
+func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 	want := map[string]string{
 		"plain": "plain", "größe": "=?base64?Z3LDtsOfZQ==?=", " a": "=?base64?IGE=?=", "=?base64?eA==?=": "=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
 	}

@@ -37,7 +37,7 @@ func (buggyBody) Read([]byte) (int, error) { panic("a bug") }
 
 // F32: nobody's call is on the goroutines that connect, list and read. A bug there
 // costs a failure, and the server is back by itself.
-func TestAPanicOverAServerIsItsFailure(t *testing.T) {
+func TestPanicOverAServerIsItsFailure(t *testing.T) {
 	for name, b := range map[string]buggy{
 		"the handshake":     {method: `"initialize"`},
 		"the list of tools": {method: `"tools/list"`},

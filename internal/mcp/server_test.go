@@ -205,7 +205,7 @@ func TestCloseIsBounded(t *testing.T) {
 
 // A server that was down is connected as soon as a call gets through, on the session that
 // it has, not when the supervisor looks for it again.
-func TestACallThatGetsThroughEndsTheOutage(t *testing.T) {
+func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
 		c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {

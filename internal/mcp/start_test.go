@@ -19,7 +19,7 @@ import (
 // neither killed for it nor asked for another protocol: a server of the Python SDK 2
 // refuses initialize once it was asked to discover. Questions don't wait for it. In fake
 // time.
-func TestAProcessHasTimeToComeUp(t *testing.T) {
+func TestProcessHasTimeToComeUp(t *testing.T) {
 	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
 		t.Fatalf("%s, %v", d.time, err)
 	}
@@ -48,7 +48,7 @@ func TestAProcessHasTimeToComeUp(t *testing.T) {
 
 // A process that ends before it was asked anything is reported for that, not for a session
 // that nobody ever had.
-func TestAnEndBeforeTheHandshakeIsItsReason(t *testing.T) {
+func TestEndBeforeTheHandshakeIsItsReason(t *testing.T) {
 	c := piped(t, Options{}, config.Server{}, func(net.Conn) {})
 	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
 		t.Errorf("%+v", st)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAFrameIsWrittenWithLineFeedsOnly(t *testing.T) {
+func TestFrameIsWrittenWithLineFeedsOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame Frame
 		want  string
@@ -49,7 +49,7 @@ func TestIDAndEventCannotInjectFields(t *testing.T) {
 }
 
 // Two line feeds after a comment reach fetch-event-source and sse.js as an empty message.
-func TestACommentEndsInExactlyOneLineFeed(t *testing.T) {
+func TestCommentEndsInExactlyOneLineFeed(t *testing.T) {
 	for text, want := range map[string]string{
 		"ping": ": ping\n", "": ": \n", "a\r\nb\n\n": ": ab\n", "\xffx\x00": ": x\n",
 	} {

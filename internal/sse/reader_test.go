@@ -70,7 +70,7 @@ func TestEventsAreTheSameHoweverTheBytesArrive(t *testing.T) {
 }
 
 // A reader that waits for the byte after a CR would hold an event back until the next one.
-func TestAnEventThatEndsInCRIsNotHeldBack(t *testing.T) {
+func TestEventThatEndsInCRIsNotHeldBack(t *testing.T) {
 	for _, wire := range []string{"data: a\r\r", "data: a\r\n\r", "data: a\n\n"} {
 		pr, pw := io.Pipe()
 		wrote := make(chan struct{})
@@ -88,7 +88,7 @@ func TestAnEventThatEndsInCRIsNotHeldBack(t *testing.T) {
 }
 
 // An endless line, many short lines and an endless comment are one attack (F6, F20).
-func TestAnEventIsBounded(t *testing.T) {
+func TestEventIsBounded(t *testing.T) {
 	for name, part := range map[string]string{
 		"one line": "x", "many data lines": "\ndata: x", "comments inside an event": "\n:", "unknown fields": "\nfoo",
 	} {
@@ -103,7 +103,7 @@ func TestAnEventIsBounded(t *testing.T) {
 	}
 }
 
-func TestTheBoundIsExact(t *testing.T) {
+func TestBoundIsExact(t *testing.T) {
 	wire := "data: 0123456789\n\n"
 	if _, err := NewReader(strings.NewReader(wire), len(wire)).Next(); err != nil {
 		t.Error("at the bound:", err)
@@ -124,7 +124,7 @@ func TestHeartbeatsBetweenEventsDoNotAddUp(t *testing.T) {
 	}
 }
 
-func TestACutEventIsNotDelivered(t *testing.T) {
+func TestCutEventIsNotDelivered(t *testing.T) {
 	cut := errors.New("connection reset")
 	src := io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), failing{cut})
 	if got, err := readAll(NewReader(src, 0)); !errors.Is(err, cut) || !slices.Equal(got, []string{"||a"}) {
@@ -132,7 +132,7 @@ func TestACutEventIsNotDelivered(t *testing.T) {
 	}
 }
 
-func TestASourceThatGivesNothingEndsTheStream(t *testing.T) {
+func TestSourceThatGivesNothingEndsTheStream(t *testing.T) {
 	if _, err := NewReader(silent{}, 0).Next(); err != io.ErrNoProgress {
 		t.Error(err)
 	}

@@ -70,7 +70,7 @@ func TestWhoWaitsComesInWhenSomebodyLeaves(t *testing.T) {
 	})
 }
 
-func TestACallerWhoLeavesLeavesTheQueue(t *testing.T) {
+func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first := enter(t, g, "a")
@@ -119,7 +119,7 @@ func TestThoseWhoWaitAreServedInTurn(t *testing.T) {
 }
 
 // A full queue takes the first of a caller all the same, for the last of him who has most.
-func TestAFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
+func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := enter(t, g, "noisy")
@@ -162,7 +162,7 @@ func TestOneCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	enter(t, g, "a")
 }
 
-func TestTheRateIsABucketThatFillsUp(t *testing.T) {
+func TestRateIsABucketThatFillsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
 		begin := func(name string) error {
@@ -244,7 +244,7 @@ func TestWhatIsTakenCountsAndDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestAClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
+func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := enter(t, g, "a")
@@ -276,7 +276,7 @@ func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 // Three times as much as fits for five minutes: who is let in waited a second at most, next to
 // nobody waited in vain, and who asks for his fair part gets it, whatever the other does.
 // facts/reliability.md L3.
-func TestANoisyCallerCostsAnotherNothing(t *testing.T) {
+func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, seconds = 20, 300
 		random := rand.New(rand.NewPCG(1, 2))

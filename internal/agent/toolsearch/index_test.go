@@ -95,7 +95,7 @@ func TestWordsAreTakenApartAtTheirSeams(t *testing.T) {
 }
 
 // What a server says of its tools must cost neither memory nor time without end.
-func TestAHugeToolIsReadUpToItsBound(t *testing.T) {
+func TestHugeToolIsReadUpToItsBound(t *testing.T) {
 	huge := strings.Repeat("word ", 100*maxWords) + "end"
 	docs := []Doc{{Name: "a", Description: huge, Schema: json.RawMessage(strings.Repeat(`{"items":`, 1000) + "1" + strings.Repeat("}", 1000))}}
 	index := New(docs)

@@ -35,7 +35,7 @@ func client(t *testing.T, url string, secret auth.Secret) *Client {
 	return c
 }
 
-func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
+func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	c := client(t, s.URL, webhooktest.Secret)
 	for _, call := range []Call{
@@ -62,7 +62,7 @@ func TestAQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 
 // A copy of a question, one that was kept, one that was changed and one of somebody
 // else are refused by a receiver that does what docs/hooks.md says.
-func TestAReceiverCanTellAReplayAndAForgery(t *testing.T) {
+func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	if _, err := client(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
 		t.Error("a question with another secret was taken")
@@ -159,7 +159,7 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 
 // F19 among others. Whatever a service does instead of replying, the error has no
 // word of it, nor of the URL.
-func TestAServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
+func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer other.Close()
 	for name, answer := range map[string]http.HandlerFunc{
@@ -191,7 +191,7 @@ func TestAServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 
 // A service that closes connections which were idle does so when it likes, such as
 // while the next question is on its way: that must not refuse a call.
-func TestAKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
+func TestKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-func TestAReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
+func TestReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Options{URL: "http://localhost", Secret: webhooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return mute{} }})
 		if err != nil {
@@ -295,7 +295,7 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 	}
 }
 
-func TestAServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
+func TestServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
 	for _, o := range []Options{
 		{URL: "http://hooks.example.com", Secret: webhooktest.Secret},
 		{URL: "https://user:canary@hooks.example.com", Secret: webhooktest.Secret},

@@ -85,7 +85,7 @@ func summary(q agui.Request) string {
 	return out
 }
 
-func TestAnAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
+func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
 	for _, c := range []struct{ status, kind, want string }{
 		{`"status":"resolved","payload":{"approved":true,"editedArgs":{"a":2}}`, event.KindApproval, `yes "" {"a":2}`},
 		{`"status":"resolved","payload":{"approved":false,"reason":"not that","editedArgs":null}`, event.KindApproval, `no "not that" `},
@@ -156,7 +156,7 @@ var hostile = map[string]string{
 	input(`,"resume":[{"interruptId":"i","status":"cancelled"},{"interruptId":"i","status":"cancelled"}]`): "resume[1].interruptId",
 }
 
-func TestABadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
+func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 	for body, field := range hostile {
 		_, err := agui.Decode([]byte(body))
 		var bad *agui.Invalid

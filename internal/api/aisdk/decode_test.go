@@ -109,7 +109,7 @@ func line(m agent.Message) string {
 	return out
 }
 
-func TestAPageCanSayThatItCannotAskForApprovals(t *testing.T) {
+func TestPageCanSayThatItCannotAskForApprovals(t *testing.T) {
 	q, err := aisdk.Decode([]byte(`{"id":"c","approvals":false,"messages":[` + user + `]}`))
 	if err != nil || !q.ApprovalsDeclined {
 		t.Errorf("%+v, %v", q.Request, err)
@@ -142,7 +142,7 @@ var hostile = map[string]string{
 	chat(user, assistant(`{"type":"tool-a","state":"output-available"}`)):                    "messages[1].parts[0].toolCallId",
 }
 
-func TestABadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
+func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 	for body, field := range hostile {
 		_, err := aisdk.Decode([]byte(body))
 		var bad *aisdk.Invalid

@@ -21,7 +21,7 @@ const (
 	png   = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
-func TestAWholeRequestIsUnderstood(t *testing.T) {
+func TestWholeRequestIsUnderstood(t *testing.T) {
 	q, err := chat.Decode([]byte(`{
 		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END",
 		"user":"ada","logprobs":false,"store":null,"response_format":{"type":"json_object"},
@@ -62,7 +62,7 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 }
 
 // JSON has one kind of number.
-func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
+func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	q, err := chat.Decode([]byte(messages(hello, `,"n":1.0,"max_tokens":5.0,"seed":7e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || *q.Sampling.Seed != 7 {
 		t.Errorf("%+v, %v", q, err)
@@ -75,7 +75,7 @@ func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	}
 }
 
-func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
+func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	tool := func(function string) string { return `,"tools":[{"type":"function","function":` + function + `}]` }
 	for body, param := range map[string]string{
@@ -137,7 +137,7 @@ func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	}
 }
 
-func TestTheTwinWithoutToolsIsTheSameModel(t *testing.T) {
+func TestTwinWithoutToolsIsTheSameModel(t *testing.T) {
 	q, err := chat.Decode([]byte(messages(hello, `,"model":"m:no-tools","tool_choice":"required"`)))
 	if err != nil || q.Model != "m:no-tools" || q.Request.Model != "m" || q.ToolChoice != agent.ToolNone {
 		t.Errorf("%+v, %v", q, err)

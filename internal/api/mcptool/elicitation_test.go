@@ -10,7 +10,7 @@ import (
 )
 
 // Nothing but the word itself is an agreement: hosts accept forms that nobody saw.
-func TestAnApprovalIsGivenByItsFieldOnly(t *testing.T) {
+func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 	i := event.Interrupt{ID: "int_1", Kind: event.KindApproval, Message: "May I?", Args: json.RawMessage(`{"path":"a"}`)}
 	for _, c := range []struct {
 		action, content string

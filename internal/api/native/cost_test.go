@@ -52,7 +52,7 @@ func many(n int, format string) string {
 }
 
 // A query is held to what a body is held to.
-func TestAQueryIsTextToo(t *testing.T) {
+func TestQueryIsTextToo(t *testing.T) {
 	for _, bad := range []string{"question=%ff", "question=a%00b", "question=a&servers=%c3%28", "question=a&%ff=b", "question=a&thread_id=%00"} {
 		q, err := url.ParseQuery(bad)
 		if err != nil {

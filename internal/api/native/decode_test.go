@@ -13,7 +13,7 @@ import (
 	"answerd/internal/api/native"
 )
 
-func TestAWholeQuestion(t *testing.T) {
+func TestWholeQuestion(t *testing.T) {
 	got, err := native.Decode([]byte(`{
 		"question": "What?", "history": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}],
 		"model": "m", "tool_choice": "required", "servers": ["crm"], "tools": ["crm_get_*"], "max_turns": 6,
@@ -34,7 +34,7 @@ func TestAWholeQuestion(t *testing.T) {
 }
 
 // Every case names the fields that the answer must point at.
-func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
+func TestBodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 	q := `"question":"What?"`
 	for _, c := range []struct{ name, body, pointers string }{
 		{"nothing", ``, ""},
@@ -105,7 +105,7 @@ func TestABodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 }
 
 // To JSON Schema, and so to api/openapi.yaml, a number is whole by its value.
-func TestAWholeNumberMayHaveAFraction(t *testing.T) {
+func TestWholeNumberMayHaveAFraction(t *testing.T) {
 	for _, six := range []string{"6", "6.0", "6e0", "0.6E1"} {
 		r, err := native.Decode([]byte(`{"question":"?","max_turns":` + six + `,"budget":{"total_tokens":` + six + `}}`))
 		if err != nil || r.MaxTurns != 6 || r.Budget.TotalTokens != 6 {
@@ -139,7 +139,7 @@ func TestSurrogatePairsAndTheReplacementCharacterAreText(t *testing.T) {
 	}
 }
 
-func TestAQueryIsAQuestion(t *testing.T) {
+func TestQueryIsAQuestion(t *testing.T) {
 	got, err := native.DecodeQuery(url.Values{
 		"question": {"What?"}, "servers": {"a", "b"}, "max_turns": {"3"}, "thread_id": {"t"}, "tool_choice": {"none"},
 	})
@@ -154,7 +154,7 @@ func TestAQueryIsAQuestion(t *testing.T) {
 	}
 }
 
-func TestAPositionReadsBackAndNothingElseIsOne(t *testing.T) {
+func TestPositionReadsBackAndNothingElseIsOne(t *testing.T) {
 	run, seq, ok := native.ParsePosition("run_a:7")
 	if run != "run_a" || seq != 7 || !ok {
 		t.Errorf("%s %d %v", run, seq, ok)

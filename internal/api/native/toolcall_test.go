@@ -7,7 +7,7 @@ import (
 	"answerd/internal/api/native"
 )
 
-func TestTheArgumentsOfACallStayAsWritten(t *testing.T) {
+func TestArgumentsOfACallStayAsWritten(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`:           ``,
 		`{"args": {}}`: `{}`,
@@ -20,7 +20,7 @@ func TestTheArgumentsOfACallStayAsWritten(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsNoCallIsRefusedByItsFields(t *testing.T) {
+func TestBodyThatIsNoCallIsRefusedByItsFields(t *testing.T) {
 	for body, pointer := range map[string]string{
 		``:                                "",
 		`[]`:                              "",

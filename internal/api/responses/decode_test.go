@@ -18,7 +18,7 @@ func input(value string, more ...string) string {
 
 const hello = `{"role":"user","content":"Hello?"}`
 
-func TestAWholeRequestIsUnderstood(t *testing.T) {
+func TestWholeRequestIsUnderstood(t *testing.T) {
 	q, err := responses.Decode([]byte(`{
 		"model":"gpt-5","instructions":"Rhyme.","stream":true,"max_output_tokens":7,"max_tool_calls":3,"metadata":{"k":"v"},
 		"reasoning":{"effort":"low"},"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}},
@@ -62,7 +62,7 @@ func TestAWholeRequestIsUnderstood(t *testing.T) {
 }
 
 // JSON has one kind of number; what is repeated is the integer.
-func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
+func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	q, err := responses.Decode([]byte(input(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || q.Budget.ToolCalls != 2 {
 		t.Fatalf("%+v, %v", q, err)
@@ -78,7 +78,7 @@ func TestAnIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	}
 }
 
-func TestARequestThatCannotBeRunNamesItsParameter(t *testing.T) {
+func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	text := `"x"`
 	for body, param := range map[string]string{

@@ -53,7 +53,7 @@ func TestEveryToolIsCalledAsTheSuiteAsksOrAsItsSchemaSays(t *testing.T) {
 	}
 }
 
-func TestAServerThatCannotBeUsedIsAFailure(t *testing.T) {
+func TestServerThatCannotBeUsedIsAFailure(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
 	err := run(t.Context(), []string{"conformance", web.URL}, func(string) string { return "" })

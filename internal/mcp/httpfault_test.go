@@ -99,7 +99,7 @@ func rpc400(w http.ResponseWriter, _ *http.Request, m message) {
 
 // F15, F16: a bad reply fails the call that it answers; a call that is under way
 // and the next one don't notice, and the session lives.
-func TestBadReplyHurtsNobodyElse(t *testing.T) {
+func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 	for name, bad := range badReplies {
 		t.Run(name, func(t *testing.T) {
 			waiting, release := make(chan struct{}), make(chan struct{})
@@ -152,7 +152,7 @@ func TestBadReplyHurtsNobodyElse(t *testing.T) {
 }
 
 // F12: refused at the start, there later: nobody has to ask.
-func TestServerThatComesUpLater(t *testing.T) {
+func TestServerStartedLaterIsConnected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestServerThatComesUpLater(t *testing.T) {
 
 // F12: a server that goes away keeps its tools listed, its calls fail as not sent,
 // and it is back without being asked.
-func TestServerThatGoesAway(t *testing.T) {
+func TestServerThatStopsIsReported(t *testing.T) {
 	var down atomic.Bool
 	back := make(chan struct{}, 10)
 	s := &script{
@@ -303,7 +303,7 @@ func flood(w io.Writer, chunk string, total int) {
 }
 
 // F20: answers without end cost a bounded amount of memory and fail that one call.
-func TestEndlessAnswersAreCut(t *testing.T) {
+func TestEndlessResponsesAreCut(t *testing.T) {
 	const huge = 600 << 20
 	chunk := strings.Repeat("x", 64<<10)
 	var bomb bytes.Buffer // 1 MiB of nothing
@@ -375,7 +375,7 @@ func TestEndlessAnswersAreCut(t *testing.T) {
 }
 
 // F14: progress puts the end off that silence is, and not the one of the whole call.
-func TestProgressForEverTimesOut(t *testing.T) {
+func TestEndlessProgressTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wire := func(http.RoundTripper) http.RoundTripper {
 			return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
@@ -450,7 +450,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 }
 
 // One that cannot be resumed ends its own call alone.
-func TestResumeThatIsRefused(t *testing.T) {
+func TestRefusedResumeFailsTheCall(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest} {
 		s := &script{}
 		s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
@@ -477,7 +477,7 @@ func TestResumeThatIsRefused(t *testing.T) {
 }
 
 // A server that holds its stream open after the answer holds up nothing.
-func TestAnswerBeforeTheEndOfTheStream(t *testing.T) {
+func TestResponseBeforeTheEndOfTheStreamIsUsed(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
 		<-r.Context().Done()

@@ -65,7 +65,7 @@ func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
 
 // S0.6: a server that asks beside all calls is answered by the only one there is, with
 // the defaults of its form; where two are under way, neither is shown the question.
-func TestAQuestionOnTheStandingStreamGoesToTheOnlyCall(t *testing.T) {
+func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	gets, slow := make(chan string, 8), make(chan string, 8)
 	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: true})
 	c.Tools(t.Context())
@@ -97,7 +97,7 @@ func TestAQuestionOnTheStandingStreamGoesToTheOnlyCall(t *testing.T) {
 
 // The standing stream comes back when it breaks, in the same session; when its server
 // has forgotten the session, a new one is made without waiting for a call.
-func TestTheStandingStreamComesBack(t *testing.T) {
+func TestStandaloneStreamReconnects(t *testing.T) {
 	gets := make(chan string, 8)
 	w := standalone(t, gets, nil)
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: true})
@@ -114,7 +114,7 @@ func TestTheStandingStreamComesBack(t *testing.T) {
 }
 
 // S3.2, S4.5: 404 to the GET of a session that had a stream says that it is gone.
-func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
+func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 	shakes := make(chan string, 8)
 	gets := map[string]int{}
 	var mu sync.Mutex // protects gets
@@ -153,7 +153,7 @@ func TestAStandingStreamThatFindsItsSessionGoneMakesANewOne(t *testing.T) {
 
 // A server without a standing stream, or that leaves the GET without a reply, serves
 // calls all the same.
-func TestWithoutAStandingStreamCallsWork(t *testing.T) {
+func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){
 		"405":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) },
 		"404":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },

@@ -20,7 +20,7 @@ import (
 
 // F12: a server that says for how long it is busy is left alone for that time, by calls
 // once the breaker is open and by the supervisor.
-func TestABusyServerIsLeftAloneForAsLongAsItSays(t *testing.T) {
+func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		var asked atomic.Int64
@@ -68,7 +68,7 @@ func TestABusyServerIsLeftAloneForAsLongAsItSays(t *testing.T) {
 
 // The call that tries a failed server may ask a person, who takes his time: others
 // needn't wait for him to find out.
-func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
+func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range maxStreak {
@@ -107,7 +107,7 @@ func TestATrialThatWaitsForAPersonIsGivenBack(t *testing.T) {
 
 // A token endpoint that hangs is no failure of the server: with whoever has a token it
 // goes on. And who cannot be let in learns that, whatever the breaker says.
-func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
+func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	cfg := i.server("a", serve(t, s).URL, config.AuthExchange)
@@ -144,7 +144,7 @@ func TestWhatHangsBeforeTheServerIsNotItsFailure(t *testing.T) {
 
 // F21: a page of tools that is too large costs its listing, which says so, and no call:
 // the tools that were known are there, over a connection for all calls too.
-func TestAListThatIsTooLargeCostsNoCall(t *testing.T) {
+func TestOversizedListFailsNoCall(t *testing.T) {
 	for _, kind := range []string{config.TypeHTTP, config.TypeWebSocket} {
 		t.Run(kind, func(t *testing.T) {
 			// Without list_changed, which would make a listing of its own.

@@ -26,7 +26,7 @@ func (h heardConn) Read(p []byte) (int, error) {
 
 // F13: a server that doesn't read when a call is cancelled is told when it reads again, be
 // it after the 5 s that the SDK gives to cancellations. In fake time.
-func TestACancellationIsSaidWhenTheServerReadsAgain(t *testing.T) {
+func TestCancellationIsSentWhenTheServerReadsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard syncBuffer
 		ids, read := make(chan string, 2), make(chan struct{})

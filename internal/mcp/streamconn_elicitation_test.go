@@ -47,7 +47,7 @@ func (q *questions) call(ctx context.Context, c *Client, tool string) (*content.
 // S0.6, facts 2d: over a connection that all calls share a question reaches the person
 // behind the only call there is, and nobody where there are two, or one that was given
 // up and that the server still works on, however long. In fake time.
-func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
+func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		c := pipedServer(t, config.Server{ProtocolVersion: "2025-11-25"}, tools(func(s *sdk.Server) {
@@ -99,7 +99,7 @@ func TestLinkAsksWhereOnlyOneCallCanBeMeant(t *testing.T) {
 
 // S3.8: a list that changed is listed again, also where no call is under way. So is
 // that of resources, for servers whose resources are offered.
-func TestLinkNoticesChangedLists(t *testing.T) {
+func TestStreamConnHandlesListChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := tools(func(s *sdk.Server) {
 			s.AddResource(&sdk.Resource{URI: "x:1", Name: "1"}, nil)

@@ -73,7 +73,7 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 }
 
 // A server without auth gets no token, and one with a token of its own gets that.
-func TestWhoseToken(t *testing.T) {
+func TestTokenIsThatOfTheConfiguredAuth(t *testing.T) {
 	for want, cfg := range map[string]config.Server{
 		"":           {},
 		"Bearer own": {BearerToken: auth.NewSecret("own")},

@@ -14,7 +14,7 @@ import (
 
 // S0.6 over one connection for all calls: a call that is alone is asked and gets its
 // log messages; from 2026-07-28 on so is any.
-func TestALoneCallIsAskedOverALink(t *testing.T) {
+func TestElicitationOverStreamConnReachesTheOnlyCall(t *testing.T) {
 	for _, version := range []string{"", "2025-11-25"} {
 		server := tools(func(s *sdk.Server) {
 			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -51,7 +51,7 @@ func logsOf(ctx context.Context, c *Client) (logs int, err error) {
 	return logs, err
 }
 
-func TestLogMessagesOverALinkAreThoseOfALoneCall(t *testing.T) {
+func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 	held := make(chan message, 1)
 	together := false
 	entered := make(chan struct{}, 2)
@@ -90,7 +90,7 @@ func TestLogMessagesOverALinkAreThoseOfALoneCall(t *testing.T) {
 }
 
 // What may be about a call that was given up is nobody's.
-func TestAfterACallWasGivenUpNobodyIsToldForAWhile(t *testing.T) {
+func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 	entered, first := make(chan struct{}), true
 	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		if first {

@@ -26,7 +26,7 @@ import (
 
 // S3.9, S4.1: a real server of each protocol over a message transport, 200 callers at
 // a time: each gets its own answer.
-func TestLinkMatchesAnswers(t *testing.T) {
+func TestStreamConnMatchesResponses(t *testing.T) {
 	for _, version := range []string{"", "2025-11-25", "2024-11-05"} {
 		t.Run("version "+version, func(t *testing.T) {
 			server := tools(nil)
@@ -54,7 +54,7 @@ func TestLinkMatchesAnswers(t *testing.T) {
 
 // F16: what a server says beside its answers hurts nobody: neither the call in whose
 // time it comes nor the session.
-func TestLinkDropsWhatIsNotExpected(t *testing.T) {
+func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 	var dials atomic.Int64
 	script := lines(func(m message, say func(string)) {
 		say(`{"jsonrpc":"2.0","id":99999,"result":{}}`)
@@ -84,7 +84,7 @@ func TestLinkDropsWhatIsNotExpected(t *testing.T) {
 }
 
 // F16: an answer that cannot be read fails its call, and no other.
-func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
+func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 	held := make(chan string, 1)
 	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		switch m.Params.Meta["do"] {
@@ -131,7 +131,7 @@ func TestUnreadableAnswerFailsItsCallOnly(t *testing.T) {
 // S3.3, S4.5: when a connection ends, a call that was sent ends as unknown_outcome and
 // is not sent again, unless its tool may be repeated; one that was not sent goes to the
 // next connection. Nobody's call is sent twice.
-func TestEndOfConnectionInTheMiddle(t *testing.T) {
+func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 	var mu sync.Mutex
 	ran := map[string]int{}
 	first := make(chan net.Conn, 1)
@@ -169,7 +169,7 @@ func TestEndOfConnectionInTheMiddle(t *testing.T) {
 }
 
 // S4.5: a tool that may be repeated is called again on the next connection.
-func TestRepeatableCallSurvivesTheConnection(t *testing.T) {
+func TestIdempotentCallSurvivesConnectionLoss(t *testing.T) {
 	var calls atomic.Int64
 	c := piped(t, Options{}, config.Server{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
 		lines(func(m message, say func(string)) {
@@ -188,7 +188,7 @@ func TestRepeatableCallSurvivesTheConnection(t *testing.T) {
 }
 
 // Cancelling a call tells the server and leaves the session to the others.
-func TestLinkCancelLeavesTheSession(t *testing.T) {
+func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 	began, told := make(chan struct{}), make(chan string, 1)
 	var dials atomic.Int64
 	c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
@@ -240,7 +240,7 @@ func TestLinkCancelLeavesTheSession(t *testing.T) {
 
 // Many servers answer a call all the same that was cancelled: the Python SDK's of 1.x always
 // do. Nobody needs to be warned of that.
-func TestLateAnswerIsNoWarning(t *testing.T) {
+func TestLateResponseIsNotLoggedAsWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log syncBuffer
 		began := make(chan message, 1)
@@ -279,7 +279,7 @@ func (b *bothEnds) Write(p []byte) (int, error) { return b.to.Write(p) }
 
 // A server that doesn't read holds up callers until their own time is over, not longer,
 // and what was never sent is not cancelled there. In fake time.
-func TestServerThatDoesNotRead(t *testing.T) {
+func TestServerThatDoesNotReadFailsCallsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
 		var calls atomic.Int64
@@ -313,7 +313,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 // S3.3, S4.5: of the calls under way when a connection breaks, the one that the server
 // has may have run; the ones that wait to be written, or of which nothing was, go to
 // the next connection. In fake time.
-func TestUnsentCallsGoToTheNextConnection(t *testing.T) {
+func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int64
 		var calls sync.Map
@@ -405,7 +405,7 @@ func (c *countedReads) Read(p []byte) (int, error) {
 
 // S3.9: a server that doesn't answer what it doesn't know costs half of the handshake's
 // time, not the handshake. In fake time.
-func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
+func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
@@ -437,7 +437,7 @@ func TestLinkFallsBackWhenDiscoverIsNotAnswered(t *testing.T) {
 }
 
 // Progress that came before the result is delivered, in order, before Call returns.
-func TestLinkDeliversProgressInOrder(t *testing.T) {
+func TestStreamConnDeliversProgressInOrder(t *testing.T) {
 	c := piped(t, Options{MaxConcurrentCalls: 20}, config.Server{}, lines(func(m message, say func(string)) {
 		for i := range 20 {
 			say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%d}}`, m.Params.Meta["progressToken"], i))
@@ -462,7 +462,7 @@ func TestLinkDeliversProgressInOrder(t *testing.T) {
 
 // S0.1: query parameters have no place on a message transport: the context goes into
 // _meta, with one warning however many calls and connections.
-func TestLinkSendsContextInMetaWithOneWarning(t *testing.T) {
+func TestStreamConnSendsContextInMetaWithOneWarning(t *testing.T) {
 	var log syncBuffer
 	c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, lines(func(m message, say func(string)) {
 		say(answerTo(m, text(fmt.Sprint(m.Params.Meta["context_id"]))))
