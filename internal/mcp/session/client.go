@@ -60,9 +60,8 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		x := &Request{}
 		x.Owner, x.Handshake = x, true
 		x.useSession(handshake.session)
-		detach := x.StartDetachable(ctx, handshake.Life(), deadline)
+		x.Start(ctx, handshake.Life(), deadline)
 		defer x.Finish()
-		defer detach()
 		x.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
 		x.session.handshake.Store(x)
 		x.session.handleRequest = receive

@@ -126,11 +126,15 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	}
 }
 
-// readToEnd reads a stream that has had its answer to the end, so that the connection is kept.
-// RoundTrip.Finish bounds how long a server may keep it open.
-func (s *eventStream) readToEnd() {
-	withoutPanic(s.log, func() { _, _ = io.CopyN(io.Discard, s.body, maxRefusal) })
+// readToEnd reads a stream that has had its answer to the end, so that the connection is kept, and
+// reports whether it came to the end. RoundTrip.Finish bounds how long a server may keep it open.
+func (s *eventStream) readToEnd() (whole bool) {
+	withoutPanic(s.log, func() {
+		_, err := io.CopyN(io.Discard, s.body, maxRefusal)
+		whole = err == io.EOF
+	})
 	s.close()
+	return whole
 }
 
 // close closes the body and calls streamClosed. It is the last call on s.
@@ -184,7 +188,8 @@ func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Requ
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// Not waited for: the call has its answer, and RoundTrip.Finish bounds the rest.
-			c.background.Go(s.readToEnd)
+			ended := c.idle.beginEnd(resp)
+			c.background.Go(func() { ended(s.readToEnd()) })
 			c.deliverAnswer(ctx, x, m, answer)
 			return
 		}

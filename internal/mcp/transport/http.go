@@ -46,6 +46,99 @@ type httpEndpoint struct {
 	// background counts what no request waits for: streams that are read to their end, and
 	// repeated cancellations.
 	background sync.WaitGroup
+	idle       idleConns
+}
+
+// maxConnWait bounds how long a request waits for a TCP connection whose last stream is ending.
+const maxConnWait = 100 * time.Millisecond
+
+// idleConns lets a request wait for a connection that is about to become idle instead of opening
+// another one, which takes longer over TLS: servers end the stream of an answer some milliseconds
+// after the answer. Its counts are an estimate, since the http.Transport does not say what it holds:
+// an error costs a new connection or a wait of maxConnWait. The zero value works.
+type idleConns struct {
+	mu        sync.Mutex    // protects what follows
+	idle      int           // connections that no request uses
+	ending    int           // streams that have had their answer and are read to their end
+	waiting   int           // requests that wait for one of them
+	changed   chan struct{} // closed when a stream has ended; nil if no request waits
+	unbounded bool          // the server keeps streams open for longer than maxConnWait, or has HTTP/2
+}
+
+// take counts a connection as used. It waits for one under ctx if none is idle and one soon will be.
+func (p *idleConns) take(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.idle == 0 && p.waiting < p.ending && !p.unbounded {
+		p.waiting++
+		p.waitLocked(ctx)
+		p.waiting--
+	}
+	if p.idle > 0 {
+		p.idle--
+	}
+}
+
+// waitLocked waits until a connection is idle or no stream is ending. It unlocks p meanwhile.
+func (p *idleConns) waitLocked(ctx context.Context) {
+	late := time.NewTimer(maxConnWait)
+	defer late.Stop()
+	for p.idle == 0 && p.ending > 0 {
+		if p.changed == nil {
+			p.changed = make(chan struct{})
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		timely := false
+		select {
+		case <-changed:
+			timely = true
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if !timely {
+			p.unbounded = p.unbounded || ctx.Err() == nil
+			return
+		}
+	}
+}
+
+// put counts the connection of resp, whose body was read to its end, as idle.
+func (p *idleConns) put(resp *http.Response) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.putLocked(resp)
+}
+
+func (p *idleConns) putLocked(resp *http.Response) {
+	if resp.ProtoMajor >= 2 { // all requests share one connection
+		p.unbounded = true
+		return
+	}
+	p.idle++
+}
+
+// beginEnd notes that the stream resp has had its answer. ended must be called when it was read to its
+// end, or was cut.
+func (p *idleConns) beginEnd(resp *http.Response) (ended func(whole bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending++
+	began := time.Now()
+	return func(whole bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ending--
+		p.unbounded = time.Since(began) > maxConnWait
+		if whole {
+			p.putLocked(resp)
+		}
+		if p.changed != nil {
+			close(p.changed)
+			p.changed = nil
+		}
+	}
 }
 
 // NewHTTP returns the endpoint of a server over Streamable HTTP. It sends nothing.

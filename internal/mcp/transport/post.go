@@ -61,6 +61,7 @@ func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Req
 		x.fail(noReply(err, false))
 		return
 	}
+	c.idle.take(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
 		x.fail(noReply(err, x.sent.Load()))
@@ -83,6 +84,7 @@ func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Req
 		c.readStream(ctx, x, m, resp)
 	case "application/json":
 		body, f := readJSON(resp)
+		c.idle.put(resp)
 		var answer *jsonrpc.Response
 		if f == nil {
 			answer, f = decodeAnswer(m.ID, body)
@@ -96,6 +98,7 @@ func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Req
 		// 202 and 204 come here too: a request that is accepted but never answered would keep its
 		// caller waiting until the timeout.
 		drainBody(resp, maxRefusal)
+		c.idle.put(resp)
 		x.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
@@ -134,6 +137,7 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 // processRefusal processes a reply with a status other than 2xx.
 func (c *httpConn) processRefusal(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
+	c.idle.put(resp)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
 		c.session.Lost.Store(true)
 		x.fail(LostSession(badStatus(resp.StatusCode)))

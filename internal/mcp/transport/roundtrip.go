@@ -45,7 +45,8 @@ type RoundTrip struct {
 	caller  context.Context // that it was started under
 	life    context.Context // of the server
 	cancel  context.CancelCauseFunc
-	release func() // frees what ctx holds
+	detach  func() bool // stops ctx from ending with caller
+	release func()      // frees what ctx holds
 	timer   idleTimer
 
 	sent    atomic.Bool  // there was a connection for it, so the server may have got it
@@ -64,24 +65,21 @@ type RoundTrip struct {
 	linger   *time.Timer
 }
 
-// Start makes the context of the request, which ends with ctx, with life, and at deadline.
+// Start makes the context of the request, which ends with ctx, with life, and at deadline. An answered
+// request no longer ends with ctx after Finish: callers end their contexts as soon as they have the
+// result, when the rest of the stream may still have to be read.
 func (x *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
 	x.caller, x.life = ctx, life
-	cctx, cancel := context.WithCancelCause(ctx)
+	cctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	if ctx.Err() != nil {
+		cancel(context.Cause(ctx)) // now, and not on a goroutine that may run after the request is sent
+	}
+	x.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	x.timer.start(deadline, func() { cancel(ErrTimeout) })
 	x.cancel = cancel
-	x.release = func() { unhook(); x.timer.stop(); cancel(nil) }
+	x.release = func() { x.detach(); unhook(); x.timer.stop(); cancel(nil) }
 	x.ctx = context.WithValue(cctx, roundTripKey{}, x)
-}
-
-// StartDetachable is Start for a request whose answered stream may still be read after ctx has ended:
-// ctx ends the request only until detach is called. A handshake's context ends with the handshake,
-// and must not close the TCP connection of its last answer.
-func (x *RoundTrip) StartDetachable(ctx, life context.Context, deadline time.Time) (detach func() bool) {
-	x.Start(context.WithoutCancel(ctx), life, deadline)
-	x.caller = ctx
-	return context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })
 }
 
 // RoundTripOf returns the RoundTrip that ctx carries; nil where there is none. Every context that
@@ -261,7 +259,7 @@ func (x *RoundTrip) Finish() {
 	if x.Session != nil && x.Session.standalone.Load() {
 		x.Session.inflight.remove(x, x.sent.Load() && !x.answered.Load())
 	}
-	if x.streams > 0 && x.answered.Load() && x.ctx.Err() == nil {
+	if x.streams > 0 && x.answered.Load() && x.detach() && x.ctx.Err() == nil {
 		x.linger = time.AfterFunc(lingerTimeout, x.release)
 		return
 	}

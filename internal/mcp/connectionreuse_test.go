@@ -1,0 +1,128 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"answerd/internal/mcp/config"
+
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// serveEndingLate returns a server that ends the reply to each tools/call that long after its answer,
+// and counts the TCP connections. It has a certificate if secure is true.
+func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) *web {
+	t.Helper()
+	w := &web{}
+	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isCall := strings.Contains(peek(r), `"tools/call"`)
+		h.ServeHTTP(w, r)
+		if isCall && late > 0 {
+			<-time.After(late)
+		}
+	}))
+	w.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			w.conns.Add(1)
+		}
+	}
+	if secure {
+		w.StartTLS()
+	} else {
+		w.Start()
+	}
+	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
+	return w
+}
+
+// Servers end the stream of an answer after the answer, some of them later than the caller, as the
+// agent does, cancels the call's context. The connection is kept for the next call all the same, and
+// the request counts as successful.
+func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
+	for flavour, options := range flavours {
+		lates := []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond}
+		if options.JSONResponse {
+			lates = lates[:1] // its answer is the end
+		}
+		for _, late := range lates {
+			for _, secure := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s late, TLS %t", flavour, late, secure), func(t *testing.T) {
+					t.Parallel()
+					w := serveEndingLate(t, handler(tools(nil), options), late, secure)
+					spans := tracetest.NewSpanRecorder()
+					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+					c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
+						if secure {
+							next.(*http.Transport).TLSClientConfig = w.Client().Transport.(*http.Transport).TLSClientConfig
+						}
+						return otelhttp.NewTransport(next, otelhttp.WithTracerProvider(traces))
+					}}, config.Server{Name: "a", URL: w.URL})
+					c.Tools(t.Context())
+					trace, root := traces.Tracer("test").Start(t.Context(), "calls")
+					call := func() {
+						ctx, cancel := context.WithCancel(trace)
+						defer cancel()
+						res, err := c.Call(ctx, Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
+						must(t, res, err)
+					}
+					call()
+					before := w.conns.Load()
+					for range 40 {
+						call()
+					}
+					if got := w.conns.Load() - before; got != 0 {
+						t.Errorf("got %d new connections for 40 calls, want 0", got)
+					}
+					root.End()
+					failed := 0
+					for _, s := range spans.Ended() {
+						if s.SpanContext().TraceID() == root.SpanContext().TraceID() && s.Status().Code == codes.Error {
+							failed++
+						}
+					}
+					if failed > 0 {
+						t.Errorf("got %d failed spans of 41 calls, want 0", failed)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A caller who gives up is not kept waiting, and the server learns of it, although the request's
+// context does not end with the caller's once there is an answer.
+func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
+	begun, told := make(chan struct{}), make(chan struct{}, 8)
+	var calls atomic.Int64
+	s := &script{before: func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(peek(r), cancelled) {
+			told <- struct{}{}
+		}
+		return false
+	}}
+	s.call = func(_ http.ResponseWriter, r *http.Request, _ message) {
+		calls.Add(1)
+		close(begun)
+		<-r.Context().Done()
+	}
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	hangUp(t, c, "t", begun)
+	reached(t, "the cancellation", told)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.Call(ctx, Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != Cancelled || calls.Load() != 1 {
+		t.Errorf("got %s after %d calls, want %s and no request under a context that has ended", e.Kind, calls.Load(), Cancelled)
+	}
+}
