@@ -60,6 +60,9 @@ func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writ
 	} else if verifier != nil {
 		verifier.Close()
 	}
+	if err := c.checkEventDirectory(); err != nil {
+		return err
+	}
 	tools, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
 	if err != nil {
 		return err

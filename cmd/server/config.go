@@ -159,7 +159,7 @@ type config struct {
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
 	HooksURL string `env:"HOOKS_URL"`
-	// What the webhooks are signed with.
+	// Secret that signs the webhooks. Required with HOOKS_URL.
 	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
 
 	// Runs at a time. More wait for at most a second, the callers in turn, and are refused with 503.

@@ -69,7 +69,6 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"TRACE_URL", append(here, "TRACE_URL", "https://traces.example/")},
 		{"TRACE_URL", append(here, "TRACE_URL", "javascript:alert('{trace_id}')")},
 		{"HOOKS_SECRET", append(here, "HOOKS_URL", "https://hooks.example")},
-		{"HOOKS_URL", append(here, "HOOKS_SECRET", "canary")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "http://hooks.example/?key=canary")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "https://user:canary@hooks.example")},
 		{"BUDGET_TOOL_CALLS", append(here, "BUDGET_TOOL_CALLS", "-1")},
@@ -91,6 +90,14 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 				t.Errorf("exit code %d, %q", code, line.String())
 			}
 		})
+	}
+}
+
+// HOOKS_SECRET also signs webhooks that HOOKS_URL has no part in (CONTRACT §13).
+func TestLoadConfigAcceptsHooksSecretAlone(t *testing.T) {
+	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary"))
+	if err != nil || c.HooksSecret.Reveal() != "canary" {
+		t.Errorf("loadConfig() = %v, want the secret and no error", err)
 	}
 }
 

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -133,5 +135,33 @@ func TestManifestsUseExistingSettings(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^#? ?` + name + `=`).Match(example) {
 			t.Errorf("%s is no setting", name)
 		}
+	}
+}
+
+// The manifests' settings start, with a Secret that has what they leave out.
+func TestManifestsStart(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/kubernetes/configmap.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := make(map[string]string)
+	for documents := yaml.NewDecoder(strings.NewReader(string(data))); ; {
+		var m struct{ Data map[string]string }
+		if err := documents.Decode(&m); err != nil {
+			break
+		}
+		maps.Copy(settings, m.Data)
+	}
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(file, []byte(settings["mcp.json"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(settings, map[string]string{"MCP_CONFIG_PATH": file, "IAM_CLIENT_ID": "answerd", "IAM_CLIENT_SECRET": "s", "LLM_API_KEY": "k"})
+	c, err := loadConfig(func(name string) string { return settings[name] })
+	if err == nil {
+		_, err = mcpServers(c)
+	}
+	if err != nil {
+		t.Errorf("the settings of the manifests: error %v, want none", err)
 	}
 }

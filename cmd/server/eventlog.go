@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -35,6 +37,27 @@ func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
+// checkEventDirectory returns an error if EVENTS_URL names a directory that cannot be made or
+// written. It opens the file that the log locks and takes no lock, so a running answerd that
+// uses the directory is not disturbed.
+func (c *config) checkEventDirectory() error {
+	dir, isDirectory := strings.CutPrefix(c.EventsURL.Reveal(), "file:")
+	if !isDirectory {
+		return nil
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var file *os.File
+		if file, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+			err = file.Close()
+		}
+	}
+	if err != nil {
+		return &configError{"EVENTS_URL", fmt.Sprintf("%s: cannot be used as a directory: %s", dir, fileReason(err))}
+	}
+	return nil
+}
+
 // printEventLog prints where events are stored, and reports whether that works. It does not open
 // a directory: a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
@@ -60,6 +83,9 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
 		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)}), func() {}, nil
+	}
+	if err := c.checkEventDirectory(); err != nil {
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -133,4 +135,21 @@ func startNATS(t testing.TB, o *server.Options) *server.Server {
 		t.Fatal("the server does not start")
 	}
 	return s
+}
+
+func TestServeRefusesAnUnusableEventDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newTestWorld(t, newTwoCallScript())
+	for _, command := range []string{"serve", "check"} {
+		for _, dir := range []string{file, filepath.Join(file, "below"), "/proc/answerd"} {
+			out, stderr := &syncBuffer{}, &syncBuffer{}
+			err := run(t.Context(), []string{command}, w.environment("EVENTS_URL", "file:"+dir), out, stderr)
+			if code := exitCode(err, stderr); code != 2 || !strings.Contains(stderr.String(), "answerd: EVENTS_URL: "+dir+": ") {
+				t.Errorf("%s with EVENTS_URL=file:%s = exit code %d, %q, want 2 and the setting", command, dir, code, stderr)
+			}
+		}
+	}
 }

@@ -187,6 +187,23 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	}
 }
 
+// A declared authentication that answerd cannot apply would leave calls without a token.
+func TestServeRefusesAuthJWTWithoutAServiceToken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	for _, c := range []struct {
+		disabled string
+		want     int
+	}{{"", 2}, {`, "enabled": false`, 0}} {
+		writeFile(t, path, `{"mcpServers": {"crm": {"url": "http://127.0.0.1:9/mcp", "auth": {"type": "jwt"}`+c.disabled+`}}}`)
+		w := newTestWorld(t, newTwoCallScript())
+		stderr := &syncBuffer{}
+		err := run(t.Context(), []string{"check"}, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "ENABLE_JWT_TOKEN", "false"), io.Discard, stderr)
+		if code := exitCode(err, stderr); code != c.want || c.want == 2 && !strings.Contains(stderr.String(), `MCP_CONFIG_PATH: server "crm", auth: type jwt needs ENABLE_JWT_TOKEN=true`) {
+			t.Errorf("crm%s: exit code %d, want %d: %s", c.disabled, code, c.want, stderr)
+		}
+	}
+}
+
 // F32: a file that trips us up is refused like any other bad one.
 func TestReloadTurnsAPanicIntoARefusal(t *testing.T) {
 	hangup, lines := make(chan os.Signal), make(chan string, 2)

@@ -80,6 +80,11 @@ func mcpServers(c config) ([]mcpconfig.Server, error) {
 		if err != nil {
 			return nil, &configError{"MCP_CONFIG_PATH", err.Error()}
 		}
+		for _, s := range more {
+			if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !c.EnableJWTToken {
+				return nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
+			}
+		}
 		servers = append(servers, more...)
 	}
 	return servers, nil

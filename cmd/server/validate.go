@@ -55,7 +55,6 @@ func (c *config) validate(modelSet bool) error {
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
-		{"HOOKS_URL", c.HooksURL == "" && !c.HooksSecret.IsZero(), "must be set when HOOKS_SECRET is"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
