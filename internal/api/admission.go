@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/auth"
 )
 
 // maxReaders bounds the streams that read one run at a time.
@@ -150,3 +152,51 @@ func clientAddress(r *http.Request) string {
 	}
 	return ip.String()
 }
+
+const (
+	// rejectionInterval is the time in which a rejectionLog writes at most maxRejections lines,
+	// so that callers cannot fill the log.
+	rejectionInterval = 10 * time.Second
+	maxRejections     = 20
+)
+
+// rejectionLog logs rejected requests. Of those with the same key it logs the first one in each
+// rejectionInterval, and counts the others. The zero value is ready to use.
+type rejectionLog struct {
+	mu      sync.Mutex // protects all fields
+	since   time.Time  // begin of the current interval
+	keys    map[string]bool
+	omitted int // rejections without a line since the last line
+}
+
+// log writes one line unless the bounds are reached.
+func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string, attrs ...any) {
+	l.mu.Lock()
+	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
+		l.since, l.keys = now, make(map[string]bool)
+	}
+	if l.keys[key] || len(l.keys) == maxRejections {
+		l.omitted++
+		l.mu.Unlock()
+		return
+	}
+	l.keys[key] = true
+	omitted := l.omitted
+	l.omitted = 0
+	l.mu.Unlock()
+	if omitted > 0 {
+		attrs = append(attrs, "omitted_lines", omitted)
+	}
+	logger.WarnContext(ctx, "request rejected", attrs...)
+}
+
+// logRateLimited logs the caller of a problem that says that the caller exceeds a limit.
+func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Identity) {
+	if p.Code != "rate_limited" {
+		return
+	}
+	h.refusals.log(ctx, h.Logger, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
+}
+
+// clip returns at most 200 bytes of s, for the log.
+func clip(s string) string { return s[:min(len(s), 200)] }

@@ -2,9 +2,11 @@ package api_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -159,7 +161,11 @@ func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject strin
 func TestRunsAreBoundedPerCaller(t *testing.T) {
 	open := make(chan struct{})
 	set, bearer := withTokens(t)
-	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, set)
+	var log bytes.Buffer
+	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, func(o *api.Options) {
+		set(o)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
 	ada, bob := bearer("ada"), bearer("bob")
 	s.reading(t, "Authorization", ada)
 	for _, path := range []string{"/answer", "/answer/stream", "/tools/add/call"} {
@@ -170,6 +176,9 @@ func TestRunsAreBoundedPerCaller(t *testing.T) {
 		resp := s.do(t, "POST", path, body, "Authorization", ada)
 		refused(t, resp, 429, "rate_limited")
 		comeBack(t, resp)
+	}
+	if got := strings.Count(log.String(), `msg="request rejected" cause="This caller has too many runs in progress." subject=ada`); got != 1 {
+		t.Errorf("%d lines name the subject, want 1:\n%s", got, &log)
 	}
 	s.reading(t, "Authorization", bob)
 	close(open)

@@ -82,6 +82,8 @@ type Handler struct {
 	deliveries deliveryTracker
 	mcpServer  *mcpserver.Handler
 	limiter    *streamLimiter
+	rejections rejectionLog // of hosts and origins
+	refusals   rejectionLog // of callers beyond their limits
 }
 
 // MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.

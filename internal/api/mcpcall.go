@@ -290,6 +290,7 @@ func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error)
 	if !known && ctx.Err() == nil {
 		t.h.Logger.ErrorContext(ctx, "tool call failed", "run_id", run.ID, "error", err)
 	}
+	t.h.logRateLimited(ctx, p, t.caller)
 	p.Instance = cmp.Or(p.Instance, "/mcp")
 	p.TraceID = cmp.Or(p.TraceID, run.TraceID, t.h.TraceID(ctx))
 	var b strings.Builder

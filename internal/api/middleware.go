@@ -73,7 +73,8 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 		if h.AllowedHosts != nil && !isProbe(r) && !slices.Contains(h.AllowedHosts, host) {
-			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name."))
+			h.rejections.log(r.Context(), h.Logger, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", clip(host))
+			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name. Its operator allows host names with ALLOWED_HOSTS."))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -97,7 +98,7 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 			return
 		}
 		if !allowed {
-			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
+			h.rejectOrigin(w, r)
 			return
 		}
 		header.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
@@ -129,11 +130,19 @@ func allowedHeaders(r *http.Request) string {
 func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && isCrossSite(r) {
-			h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service."))
+			h.rejectOrigin(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// rejectOrigin answers a request of an origin that is not one of CORSOrigins. A page cannot read
+// the answer, so the log has the origin and the setting too.
+func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
+	origin := r.Header.Get("Origin")
+	h.rejections.log(r.Context(), h.Logger, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", clip(origin))
+	h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service. Its operator allows origins with CORS_ORIGINS."))
 }
 
 // isCrossSite reports whether a browser sent r on behalf of another origin. It falls back to

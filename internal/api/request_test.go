@@ -2,9 +2,11 @@ package api_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -59,6 +61,46 @@ func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 	}
 	if n := len(s.Model.Requests()); n != 0 {
 		t.Errorf("%d model requests: a bad request started a run", n)
+	}
+}
+
+func TestRejectedHostsAndOriginsNameTheSetting(t *testing.T) {
+	var log bytes.Buffer
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	preflight := []string{"Origin", "https://page.example", "Access-Control-Request-Method", "POST"}
+	for _, c := range []struct {
+		method  string
+		header  []string
+		status  int
+		code    string
+		setting string
+		logged  string // attribute of the line
+	}{
+		{"GET", []string{"Host", "evil.example:8080"}, 421, "misdirected", "ALLOWED_HOSTS", "host=evil.example"},
+		{"GET", []string{"Origin", "https://evil.example"}, 403, "forbidden", "CORS_ORIGINS", "origin=https://evil.example"},
+		{"GET", []string{"Sec-Fetch-Site", "cross-site"}, 403, "forbidden", "CORS_ORIGINS", `origin=""`},
+		{"OPTIONS", preflight, 403, "forbidden", "CORS_ORIGINS", "origin=https://page.example"},
+	} {
+		for range 3 {
+			if p := refused(t, s.do(t, c.method, "/tools", "", c.header...), c.status, c.code); !strings.Contains(p.Detail, c.setting) {
+				t.Errorf("%v: detail %q, want it to name %s", c.header, p.Detail, c.setting)
+			}
+		}
+		want := "setting=" + c.setting + " " + c.logged
+		if got := strings.Count(log.String(), want); got != 1 {
+			t.Errorf("%v three times: %d lines with %q, want 1:\n%s", c.header, got, want, &log)
+		}
+	}
+}
+
+func TestRejectedHostsCannotFloodTheLog(t *testing.T) {
+	var log bytes.Buffer
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for i := range 200 {
+		refused(t, s.do(t, "GET", "/tools", "", "Host", fmt.Sprintf("h%d.example", i)), 421, "misdirected")
+	}
+	if got := strings.Count(log.String(), "request rejected"); got < 1 || got > 20 {
+		t.Errorf("%d lines for 200 hosts, want 1 to 20", got)
 	}
 }
 
