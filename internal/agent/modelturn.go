@@ -20,6 +20,8 @@ type modelReply struct {
 	calls  []*call
 	usage  event.Usage
 	finish string
+
+	extensions *llm.Extensions // for the next requests to the same endpoint; nil if there are none
 }
 
 // conversationCalls returns the calls as the conversation has them.
@@ -97,6 +99,9 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := s.closePart(ctx); err != nil {
 		return modelReply{}, err
 	}
+	if err := l.writeExtensions(ctx, s.extensions); err != nil {
+		return modelReply{}, err
+	}
 	end := event.StepEnd{Step: l.step, FinishReason: s.finish}
 	if s.usageSeen {
 		end.Usage = &s.usage
@@ -133,6 +138,8 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 		}
 	case llm.ToolCall:
 		return s.completeCall(ctx, p)
+	case llm.Extensions:
+		s.extensions = &p
 	case llm.Usage:
 		s.usageSeen = true
 		s.usage = event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}

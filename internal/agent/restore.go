@@ -2,7 +2,11 @@ package agent
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
@@ -35,11 +39,51 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.stepText.Reset()
 	l.stepText.WriteString(s.Text)
 	l.addUsage(s.Usage)
-	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason}
+	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {
 		reply.calls = append(reply.calls, restoreCall(c))
 	}
 	return reply
+}
+
+// writeExtensions writes what the endpoint wants back with the answer of a step, for a process
+// that takes over the run. It is written before step_end, so that no step is ended without it.
+// Readers of the run never see notes.
+func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
+	if x == nil {
+		return nil
+	}
+	data, err := json.Marshal(x)
+	if err != nil {
+		return fmt.Errorf("encode the extensions of an answer: %w", err)
+	}
+	for piece := range slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), maxExtensionPiece) {
+		if err := l.run.writeNote(ctx, replay.NoteExtensions, string(piece)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxExtensionPiece bounds the part of the extensions that one note has, in bytes.
+const maxExtensionPiece = event.MaxNote - 64
+
+// restoreExtensions decodes what writeExtensions wrote. Without them the endpoint decides
+// whether the run can continue.
+func (l *loop) restoreExtensions(text string) *llm.Extensions {
+	if text == "" {
+		return nil
+	}
+	var x llm.Extensions
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(data, &x)
+	}
+	if err != nil {
+		l.agent.Logger.Warn("stored extensions of an answer cannot be used", "run_id", l.run.ID, "error", err)
+		return nil
+	}
+	return &x
 }
 
 // restoreCall returns a call as the model wrote it.

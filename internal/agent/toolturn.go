@@ -88,7 +88,7 @@ func (c *call) editNote() string {
 // toolTurn executes the calls of a turn and adds their results to the conversation in call order,
 // whichever call ends first.
 func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
-	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Calls: reply.conversationCalls()})
+	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Calls: reply.conversationCalls(), Extensions: reply.extensions})
 	outcomes, err := l.runCalls(ctx, reply.ownCalls(), final)
 	l.addUsage(l.budget.TakeSampled())
 	if err != nil {

@@ -66,6 +66,9 @@ type Message struct {
 	// CallID names the call that a ToolRole message answers, Tool the tool's name.
 	CallID string
 	Tool   string
+	// Extensions are members that came with this Assistant message; nil if there were none. A
+	// Model sends them to the endpoint that they came from and to no other.
+	Extensions *Extensions
 	// Failed marks a ToolRole message that reports a failure.
 	Failed bool
 	// Media are pictures and sounds that belong to a User or ToolRole message. They are
@@ -104,7 +107,7 @@ const (
 )
 
 // Part is one piece of a model's answer: Text, Reasoning, ToolCallStart,
-// ToolCallArgs, ToolCall, Usage or Finish.
+// ToolCallArgs, ToolCall, Extensions, Usage or Finish.
 type Part interface{ part() }
 
 // Text is a piece of the answer. Delta is never empty.
@@ -136,6 +139,18 @@ type ToolCall struct {
 	Arguments string
 }
 
+// Extensions holds members of an answer that Chat Completions does not define, unchanged, such
+// as Gemini's extra_content of calls and DeepSeek's reasoning_content. The answer's Message
+// must carry them when it is sent back: some endpoints refuse it otherwise. They are for the
+// endpoint alone, and nothing of them is for the caller.
+type Extensions struct {
+	Endpoint string          `json:"endpoint"`          // names the endpoint, without its keys
+	Message  json.RawMessage `json:"message,omitempty"` // of the message, as a JSON object; nil for none
+	// Calls has those of the calls, in their order; nil or null for a call without any, and
+	// not longer than the last call with some.
+	Calls []json.RawMessage `json:"calls,omitempty"`
+}
+
 // Usage is what one answer cost, in tokens, as the provider reports it.
 type Usage struct {
 	Input, Output, Total int64
@@ -153,6 +168,7 @@ func (Reasoning) part()     {}
 func (ToolCallStart) part() {}
 func (ToolCallArgs) part()  {}
 func (ToolCall) part()      {}
+func (Extensions) part()    {}
 func (Usage) part()         {}
 func (Finish) part()        {}
 

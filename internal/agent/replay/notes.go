@@ -12,11 +12,12 @@ import (
 // they journal each call: it is intended once tool_call is in the log, sent once NoteSent is,
 // and done or failed with tool_result or tool_error.
 const (
-	NoteSent    = "sent"    // and the CallKey of a call: its request may leave from now on
-	NoteLimit   = "cut"     // and a finish reason: the next step is the last one
-	NoteSampled = "sampled" // and tokens: input, output and total, that a server has used
-	NoteTaken   = "taken"   // a process takes over the run of another one
-	NoteLeft    = "left"    // a process stops to execute the run, in an orderly way
+	NoteSent       = "sent"       // and the CallKey of a call: its request may leave from now on
+	NoteLimit      = "cut"        // and a finish reason: the next step is the last one
+	NoteSampled    = "sampled"    // and tokens: input, output and total, that a server has used
+	NoteExtensions = "extensions" // and a part of llm.Extensions, as JSON in base64: of the answer of this step
+	NoteTaken      = "taken"      // a process takes over the run of another one
+	NoteLeft       = "left"       // a process stops to execute the run, in an orderly way
 )
 
 // CallKey returns the key of a call in notes: a hash, since a provider may choose an id of any

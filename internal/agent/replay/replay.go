@@ -51,6 +51,7 @@ type Step struct {
 	StopReason   string      // why the next step is the last one; "" if that was not decided
 	// Limits that people raised, before the step's calls and after them.
 	RaisedBefore, RaisedAfter []event.BudgetResolved
+	Extensions                string // the notes of NoteExtensions, joined
 	Refused                   string // the limit that somebody did not raise; "" if there is none
 }
 
@@ -138,6 +139,8 @@ func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool)
 		return true
 	case kind == NoteSent && byKey[rest] != nil:
 		byKey[rest].Sent = true
+	case kind == NoteExtensions && step != nil:
+		step.Extensions += rest
 	case kind == NoteLimit && step != nil:
 		step.StopReason = rest
 	case kind == NoteSampled && step != nil:

@@ -137,6 +137,12 @@ func (w *Window) messageTokens(m *llm.Message) int64 {
 	for _, c := range m.Calls {
 		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
+	if x := m.Extensions; x != nil {
+		size += len(x.Message)
+		for _, c := range x.Calls {
+			size += len(c)
+		}
+	}
 	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(m)
 }
 

@@ -31,6 +31,10 @@ type assembler struct {
 	bytes    int        // towards maxAnswer
 	partSent bool       // a part was handed out
 	chunk    chunk      // the latest
+
+	endpoint       string       // names it in extensions
+	message        extensionSet // of the message; those of calls are in calls
+	extensionBytes int          // of all of them, towards maxExtensions
 }
 
 // sendPart passes one part to the consumer.
@@ -101,6 +105,7 @@ func (a *assembler) addDelta(said *delta) error {
 	if err := a.countBytes(len(words) + len(thought)); err != nil {
 		return err
 	}
+	a.addExtensions(said)
 	if thought != "" {
 		if err := a.sendPart(llm.Reasoning{Delta: thought}); err != nil {
 			return err
@@ -117,7 +122,13 @@ func (a *assembler) addDelta(said *delta) error {
 // addCallPieces adds the pieces of calls in one chunk.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, p := range pieces {
+		if !a.countMembers(p.members) {
+			p.members = nil
+		}
 		if p.isEmpty() {
+			if call := a.calls.findCall(p, i > 0); call != nil {
+				call.extensions.addMembers(p.members)
+			}
 			continue
 		}
 		if err := a.countBytes(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
@@ -139,6 +150,7 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 // because until then more of its name may come.
 func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
 	c.addNameAndID(d)
+	c.extensions.addMembers(d.members)
 	if d.arguments == "" {
 		return nil
 	}
@@ -175,6 +187,35 @@ func (a *assembler) announceCall(c *partialCall) error {
 	return nil
 }
 
+// addExtensions collects the members of a message that go back with it. Reasoning that came as
+// text is among them, under the name that it came with.
+func (a *assembler) addExtensions(said *delta) {
+	if said.hasReasoningContent {
+		a.addReasoning("reasoning_content", said.reasoningContent)
+	}
+	if said.hasReasoning {
+		a.addReasoning("reasoning", said.reasoning)
+	}
+	if a.countMembers(said.members) {
+		a.message.addMembers(said.members)
+	}
+}
+
+// addReasoning collects a piece of the member name, a string.
+func (a *assembler) addReasoning(name, text string) {
+	if a.extensionBytes += len(text); a.extensionBytes <= maxExtensions {
+		a.message.object.addText(name, text)
+	}
+}
+
+// countMembers counts members towards maxExtensions, and reports whether they are within it.
+func (a *assembler) countMembers(members []rawMember) bool {
+	for _, m := range members {
+		a.extensionBytes += len(m.name) + len(m.value)
+	}
+	return a.extensionBytes <= maxExtensions
+}
+
 // countBytes counts n bytes towards the bound of the answer.
 func (a *assembler) countBytes(n int) error {
 	if a.bytes += n; a.bytes > maxAnswer {
@@ -203,6 +244,11 @@ func (a *assembler) finishAnswer(cause error) error {
 	}
 	for _, c := range a.calls.list {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
+			return err
+		}
+	}
+	if x := a.extensions(); x != nil {
+		if err := a.sendPart(*x); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 	w := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
 	defer w.stopTimer()
 
-	a := &assembler{yield: emit}
+	a := &assembler{yield: emit, endpoint: m.endpoint}
 	res, err := m.postRequest(reqCtx, w, body)
 	if res != nil {
 		defer res.Body.Close()
@@ -50,6 +50,9 @@ func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 		return m.classifyError(ctx, context.Cause(reqCtx), w, a, connectError(err))
 	}
 	err = m.readResponse(a, w, res)
+	if a.extensionBytes > maxExtensions {
+		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", a.extensionBytes, "limit", maxExtensions)
+	}
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}

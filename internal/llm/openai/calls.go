@@ -16,6 +16,7 @@ type callPiece struct {
 	id        string
 	name      string
 	arguments string
+	members   []rawMember // all others
 }
 
 // startsObject reports whether the arguments begin like those of a new call.
@@ -37,6 +38,7 @@ type partialCall struct {
 	arguments     []byte
 	scan          llm.ArgumentScanner // over arguments, to know when they are complete
 	announced     bool
+	extensions    extensionSet
 }
 
 // addNameAndID adds a piece's id and name. Names come whole, in pieces, or whole once more

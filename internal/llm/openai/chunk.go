@@ -29,13 +29,15 @@ type deltaChoice struct {
 
 // delta holds the used members of a delta or a message.
 type delta struct {
-	sent             bool // it is in the chunk
-	content          string
-	thinking         string // parts of content
-	refusal          string
-	reasoningContent string
-	reasoning        string
-	calls            []callPiece
+	sent                              bool // it is in the chunk
+	content                           string
+	thinking                          string // parts of content
+	refusal                           string
+	reasoningContent                  string
+	reasoning                         string
+	calls                             []callPiece
+	hasReasoningContent, hasReasoning bool        // with an empty string, too
+	members                           []rawMember // all others
 }
 
 // decodeJSON decodes one chunk. A usage of an unexpected shape is passed over: what an answer
@@ -119,14 +121,16 @@ func (s *jsonScanner) readChoice(c *deltaChoice) {
 func (s *jsonScanner) readDelta(a *delta, member string) {
 	*a = delta{sent: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
-		switch string(s.readName()) {
+		switch name := s.readName(); string(name) {
 		case "content":
 			a.content, a.thinking = s.readContent()
 		case "refusal":
 			a.refusal = s.readStringOrSkip()
 		case "reasoning_content":
+			a.hasReasoningContent = s.peekKind() == '"'
 			a.reasoningContent = s.readStringOrSkip()
 		case "reasoning":
+			a.hasReasoning = s.peekKind() == '"'
 			a.reasoning = s.readStringOrSkip()
 		case "tool_calls":
 			a.calls = nil
@@ -134,7 +138,7 @@ func (s *jsonScanner) readDelta(a *delta, member string) {
 				a.calls = append(a.calls, s.readCallPiece())
 			}
 		default:
-			s.skipValue()
+			a.members = s.readMember(a.members, name)
 		}
 	}
 }
@@ -177,7 +181,9 @@ func (s *jsonScanner) readContent() (said, thought string) {
 // the object itself.
 func (s *jsonScanner) readCallPiece() (p callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
-		switch string(s.readName()) {
+		switch name := s.readName(); string(name) {
+		case "type":
+			s.skipValue()
 		case "index":
 			p.index, p.hasIndex = s.readInteger("index")
 		case "id":
@@ -194,10 +200,23 @@ func (s *jsonScanner) readCallPiece() (p callPiece) {
 				}
 			}
 		default:
-			s.skipValue()
+			p.members = s.readMember(p.members, name)
 		}
 	}
 	return p
+}
+
+// readMember reads a member that this package does not interpret, and appends it to list.
+func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
+	if ignoredMembers[string(name)] {
+		s.skipValue()
+		return list
+	}
+	known := string(name) // before name's memory is used again
+	if value := s.readRaw(); len(value) > 0 {
+		list = append(list, rawMember{known, value})
+	}
+	return list
 }
 
 func (s *jsonScanner) readArguments() string {

@@ -30,16 +30,16 @@ type wireAudio struct {
 // appendMessages appends messages as they go over the wire. The tool role is text only
 // in Chat Completions, so the media of results follow in a message of the user. It comes
 // after all results of the turn: endpoints demand that those follow their calls at once.
-func appendMessages(out []wireMessage, messages []llm.Message) []wireMessage {
+func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) []wireMessage {
 	var media []llm.Media // of the results since the last message of another role
 	for i, m := range messages {
-		out = append(out, newWireMessage(m))
+		out = append(out, newWireMessage(m, endpoint))
 		if m.Role != llm.ToolRole {
 			continue
 		}
 		media = append(media, m.Media...)
 		if last := i+1 == len(messages) || messages[i+1].Role != llm.ToolRole; last && len(media) > 0 {
-			out = append(out, newWireMessage(llm.Message{Role: llm.User, Media: media}))
+			out = append(out, newWireMessage(llm.Message{Role: llm.User, Media: media}, endpoint))
 			media = nil
 		}
 	}
@@ -75,12 +75,12 @@ func newWireParts(m llm.Message) []wirePart {
 
 // encodedSize estimates how long w will be as JSON, in bytes.
 func (w *wireMessage) encodedSize() int {
-	n := 96 + len(w.ToolCallID)
+	n := 96 + len(w.ToolCallID) + len(w.Extensions)
 	if text, ok := w.Content.(string); ok {
 		n += len(text) + len(text)/16
 	}
 	for _, c := range w.ToolCalls {
-		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)*5/4 + 96
+		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)*5/4 + len(c.Extensions) + 96
 	}
 	return n
 }
@@ -110,7 +110,8 @@ func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 		b = appendQuoted(append(b, `{"id":`...), c.ID)
 		b = appendQuoted(append(b, `,"type":`...), c.Type)
 		b = appendQuoted(append(b, `,"function":{"name":`...), c.Function.Name)
-		b = append(appendQuoted(append(b, `,"arguments":`...), c.Function.Arguments), "}}"...)
+		b = append(appendQuoted(append(b, `,"arguments":`...), c.Function.Arguments), '}')
+		b = append(appendMembers(b, c.Extensions), '}')
 	}
 	if len(w.ToolCalls) > 0 {
 		b = append(b, ']')
@@ -118,7 +119,15 @@ func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 	if w.ToolCallID != "" {
 		b = appendQuoted(append(b, `,"tool_call_id":`...), w.ToolCallID)
 	}
-	return append(b, '}'), nil
+	return append(appendMembers(b, w.Extensions), '}'), nil
+}
+
+// appendMembers appends the members of an object to an open one that has some already.
+func appendMembers(b []byte, object json.RawMessage) []byte {
+	if len(object) <= len("{}") || object[0] != '{' {
+		return b
+	}
+	return append(append(b, ','), object[1:len(object)-1]...)
 }
 
 // appendQuoted appends s as a JSON string. What is not UTF-8 becomes U+FFFD, which is all
@@ -140,6 +149,7 @@ type wireMessage struct {
 	Content    any
 	ToolCalls  []wireCall
 	ToolCallID string
+	Extensions json.RawMessage // a JSON object, nil for none
 }
 
 // wireCall and wireFunction are a call in an assistant's message. Arguments is JSON
@@ -148,6 +158,8 @@ type wireCall struct {
 	ID       string
 	Type     string
 	Function wireFunction
+
+	Extensions json.RawMessage // a JSON object, nil for none
 }
 
 type wireFunction struct {
@@ -156,8 +168,9 @@ type wireFunction struct {
 }
 
 // newWireMessage turns a message into what goes over the wire. The caller has seen to it that a
-// tool message is never empty, which some endpoints refuse.
-func newWireMessage(m llm.Message) wireMessage {
+// tool message is never empty, which some endpoints refuse. Members that came from another
+// endpoint are left out.
+func newWireMessage(m llm.Message, endpoint string) wireMessage {
 	w := wireMessage{Role: m.Role, Content: m.Text}
 	switch {
 	case m.Role == llm.User && len(m.Media) > 0:
@@ -172,6 +185,12 @@ func newWireMessage(m llm.Message) wireMessage {
 		for i, c := range m.Calls {
 			w.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
 				Function: wireFunction{Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}}
+		}
+	}
+	if x := m.Extensions; x != nil && m.Role == llm.Assistant && x.Endpoint == endpoint {
+		w.Extensions = x.Message
+		for i := range min(len(x.Calls), len(w.ToolCalls)) {
+			w.ToolCalls[i].Extensions = x.Calls[i]
 		}
 	}
 	return w

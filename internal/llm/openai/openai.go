@@ -76,6 +76,7 @@ type Model struct {
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
+	endpoint         string // names it in llm.Extensions
 }
 
 // New returns a model for cfg. It asks nothing of the endpoint; a BaseURL that is
@@ -107,6 +108,7 @@ func New(cfg Config) *Model {
 		retries:          max(cfg.MaxRetries, 0),
 		log:              cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry:        newTelemetry(cfg, base),
+		endpoint:         endpointID(base),
 	}
 }
 
@@ -138,7 +140,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 
 // streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
-	body, err := encodeRequest(r, &m.tools)
+	body, err := encodeRequest(r, &m.tools, m.endpoint)
 	if err != nil {
 		return newError(llm.ModelError, publicRefused, err)
 	}

@@ -48,8 +48,9 @@ type streamOptions struct {
 
 // encodeRequest renders r. A tool_choice without tools is an error at most endpoints,
 // so it is sent with tools only; and None with tools offered sends both, for models
-// that refuse a history with calls when they are shown no tools.
-func encodeRequest(r *llm.Request, cache *toolCache) ([]byte, error) {
+// that refuse a history with calls when they are shown no tools. Only members that came from
+// endpoint are sent to it.
+func encodeRequest(r *llm.Request, cache *toolCache, endpoint string) ([]byte, error) {
 	head := wireRequest{
 		Model:         r.Model,
 		Stream:        true,
@@ -71,7 +72,7 @@ func encodeRequest(r *llm.Request, cache *toolCache) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages)
+	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages, endpoint)
 	size := len(first) + len(tools) + 64
 	for i := range messages {
 		size += messages[i].encodedSize()

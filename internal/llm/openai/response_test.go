@@ -34,7 +34,7 @@ var shapes = map[string]struct {
 	},
 	"reasoning under either name, or both": {
 		eventStream(deltaChunk(`{"reasoning_content":"x"}`), deltaChunk(`{"reasoning":"y"}`), deltaChunk(`{"reasoning_content":"z","reasoning":"z"}`), textChunk("a"), stopChunk),
-		llmtest.Lines(`reasoning "x"`, `reasoning "y"`, `reasoning "z"`, `text "a"`, `finish stop m-1`),
+		llmtest.Lines(`reasoning "x"`, `reasoning "y"`, `reasoning "z"`, `text "a"`, `extensions {"reasoning_content":"xz","reasoning":"yz"} []`, `finish stop m-1`),
 	},
 	"content as parts, thinking among them": {
 		eventStream(deltaChunk(`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"image_url"}]}`), stopChunk),
@@ -166,7 +166,7 @@ func TestResponseThatIsNotStreamedIsAnAnswer(t *testing.T) {
 	{"id":"x","object":"chat.completion","model":"m-1","choices":[{"index":0,"message":{"role":"assistant","content":"Hello","reasoning_content":"hm",
 	"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}],
 	"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`
-	want := llmtest.Lines(`reasoning "hm"`, `text "Hello"`, `start 0 c f`, `args 0 {"a":1}`, `call 0 c f {"a":1}`, `usage 3 2 5`, `finish tool_calls m-1`)
+	want := llmtest.Lines(`reasoning "hm"`, `text "Hello"`, `start 0 c f`, `args 0 {"a":1}`, `call 0 c f {"a":1}`, `extensions {"reasoning_content":"hm"} []`, `usage 3 2 5`, `finish tool_calls m-1`)
 	for _, media := range []string{"application/json; charset=utf-8", "text/event-stream", "text/plain"} {
 		_, m := newEndpoint(t, Config{}, replyStatus(200, body, "Content-Type", media))
 		parts, err := llmtest.Collect(t.Context(), m, testRequest)

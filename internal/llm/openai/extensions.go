@@ -1,0 +1,250 @@
+package openai
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+
+	"answerd/internal/llm"
+)
+
+// Providers add members to messages and to calls that Chat Completions does not define, and
+// some refuse a later request without them: Gemini's extra_content with a thought signature,
+// DeepSeek's reasoning_content, OpenRouter's reasoning_details. They are collected here from
+// the chunks of an answer, and go back with the message that they came with.
+
+// maxExtensions bounds such members of one answer, in bytes.
+const maxExtensions = 512 << 10
+
+// ignoredMembers lists members of a delta that are not sent back: those of Chat Completions
+// that this package does not use, and output media, which are large.
+var ignoredMembers = map[string]bool{"role": true, "function_call": true, "audio": true, "images": true, "annotations": true}
+
+// rawMember holds a member of a chunk that this package does not interpret. Value lies within
+// the chunk's data.
+type rawMember struct {
+	name  string
+	value []byte
+}
+
+// extensionValue holds a JSON value of which more pieces may arrive. A value that came once is
+// kept as it came; only one that is continued is taken apart.
+type extensionValue struct {
+	raw      []byte            // as it came; nil once it is continued
+	kind     byte              // its first byte
+	text     []byte            // of a continued string
+	names    []string          // of a continued object, in order of appearance
+	elements []*extensionValue // of a continued object or array
+}
+
+func newExtensionValue(raw []byte) *extensionValue {
+	return &extensionValue{raw: bytes.Clone(raw), kind: raw[0]}
+}
+
+// pieceNames lists members whose strings arrive in pieces. A string of any other name that
+// comes again unchanged was repeated and not continued.
+var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "thinking": true, "text": true, "summary": true, "data": true}
+
+// addPiece adds a piece to the value of the member name: strings and arrays are continued,
+// objects are merged, and of anything else the last counts. null counts as not sent.
+func (v *extensionValue) addPiece(name string, raw []byte) {
+	if raw[0] == 'n' {
+		return
+	}
+	if raw[0] != v.kind || (v.kind != '"' && v.kind != '{' && v.kind != '[') {
+		*v = *newExtensionValue(raw)
+		return
+	}
+	v.takeApart()
+	piece := jsonScanner{data: raw}
+	switch v.kind {
+	case '"':
+		text := piece.readString("")
+		if pieceNames[name] || text != string(v.text) {
+			v.text = append(v.text, text...)
+		}
+	case '{':
+		for more := piece.enter('{', ""); more; more = piece.hasNext('}') {
+			v.addMember(string(piece.readName()), piece.readRaw())
+		}
+	case '[':
+		for more := piece.enter('[', ""); more; more = piece.hasNext(']') {
+			v.addElement(piece.readRaw())
+		}
+	}
+}
+
+// takeApart parses one level of a value that came once.
+func (v *extensionValue) takeApart() {
+	if v.raw == nil {
+		return
+	}
+	s := jsonScanner{data: v.raw}
+	switch v.raw = nil; v.kind {
+	case '"':
+		v.text = []byte(s.readString(""))
+	case '{':
+		for more := s.enter('{', ""); more; more = s.hasNext('}') {
+			name := string(s.readName())
+			v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(s.readRaw()))
+		}
+	case '[':
+		for more := s.enter('[', ""); more; more = s.hasNext(']') {
+			v.elements = append(v.elements, newExtensionValue(s.readRaw()))
+		}
+	}
+}
+
+// addMember adds a piece of a member of an object.
+func (v *extensionValue) addMember(name string, raw []byte) {
+	for i, known := range v.names {
+		if known == name {
+			v.elements[i].addPiece(name, raw)
+			return
+		}
+	}
+	v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(raw))
+}
+
+// addText adds a piece of a member that is a string, without its quotes.
+func (v *extensionValue) addText(name, text string) {
+	for i, known := range v.names {
+		if known == name && v.elements[i].kind == '"' {
+			v.elements[i].text = append(v.elements[i].text, text...)
+			return
+		}
+	}
+	v.names, v.elements = append(v.names, name), append(v.elements, &extensionValue{kind: '"', text: []byte(text)})
+}
+
+// addElement adds an element of an array, or continues the last one. OpenRouter streams
+// reasoning_details in pieces of one element, which have its type and index.
+func (v *extensionValue) addElement(raw []byte) {
+	if n := len(v.elements); n > 0 && raw[0] == '{' && v.elements[n-1].kind == '{' {
+		last := v.elements[n-1]
+		before, piece := last.identity(), (&extensionValue{raw: raw, kind: '{'}).identity()
+		if before.continuedBy(piece) {
+			last.addPiece("", raw)
+			return
+		}
+	}
+	v.elements = append(v.elements, newExtensionValue(raw))
+}
+
+// elementIdentity tells elements of a streamed array apart.
+type elementIdentity struct {
+	Type  string `json:"type"`
+	Index *int64 `json:"index"`
+	ID    string `json:"id"`
+}
+
+// continuedBy reports whether an element with that identity continues e. Encrypted reasoning
+// comes whole.
+func (e elementIdentity) continuedBy(next elementIdentity) bool {
+	sameIndex := e.Index == nil && next.Index == nil || e.Index != nil && next.Index != nil && *e.Index == *next.Index
+	sameID := e.ID == next.ID || e.ID == "" || next.ID == ""
+	return e.Type == next.Type && (e.Type != "" || e.Index != nil) && e.Type != "reasoning.encrypted" && sameIndex && sameID
+}
+
+// identity returns the identity of an object. A member of another type counts as not sent.
+func (v *extensionValue) identity() (id elementIdentity) {
+	if v.raw != nil {
+		_ = json.Unmarshal(v.raw, &id)
+		return id
+	}
+	for i, name := range v.names {
+		switch member := v.elements[i]; name {
+		case "type":
+			_ = json.Unmarshal(member.appendJSON(nil), &id.Type)
+		case "index":
+			_ = json.Unmarshal(member.appendJSON(nil), &id.Index)
+		case "id":
+			_ = json.Unmarshal(member.appendJSON(nil), &id.ID)
+		}
+	}
+	return id
+}
+
+// appendJSON appends the value.
+func (v *extensionValue) appendJSON(b []byte) []byte {
+	if v.raw != nil {
+		return append(b, v.raw...)
+	}
+	switch v.kind {
+	case '"':
+		return appendQuoted(b, string(v.text))
+	case '[':
+		b = append(b, '[')
+		for i, e := range v.elements {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = e.appendJSON(b)
+		}
+		return append(b, ']')
+	}
+	b = append(b, '{')
+	for i, e := range v.elements {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = e.appendJSON(append(appendQuoted(b, v.names[i]), ':'))
+	}
+	return append(b, '}')
+}
+
+// extensionSet holds the members of one message or call that this package does not interpret.
+// The zero value has none.
+type extensionSet struct{ object extensionValue }
+
+// addMembers adds those of one chunk.
+func (x *extensionSet) addMembers(members []rawMember) {
+	for _, m := range members {
+		if m.value[0] != 'n' {
+			x.object.addMember(m.name, m.value)
+		}
+	}
+}
+
+// encode returns the members as a JSON object, nil if there are none.
+func (x *extensionSet) encode() json.RawMessage {
+	if len(x.object.names) == 0 {
+		return nil
+	}
+	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
+}
+
+// extensions returns the members to send back with this answer; nil if there are none, or
+// more than maxExtensions.
+func (a *assembler) extensions() *llm.Extensions {
+	if a.extensionBytes > maxExtensions {
+		return nil
+	}
+	x := &llm.Extensions{Message: a.message.encode()}
+	found := x.Message != nil
+	for i, c := range a.calls.list {
+		if object := c.extensions.encode(); object != nil {
+			for len(x.Calls) < i {
+				x.Calls = append(x.Calls, nil)
+			}
+			x.Calls, found = append(x.Calls, object), true
+		}
+	}
+	if !found {
+		return nil
+	}
+	x.Endpoint = a.endpoint
+	return x
+}
+
+// endpointID names an endpoint in the log of a run: a hash, since a URL may hold a key.
+func endpointID(base string) string {
+	if u, err := url.Parse(base); err == nil {
+		u.User, u.RawQuery = nil, ""
+		base = u.String()
+	}
+	sum := sha256.Sum256([]byte(base))
+	return hex.EncodeToString(sum[:8])
+}

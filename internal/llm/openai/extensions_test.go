@@ -1,0 +1,107 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// streamOf returns an event stream of these deltas, which ends with tool calls.
+func streamOf(deltas ...string) string {
+	var b strings.Builder
+	for _, d := range deltas {
+		fmt.Fprintf(&b, "data: {\"choices\":[{\"index\":0,\"delta\":%s}]}\n\n", d)
+	}
+	return b.String() + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n"
+}
+
+const oneCall = `{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}`
+
+func TestExtensionsOfAnAnswerAreCollected(t *testing.T) {
+	for name, c := range map[string]struct {
+		deltas        []string
+		message, call string
+	}{
+		"nothing":         {[]string{`{"role":"assistant","content":"a"}`, oneCall}, "", ""},
+		"pieces of text":  {[]string{`{"reasoning_content":"a"}`, `{"reasoning_content":"a"}`, `{"reasoning_content":null}`, oneCall}, `{"reasoning_content":"aa"}`, ""},
+		"an empty text":   {[]string{`{"reasoning_content":""}`, oneCall}, `{"reasoning_content":""}`, ""},
+		"raw JSON":        {[]string{`{"x":{"n":1.0, "big":12345678901234567890}}`, oneCall}, `{"x":{"n":1.0, "big":12345678901234567890}}`, ""},
+		"repeated":        {[]string{`{"x":"v","y":{"z":"w"}}`, `{"x":"v","y":{"z":"w"}}`, oneCall}, `{"x":"v","y":{"z":"w"}}`, ""},
+		"merged objects":  {[]string{`{"x":{"a":1}}`, `{"x":{"b":[2]}}`, oneCall}, `{"x":{"a":1,"b":[2]}}`, ""},
+		"of a call":       {[]string{`{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{}"},"extra_content":{"google":{"thought_signature":"s=="}}}]}`}, "", `{"extra_content":{"google":{"thought_signature":"s=="}}}`},
+		"after a call":    {[]string{oneCall, `{"tool_calls":[{"index":0,"extra_content":{"s":1}}]}`}, "", `{"extra_content":{"s":1}}`},
+		"without a call":  {[]string{`{"tool_calls":[{"index":0,"extra_content":{"s":1}}]}`, oneCall}, "", ""},
+		"beyond the size": {[]string{`{"x":"` + strings.Repeat("a", maxExtensions) + `"}`, oneCall}, "", ""},
+		"streamed elements": {[]string{
+			`{"reasoning":"a","reasoning_details":[{"type":"reasoning.text","text":"a","format":"v1","index":0}]}`,
+			`{"reasoning":"a","reasoning_details":[{"type":"reasoning.text","text":"a","format":"v1","index":0}]}`,
+			`{"reasoning_details":[{"type":"reasoning.text","signature":"s","index":0}]}`,
+			`{"reasoning_details":[{"type":"reasoning.encrypted","data":"e","index":1}]}`,
+			`{"reasoning_details":[{"type":"reasoning.encrypted","data":"f","index":1}]}`, oneCall,
+		}, `{"reasoning":"aa","reasoning_details":[{"type":"reasoning.text","text":"aa","format":"v1","index":0,"signature":"s"},` +
+			`{"type":"reasoning.encrypted","data":"e","index":1},{"type":"reasoning.encrypted","data":"f","index":1}]}`, ""},
+	} {
+		_, m := newEndpoint(t, Config{}, sendStream(streamOf(c.deltas...)))
+		parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
+		if err != nil {
+			t.Errorf("%s: got error %v, want none", name, err)
+			continue
+		}
+		var got llm.Extensions
+		for _, p := range parts {
+			if x, ok := p.(llm.Extensions); ok {
+				got = x
+			}
+		}
+		call := ""
+		if len(got.Calls) > 0 {
+			call = string(got.Calls[0])
+		}
+		if string(got.Message) != c.message || call != c.call {
+			t.Errorf("%s: got %s and of the call %s, want %s and %s", name, got.Message, call, c.message, c.call)
+		}
+	}
+}
+
+func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
+	answer := sendStream(streamOf(`{"reasoning_content":"why"}`, `{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{}"},"extra_content":{"s":1}}]}`))
+	own, m := newEndpoint(t, Config{}, answer)
+	other, n := newEndpoint(t, Config{}, answer)
+	parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := llm.Message{Role: llm.Assistant}
+	for _, p := range parts {
+		switch p := p.(type) {
+		case llm.ToolCall:
+			message.Calls = append(message.Calls, p)
+		case llm.Extensions:
+			message.Extensions = &p
+		}
+	}
+	for _, model := range []*Model{m, n} {
+		if _, err := llmtest.Collect(t.Context(), model, llm.Request{Model: "m", Messages: []llm.Message{message}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := func(e *scriptedEndpoint) string {
+		requests := e.receivedRequests()
+		var body struct{ Messages []json.RawMessage }
+		if err := json.Unmarshal(requests[len(requests)-1].body, &body); err != nil {
+			t.Fatal(err)
+		}
+		return string(body.Messages[0])
+	}
+	call := `"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}`
+	if got, want := last(own), `{"role":"assistant","content":null,`+call+`,"extra_content":{"s":1}}],"reasoning_content":"why"}`; got != want {
+		t.Errorf("the endpoint of the answer got %s, want %s", got, want)
+	}
+	if got, want := last(other), `{"role":"assistant","content":null,`+call+`}]}`; got != want {
+		t.Errorf("another endpoint got %s, want %s", got, want)
+	}
+}
