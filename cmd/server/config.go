@@ -154,7 +154,7 @@ type config struct {
 	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run. Runs that ended first are deleted first.
+	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run. Runs that ended first are deleted first. With file:, the file system needs a quarter more and 12 MiB: if this is set and it has less, the start fails; if this is unset, the log takes what there is.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
@@ -194,6 +194,8 @@ type config struct {
 	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
+	eventsMaxBytesSet bool // else the event log may choose less
+
 	models   []llm.Profile       // of MODELS_FILE
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" where neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
@@ -216,7 +218,7 @@ func loadConfig(getenv func(string) string) (config, error) {
 		return config{}, err
 	}
 	modelSet := environ["DEFAULT_MODEL_ID"] != ""
-	c := config{lookup: getenv}
+	c := config{lookup: getenv, eventsMaxBytesSet: environ["EVENTS_MAX_BYTES"] != ""}
 	if err := env.ParseWithOptions(&c, env.Options{Environment: environ, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -89,9 +90,16 @@ func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, fun
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+	maxBytes := int64(c.EventsMaxBytes)
+	if !c.eventsMaxBytesSet {
+		maxBytes = 0
+	}
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes), Logger: logger,
+		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, MaxBytes: maxBytes, Logger: logger,
 	})
+	if small, ok := errors.AsType[*jetstream.DiskError](err); ok {
+		return nil, nil, &configError{"EVENTS_MAX_BYTES", small.Error()}
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("EVENTS_URL: %w", err)
 	}

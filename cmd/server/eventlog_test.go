@@ -84,7 +84,7 @@ func TestReplicasShareTheirRuns(t *testing.T) {
 		t.Errorf("ready without the log: %s", state)
 	}
 	resp := get(t, c, b.url+"/runs/run_unknown")
-	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"code":"overloaded"`) {
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"code":"log_unavailable"`) {
 		t.Errorf("a read without the log: %s %s", resp.Status, body)
 	}
 	startNATS(t, o)

@@ -60,6 +60,7 @@ var problemKinds = map[string]struct {
 	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
 	"overloaded":         {http.StatusServiceUnavailable, "Overloaded"},
 	"draining":           {http.StatusServiceUnavailable, "Shutting down"},
+	"log_unavailable":    {http.StatusServiceUnavailable, "Event log unavailable"},
 	"model_timeout":      {http.StatusGatewayTimeout, "The model took too long"},
 	"tool_timeout":       {http.StatusGatewayTimeout, "The tool took too long"},
 
@@ -138,7 +139,7 @@ var sentinelProblems = []struct {
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended."},
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
 	{event.ErrGone, "gone", "This part of the run is no longer kept."},
-	{event.ErrUnavailable, "overloaded", "The event log cannot be reached at the moment."},
+	{event.ErrUnavailable, "log_unavailable", "The event log cannot be reached, or has no space, at the moment."},
 	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
 }
 

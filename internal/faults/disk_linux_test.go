@@ -95,7 +95,7 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
 		t.Errorf("GET /readyz = %+v, want 503", a)
 	}
-	refusal := duration(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "overloaded") })
+	refusal := duration(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "log_unavailable") })
 	if refusal > 10*time.Second {
 		t.Errorf("refused after %s", refusal)
 	}
@@ -120,4 +120,116 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 		t.Errorf("GET /readyz after the recovery = %+v, want 200", a)
 	}
 	r.record("refused after %s; %d events said and kept, the last %s", refusal.Round(time.Millisecond), len(said), said.last().Type)
+}
+
+// fillUpTo writes a file that leaves some bytes of the disk free.
+func (d *disk) fillUpTo(t testing.TB, left int64) {
+	t.Helper()
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(d.dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.filler, make([]byte, int64(fs.Bavail)*fs.Bsize-left), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Deleting runs is a write too, so the log keeps space in reserve for it. Another file takes most
+// of the disk, and the runs the rest. Nothing is removed from outside: the log deletes the runs
+// whose retention has passed, and serves again; a process that starts on the full disk as well.
+func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
+	const retention = 10 * time.Second
+	for _, how := range []string{"left alone", "killed and started again"} {
+		t.Run(how, func(t *testing.T) {
+			r := beginFault(t, "the log fills its disk, "+how, "every acknowledged run is readable until its retention has passed; ready within 10 s after that, without intervention")
+			d := newDisk(t, "40m")
+			tool := newPeer(t, resultReply(`{"content":[{"type":"text","text":"`+strings.Repeat("x", 200_000)+`"}]}`))
+			model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
+				if q.Messages[len(q.Messages)-1].Role == "tool" {
+					return llmtest.Says("Done.")
+				}
+				call := llmtest.Call{Name: "t", Args: "{}"}
+				return llmtest.Calls(call, call, call, call)
+			})
+			env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=file:" + filepath.Join(d.dir, "log"), "EVENTS_RETENTION=" + retention.String()}
+			s := start(t, env...)
+			d.fillUpTo(t, 12<<20)
+			var kept []string
+			var first time.Time
+			full := make(chan struct{})
+			go func() { defer close(full); s.waitForOutput(t, "disk not writable") }()
+			for range 17 {
+				// The run that fills the disk gets its answer when there is space again.
+				answers := make(chan reply, 1)
+				go func() {
+					answer, err := s.try("POST", "/answer", question)
+					if err == nil && answer.status == 200 {
+						answers <- answer
+					}
+				}()
+				select {
+				case answer := <-answers:
+					if kept = append(kept, answer.field("run_id")); first.IsZero() {
+						first = time.Now()
+					}
+					continue
+				case <-full:
+				}
+				break
+			}
+			if s.out.count("disk not writable") == 0 || len(kept) == 0 {
+				t.Fatalf("%d runs did not fill the disk\n%s", len(kept), s.out)
+			}
+			r.wants(s.ask(t), 503, "log_unavailable")
+			if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
+				t.Errorf("GET /readyz on the full disk = %d, want 503", a.status)
+			}
+			if how != "left alone" {
+				s.signal(t, syscall.SIGKILL)
+				s.wait(t)
+				s = start(t, env...)
+			}
+			for _, id := range kept {
+				if time.Since(first) > retention-time.Second {
+					break // the machine is slow
+				}
+				if a := s.request(t, "GET", "/runs/"+id+"/events", ""); a.status != 200 || !strings.Contains(a.body, "event: final_answer") {
+					t.Errorf("GET /runs/%s/events on the full disk = %d, want 200 and all events", id, a.status)
+				}
+			}
+			s.waitForOutput(t, "disk writable again")
+			if a := s.request(t, "GET", "/readyz", ""); a.status != 200 {
+				t.Errorf("GET /readyz after the recovery = %d, want 200", a.status)
+			}
+			ready := time.Since(first) - retention
+			if ready > 10*time.Second {
+				t.Errorf("ready %s after the first run's expiry, want at most 10 s\n%s", ready, s.out)
+			}
+			if a := s.ask(t); a.status != 200 {
+				t.Errorf("the next question got %d %s, want 200", a.status, a.body)
+			}
+			r.record("%d runs kept; ready %s after the first run's expiry", len(kept), ready.Round(100*time.Millisecond))
+		})
+	}
+}
+
+// The size of the log is checked against its disk before it is opened.
+func TestF40LogThatDoesNotFitItsDiskIsBounded(t *testing.T) {
+	r := beginFault(t, "EVENTS_MAX_BYTES is more than the disk has", "exit code 2 where it is set; else a smaller bound, which is logged")
+	d := newDisk(t, "40m")
+	model := llmtest.New(t, callingModel())
+	env := []string{"LLM_BASE_URL=" + model.URL, "EVENTS_URL=file:" + filepath.Join(d.dir, "log")}
+	s := launch(t, append(env, "EVENTS_MAX_BYTES=64MiB")...)
+	if code := s.wait(t); code != 2 || s.out.count("EVENTS_MAX_BYTES: ") != 1 {
+		t.Errorf("exit code %d, want 2 and a line that names EVENTS_MAX_BYTES:\n%s", code, s.out)
+	}
+	s = start(t, env...)
+	if s.out.count("smaller than its default") != 1 {
+		t.Errorf("no line says the bound:\n%s", s.out)
+	}
+	if code := s.stop(t); code != 0 {
+		t.Errorf("exit code %d, want 0\n%s", code, s.out)
+	}
+	start(t, append(env, "EVENTS_MAX_BYTES=20MiB")...)
+	r.record("exit code 2; a smaller bound")
 }

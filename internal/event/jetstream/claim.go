@@ -66,9 +66,11 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 
 // waitForDelivery waits up to pullTimeout for a job's message, and returns nil if none came.
 func (l *Log) waitForDelivery(ctx context.Context) *delivery {
-	d, err := l.pullDelivery(ctx)
-	if err == nil || errors.Is(err, errNoJob) {
-		return d
+	if !l.diskFull.Load() { // no run can be claimed on a full disk
+		d, err := l.pullDelivery(ctx)
+		if err == nil || errors.Is(err, errNoJob) {
+			return d
+		}
 	}
 	select { // the server is away
 	case <-time.After(retryInterval):

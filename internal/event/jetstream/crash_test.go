@@ -22,7 +22,7 @@ import (
 const crashDir = "ANSWERD_TEST_CRASH_DIR"
 
 func crashOptions(dir string) jetstream.Options {
-	return jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond, MaxBytes: 16 << 30}
+	return jetstream.Options{URL: "file:" + dir, Lease: 50 * time.Millisecond, MaxBytes: 1 << 30}
 }
 
 // appendUntilKilled claims the runs of a log on disk, or creates new ones, appends events to

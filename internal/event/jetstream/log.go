@@ -75,8 +75,9 @@ type Options struct {
 	// event.DefaultRetention.
 	Retention time.Duration
 	// MaxBytes bounds the events, inputs and results of all runs; 0 means
-	// event.DefaultMaxBytes. Runs that have ended are deleted first, then the oldest
-	// messages of any run. Records of runs and jobs may take a quarter of it in addition.
+	// event.DefaultMaxBytes, or with file: what its file system has, if that is less. Runs
+	// that have ended are deleted first, then the oldest messages of any run. Records of
+	// runs and jobs may take a quarter of it in addition, and file: reserves 12 MiB.
 	MaxBytes int64
 	// Lease is how long a process that does not answer keeps its runs; 0 means
 	// DefaultLease, and 1 s for file:.
@@ -94,7 +95,7 @@ type Log struct {
 	logger     *slog.Logger
 
 	embedded *embedded   // nil on a cluster
-	diskFull atomic.Bool // the disk of the embedded server takes no writes
+	diskFull atomic.Bool // the disk of the embedded server takes no writes (disk.go)
 	// Two connections: messages to many readers must not contend with appends for the lock
 	// of one connection.
 	write, read *nats.Conn
@@ -111,6 +112,7 @@ type Log struct {
 	closeOnce func() error
 	live      chan *nats.Msg // from all live subscriptions
 	resync    chan struct{}  // live messages may be missing
+	expireNow chan struct{}  // the log is full
 
 	mu           sync.Mutex // guards the fields below; taken before a run's own mutex
 	runs         map[string]*run
@@ -122,7 +124,8 @@ type Log struct {
 var _ event.Log = (*Log)(nil)
 
 // Open connects, makes the streams that are missing, and starts the log's goroutines, which
-// Close ends. If a cluster cannot be reached, Open returns ErrUnavailable when ctx ends.
+// Close ends. If a cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It
+// returns a *DiskError if MaxBytes is more than the file system of file: has.
 func Open(ctx context.Context, o Options) (l *Log, err error) {
 	l = newLog(o)
 	defer func() {
@@ -136,9 +139,11 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	}
 	servers, connect := o.URL, append(l.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
-		if l.embedded, err = startEmbedded(dir, l.maxBytes, l.logger); err != nil {
+		if l.embedded, err = startEmbedded(dir, o.MaxBytes, l.logger); err != nil {
 			return l, err
 		}
+		l.maxBytes = l.embedded.maxBytes
+		l.diskFull.Store(l.embedded.diskFull)
 		servers, connect = "", append(connect, nats.InProcessServer(l.embedded.server))
 	} else if err = CheckURL(o.URL); err != nil {
 		return l, err
@@ -158,7 +163,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 func newLog(o Options) *Log {
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
-		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
+		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), expireNow: make(chan struct{}, 1),
 		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}
 	if l.retention <= 0 {

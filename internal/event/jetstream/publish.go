@@ -21,9 +21,16 @@ const (
 	retryInterval  = 100 * time.Millisecond
 )
 
-// storeFailedCode is the server's error code for a limit of a stream, and for a disk that
-// fails.
-const storeFailedCode = 10077
+// Error codes of the server.
+const (
+	storeFailedCode = 10077 // a limit of a stream, and a disk that fails
+	accountFullCode = 10002 // the storage limit of an account
+	serverFullCode  = 10023 // the storage limit of a server
+	storageFullCode = 10047
+)
+
+// errDiskFull says that recoverDisk has to free space first.
+var errDiskFull = errors.New("the disk is full")
 
 // errUndecided says that a server refused an append that it should have accepted. In a
 // cluster, an earlier attempt may be stored on one server while the others have not agreed
@@ -40,6 +47,9 @@ var errUndecided = errors.New("not decided yet")
 // repetition then fails in the same way, and resolveConflict tells the two cases apart. A
 // Nats-Msg-Id would not help, because the server checks the expectation first.
 func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
+	if l.diskFull.Load() { // the space that is free now is for deleting runs
+		return 0, unavailable("append to the log", errDiskFull)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, event.ErrUnavailable)
 	defer cancel()
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
@@ -52,8 +62,11 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 			if pos, err := l.resolveConflict(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case l.diskFailed():
+		case l.diskFailed(), isFull(err) && within <= createTimeout: // another run can be created later
+			l.expireSoon()
 			return 0, unavailable("append to the log", err)
+		case isFull(err): // until then, runs may be deleted
+			l.expireSoon()
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
@@ -89,6 +102,9 @@ func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, l
 // until it is acknowledged. The stream may have it twice then. accepts reports errors that
 // count as success, nil for none.
 func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
+	if l.diskFull.Load() {
+		return unavailable(attempted, errDiskFull)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, appendTimeout, event.ErrUnavailable)
 	defer cancel()
 	for {
@@ -96,6 +112,10 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 		switch {
 		case err == nil, accepts != nil && accepts(err):
 			return nil
+		case l.diskFailed():
+			return unavailable(attempted, err)
+		case isFull(err):
+			l.expireSoon()
 		case isPermanent(err):
 			return fmt.Errorf("%s: %w", attempted, err)
 		}
@@ -122,18 +142,32 @@ func isWrongLastSequence(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// isLimitExceeded reports whether a limit of the stream excludes a message. The jobs' stream
-// has a limit of one message per run.
-func isLimitExceeded(err error) bool {
+// isDuplicate reports whether a message was refused because its subject has one already: the
+// jobs' stream keeps one message per subject.
+func isDuplicate(err error) bool {
 	var api *js.APIError
-	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum")
+	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
+}
+
+// isFull reports whether a stream, its account or its server has reached a limit, so that it
+// takes no message before others are deleted.
+func isFull(err error) bool {
+	var api *js.APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	switch api.ErrorCode {
+	case accountFullCode, serverFullCode, storageFullCode:
+		return true
+	}
+	return api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
 }
 
 // isPermanent reports whether a server will refuse a message however often it is sent.
 func isPermanent(err error) bool {
-	if errors.Is(err, nats.ErrMaxPayload) || isLimitExceeded(err) {
+	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
 	}
 	var api *js.APIError
-	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408
+	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408 && !isFull(err)
 }

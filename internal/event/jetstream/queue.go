@@ -112,7 +112,7 @@ func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 
 // enqueue adds a message of a job to the queue, unless it has one on that subject.
 func (l *Log) enqueue(ctx context.Context, subject string) error {
-	return l.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isLimitExceeded)
+	return l.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
 }
 
 // removeJobMessage removes a message from the queue by its number. Purging its subject would

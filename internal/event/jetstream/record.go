@@ -113,9 +113,8 @@ func (l *Log) createError(err error) error {
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return event.ErrExists
-	case isLimitExceeded(err):
-		l.logger.Error("the index of the event log is full: raise EVENTS_MAX_BYTES, or lower EVENTS_RETENTION")
-		return unavailable("create a run", err)
+	case isFull(err):
+		l.logger.Error("the event log is full: raise EVENTS_MAX_BYTES or the limits of its NATS account, or lower EVENTS_RETENTION", "error", err)
 	}
 	return err
 }

@@ -29,10 +29,26 @@ func (l *Log) expireLoop() {
 	for {
 		select {
 		case <-time.After(interval + rand.N(interval/4)):
+		case <-l.expireNow:
 		case <-l.ctx.Done():
 			return
 		}
-		l.expireOnce()
+		if !l.diskFull.Load() { // else recoverDisk does it
+			l.expireOnce()
+		}
+		select { // while the log is full, expireNow is always ready
+		case <-time.After(time.Second):
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// expireSoon makes expireLoop delete runs now, because the log is full.
+func (l *Log) expireSoon() {
+	select {
+	case l.expireNow <- struct{}{}:
+	default: // a request is pending
 	}
 }
 
@@ -147,23 +163,30 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 }
 
 // deleteRun removes all of a run but its tombstone. It removes the entry by owner last:
-// until then, a deletion that was interrupted is repeated.
+// until then, a deletion that was interrupted is repeated. A log that is full may refuse the
+// tombstone until something has been removed.
 func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 	rec, err := l.readRecord(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
 		return err
 	}
+	var full error
 	if rec != nil {
 		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
 			return err
 		}
-		if err := l.writeTombstone(ctx, id, *rec); err != nil {
-			return err
+		if full = l.writeTombstone(ctx, id, *rec); full != nil && !isFull(full) {
+			return full
 		}
 	}
 	l.markGone(id)
 	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
 		return err
+	}
+	if full != nil {
+		if err := l.replaceRecord(ctx, id, *rec); err != nil {
+			return err
+		}
 	}
 	for _, prefix := range []string{jobPrefix, wakePrefix} {
 		if err := l.removeJobMessage(ctx, prefix+id); err != nil {
@@ -206,6 +229,23 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
 	if _, err := l.publishOnce(ctx, m); err != nil {
 		return unavailable("write a tombstone", err)
+	}
+	return nil
+}
+
+// replaceRecord writes a tombstone to a log that has refused it because it was full. Where it
+// is refused again, the record is removed first, and the run may remain without a tombstone:
+// its owner then reads ErrNotFound instead of ErrGone.
+func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
+	err := l.writeTombstone(ctx, id, rec)
+	if !isFull(err) {
+		return err
+	}
+	if err := purgeSubject(ctx, l.indexStream, recordPrefix+id); err != nil {
+		return err
+	}
+	if err := l.writeTombstone(ctx, id, rec); err != nil && !isFull(err) {
+		return err
 	}
 	return nil
 }

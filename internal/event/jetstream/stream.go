@@ -98,9 +98,6 @@ const (
 	setupAttemptTimeout = 3 * time.Second
 )
 
-// maxStoreBytes returns what all streams of a log of maxBytes may take on disk.
-func maxStoreBytes(maxBytes int64) int64 { return maxBytes + 2*maxIndexBytes(maxBytes) }
-
 // maxIndexBytes bounds the index, and the jobs.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 

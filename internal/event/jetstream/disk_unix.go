@@ -1,9 +1,10 @@
-//go:build unix
+//go:build linux || darwin || freebsd
 
 package jetstream
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 )
@@ -22,4 +23,13 @@ func lockFile(path string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// freeBytes returns how many bytes this process may still write to the file system of dir.
+func freeBytes(dir string) (int64, error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("read the free space of %s: %w", dir, err)
+	}
+	return int64(s.Bavail) * int64(s.Bsize), nil
 }
