@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"answerd/internal/llm/llmtest"
 )
@@ -404,7 +405,25 @@ func TestRealServersInPython(t *testing.T) {
 					}
 				}
 				checkInARun(t, c, s, server.calls)
+				// FastMCP 2 announces nothing without a session, and FastMCP 4 nothing in a JSON reply.
+				silent := map[string]string{"fastmcp2": "stateless", "fastmcp4": "json"}[server.requirements]
+				if server.script == "fastmcp_server.py" && !strings.Contains(mode, silent) {
+					checkGrow(t, c, s.url)
+				}
 			})
 		}
+	}
+}
+
+// checkGrow has the server add a tool, and calls that tool.
+func checkGrow(t *testing.T, c *http.Client, url string) {
+	t.Helper()
+	called := time.Now()
+	if status, body := callTool(t, c, url, "real_grow", `{}`); status != http.StatusOK || !strings.Contains(body, "grown") {
+		t.Errorf("POST /tools/real_grow/call: got %d %.2000s, want 200 with grown", status, body)
+	}
+	waitForTool(t, c, url, "real_late_tool", called)
+	if status, body := callTool(t, c, url, "real_late_tool", `{}`); status != http.StatusOK || !strings.Contains(body, "late") {
+		t.Errorf("POST /tools/real_late_tool/call: got %d %.2000s, want 200 with late", status, body)
 	}
 }

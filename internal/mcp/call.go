@@ -315,6 +315,9 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		if err != nil {
 			f = decodeFailure(err)
 		} else {
+			if res.IsError && ResultErrorKind(res) == UnknownTool {
+				s.markOutdated()
+			}
 			if res.Violations = b.Violations(res.Structured, res.IsError); res.Violations != nil {
 				// What is wrong quotes the result, which is not for the log.
 				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
@@ -323,6 +326,9 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		}
 	}
 	sent = x.Sent()
+	if f.Kind == UnknownTool {
+		s.markOutdated() // it listed the tool, and may announce nothing
+	}
 	switch {
 	// The others that lost it with us find the new one, or make it: once.
 	case f.Lost:

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
@@ -164,6 +165,36 @@ func TestRefreshListsAgain(t *testing.T) {
 			if got := namesOf(c.Tools(t.Context())); got != "echo news" {
 				t.Errorf("got the tools %s, want echo news", got)
 			}
+		})
+	}
+}
+
+// A server that no longer has a tool that it listed, and announces nothing, is asked for its list again
+// when it says so, in an error or in a result.
+func TestListIsRenewedWhenAListedToolIsUnknown(t *testing.T) {
+	for name, answer := range map[string]string{
+		"-32602":     `"error":{"code":-32602,"message":"Unknown tool: t"}`,
+		"FastMCP":    `"result":{"isError":true,"content":[{"type":"text","text":"Unknown tool: 't'"}]}`,
+		"TypeScript": `"result":{"isError":true,"content":[{"type":"text","text":"MCP error -32602: Tool t not found"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShifty(`{"name":"t","inputSchema":{"type":"object"}}`)
+				s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
+				}
+				c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
+				c.Tools(t.Context())
+				s.offer(`{"name":"u","inputSchema":{"type":"object"}}`)
+				_, _ = c.Call(t.Context(), Call{Tool: "t"})
+				after(renewalGap)
+				synctest.Wait()
+				if got := namesOf(c.Tools(t.Context())); got != "u" {
+					t.Errorf("got the tools %s, want u", got)
+				}
+				_ = c.Close()
+			})
 		})
 	}
 }

@@ -174,10 +174,10 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
 				t.Errorf("got %d runs, %d handshakes, %d requests with the stale id, want 1, 2, 1", runs.Load(), f.shakes.Load(), f.stale.Load())
 			}
-			// Two requests at a time, because the supervisor lists again, and one that was
-			// dialed in vain.
-			if n := w.conns.Load(); n > 3 {
-				t.Errorf("got %d TCP connections, want at most 3", n)
+			// Two requests at a time, because the supervisor lists again, one that was dialed before
+			// another became idle, and the standalone stream of each session.
+			if n := w.conns.Load(); n > 5 {
+				t.Errorf("got %d TCP connections, want at most 5", n)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
 // the defaults of its form; where two are under way, neither is shown the question.
 func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	gets, slow := make(chan string, 8), make(chan string, 8)
-	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	<-gets
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
@@ -100,7 +100,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 func TestStandaloneStreamReconnects(t *testing.T) {
 	gets := make(chan string, 8)
 	w := standalone(t, gets, nil)
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	first := <-gets
 	w.CloseClientConnections()
@@ -144,7 +144,7 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 		}
 		return true
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
@@ -184,7 +184,7 @@ func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 				answer(w, r)
 				return true
 			}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
 			for range 3 {
 				res, err := c.Call(t.Context(), Call{Tool: "t"})
 				must(t, res, err)

@@ -111,7 +111,7 @@ func TestWhatEachRequestOfASessionSaysInItsHeader(t *testing.T) {
 	}
 	tap := &wiretap{}
 	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
-		config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: true})
+		config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	hangUp(t, c, "t", begun)
@@ -158,7 +158,7 @@ func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
 		h.ServeHTTP(w, r)
 	}))
 	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
-		config.Server{Name: "a", URL: w.URL, StandaloneStream: true})
+		config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	reached(t, methodListen, listens)
 	hangUp(t, c, "hang", begun)

@@ -37,7 +37,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol, StandaloneStream: true})
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
 			c.Tools(t.Context())
 			<-lists
 			<-streams

@@ -78,9 +78,11 @@ type Server struct {
 	// that reads the resources that match.
 	Resources []string
 
-	// StandaloneStream opens the standalone SSE stream (GET) in HTTP sessions of protocol
-	// versions before 2026-07-28: some servers send elicitation requests nowhere else.
-	StandaloneStream bool
+	// StandaloneStream says whether HTTP sessions of protocol versions before 2026-07-28 have the
+	// standalone SSE stream (GET). nil: where the server announces changes of its tools or of the
+	// configured Resources. true: always, because some servers send elicitation requests nowhere
+	// else. false: never.
+	StandaloneStream *bool
 
 	// Timeout bounds how long a server may be silent during a call; 0: the client's default.
 	// Each message about the call starts it again. MaxTime bounds the whole call; 0: ten
@@ -180,7 +182,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		return fieldErrorf("maxTime", "must be more than 0 and at most %s", MaxTimeout)
 	case s.MaxTime > 0 && s.MaxTime < s.Timeout:
 		return fieldErrorf("maxTime", "must be no less than timeout")
-	case s.StandaloneStream && s.TransportType() != TypeHTTP:
+	case s.StandaloneStream != nil && s.TransportType() != TypeHTTP:
 		return fieldErrorf("standaloneStream", "is for servers of type http")
 	case s.MaxConcurrentCalls < 0 || s.MaxConcurrentCalls > maxCalls:
 		return fieldErrorf("maxConcurrentCalls", "must be 1 to %d", maxCalls)

@@ -39,7 +39,7 @@ func TestParseReadsEveryField(t *testing.T) {
 			Headers:     map[string]auth.Secret{"X-Key": auth.NewSecret("key ${TOKEN}"), "X-Plain": auth.NewSecret("$5")},
 			Query:       map[string]string{"tenant": "acme", "empty": ""},
 			BearerToken: auth.NewSecret("secret-token"), ToolPrefix: "z",
-			Timeout: 90 * time.Second, MaxTime: 15 * time.Minute, MaxConcurrentCalls: 3, StandaloneStream: true,
+			Timeout: 90 * time.Second, MaxTime: 15 * time.Minute, MaxConcurrentCalls: 3, StandaloneStream: new(true),
 			AllowTools: []string{"get_*"}, DenyTools: []string{"get_secret"},
 			Approval: ApproveDestructive, ApproveTools: []string{"send_*"},
 			IdempotentTools: []string{"get_*"}, ProtocolVersion: "2025-11-25", Pin: true,

@@ -85,7 +85,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"toolPrefix":         func(s *Server, v jsonValue) (err error) { s.ToolPrefix, err = v.readOptionalString(); return },
 	"timeout":            func(s *Server, v jsonValue) (err error) { s.Timeout, err = v.readDuration(); return },
 	"maxTime":            func(s *Server, v jsonValue) (err error) { s.MaxTime, err = v.readDuration(); return },
-	"standaloneStream":   func(s *Server, v jsonValue) (err error) { s.StandaloneStream, err = v.readBool(); return },
+	"standaloneStream":   func(s *Server, v jsonValue) error { open, err := v.readBool(); s.StandaloneStream = &open; return err },
 	"maxConcurrentCalls": func(s *Server, v jsonValue) (err error) { s.MaxConcurrentCalls, err = v.readCount(); return },
 	"protocolVersion":    func(s *Server, v jsonValue) (err error) { s.ProtocolVersion, err = v.readString(); return },
 	"sampling":           func(s *Server, v jsonValue) (err error) { s.Sampling, err = v.readBool(); return },

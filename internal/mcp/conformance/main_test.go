@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	}
 	server.ProtocolVersion, server.Timeout = s.protocol, callTime
 	// Some of its servers ask nowhere else (elicitation-sep1034-client-defaults).
-	server.StandaloneStream = true
+	server.StandaloneStream = new(true)
 	s.authorize(&server)
 	client, err := mcp.New([]config.Server{server}, mcp.Options{
 		StartWait:   patience,

@@ -100,7 +100,7 @@ func (p *Pool) currentOrNew() *Session {
 		p.retireLocked(s, transport.NotifyTimeout)
 	}
 	s := &Session{ready: make(chan struct{}), pool: p}
-	s.conn.Handlers, s.conn.Tokens = connectionHandlers(s), p.Tokens
+	s.conn.Handlers, s.conn.Tokens, s.conn.WatchTools = connectionHandlers(s), p.Tokens, p.Subscribe
 	if p.CacheResources {
 		s.resources = newResourceCache()
 	}

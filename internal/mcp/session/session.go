@@ -47,9 +47,9 @@ type Session struct {
 	requests    requestRegistry   // the server's requests that the SDK is handing to us
 	// handleRequest has the SDK answer a request of the server. The handshake sets it.
 	handleRequest sdk.MethodHandler
-	// subscribed says that notifications outside of requests have reached us once.
-	subscribed atomic.Bool
-	resources  *resourceCache // nil if no resources of the server are configured
+	// missed says that notifications outside of requests may not have reached us.
+	missed    atomic.Bool
+	resources *resourceCache // nil if no resources of the server are configured
 	// stopSubscribing ends the subscriptions when the session is no longer the current one.
 	stopSubscribing context.CancelFunc
 	progressTokens  atomic.Int64 // given out so far
@@ -101,7 +101,9 @@ func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)
 	}
-	if on && s.subscribed.Swap(true) {
+	if !on {
+		s.missed.Store(true)
+	} else if s.missed.Swap(false) {
 		s.pool.OnNotification("notifications/tools/list_changed")
 	}
 }

@@ -33,11 +33,12 @@ type HTTPConfig struct {
 	URL string
 	// RoundTripper sends the requests. It may change them, and must not follow redirects.
 	RoundTripper http.RoundTripper
-	// StandaloneStream opens the standalone stream (GET) in each session, if the server has one.
-	StandaloneStream bool
-	// WatchResources opens it where the server's resources can be subscribed to.
-	WatchResources bool
-	Logger         *slog.Logger
+	// StandaloneStream says whether each session has the standalone stream (GET), if the server has
+	// one. nil: sessions with Session.WatchTools have it where the server announces changes of its
+	// tools, and all sessions where WatchResources is set and resources can be subscribed to.
+	StandaloneStream *bool
+	WatchResources   bool
+	Logger           *slog.Logger
 }
 
 // httpEndpoint is a server over HTTP, shared by all of its sessions.
@@ -172,6 +173,7 @@ type httpConn struct {
 	id        string     // of the session; "" before initialize, and where there is none
 	version   string     // that initialize has negotiated; "" before
 	canUpdate bool       // the server's resources can be subscribed to, as initialize said
+	announces bool       // the server announces changes of its tools, as initialize said
 }
 
 func newHTTPConn(e *httpEndpoint) *httpConn {

@@ -124,6 +124,9 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 			Resources struct {
 				Subscribe bool `json:"subscribe"`
 			} `json:"resources"`
+			Tools struct {
+				ListChanged bool `json:"listChanged"`
+			} `json:"tools"`
 		} `json:"capabilities"`
 	}
 	if json.Unmarshal(result, &w) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), w.Version) {
@@ -131,7 +134,7 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.version, c.canUpdate = w.Version, w.Capabilities.Resources.Subscribe
+	c.version, c.canUpdate, c.announces = w.Version, w.Capabilities.Resources.Subscribe, w.Capabilities.Tools.ListChanged
 }
 
 // processRefusal processes a reply with a status other than 2xx.

@@ -16,6 +16,8 @@ type Session struct {
 	Handlers
 	// Tokens sends requests that do not have tokens of their own; nil: with the server's.
 	Tokens Sender
+	// WatchTools opens the standalone stream where the server announces changes of its tools on it.
+	WatchTools bool
 	// Lost says that the server forgot the session: the session's id is never sent again.
 	Lost atomic.Bool
 
@@ -24,11 +26,15 @@ type Session struct {
 	// the calls that messages on it may be about.
 	standalone atomic.Bool
 	inflight   inflightCalls
+	// attributes says that the configuration asks for that stream, because the server sends requests
+	// about calls on it.
+	attributes atomic.Bool
 }
 
 // Ambiguous reports whether messages of the server can no longer be attributed to one call in this
-// session, because a call was given up that the server may go on with. A new session can.
-func (s *Session) Ambiguous() bool { return s.inflight.ambiguous() }
+// session, because a call was given up that the server may go on with. A new session can. Where the
+// standalone stream is open for changes only, that is not worth a new session.
+func (s *Session) Ambiguous() bool { return s.attributes.Load() && s.inflight.ambiguous() }
 
 // Sender sends requests with someone's bearer token by next. It may change r. Its error is a
 // *Failure if there is no token.

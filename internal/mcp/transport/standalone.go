@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -35,14 +36,26 @@ type standaloneStream struct {
 // one before.
 const calmStream = 10 * time.Second
 
+// changesWait is how long a session waits for a standalone stream that only reports changes: what is
+// missed until it is open is asked for then.
+const changesWait = 500 * time.Millisecond
+
 // openStandaloneStream opens the standalone stream and reads it until the session ends. The first
 // GET is made before the session is used, because most servers do not keep what they send while
-// nobody listens. It waits for the reply no longer than NotifyTimeout: some servers send the
-// reply's headers along with the first event.
+// nobody listens. It does not wait for the reply for long: some servers send the reply's
+// headers along with the first event.
 func (c *httpConn) openStandaloneStream() {
 	c.session.standalone.Store(true)
+	c.session.attributes.Store(c.StandaloneStream != nil)
 	s := &standaloneStream{conn: c}
-	s.advance(NotifyTimeout)
+	wait := changesWait
+	if c.StandaloneStream != nil {
+		wait = NotifyTimeout
+	}
+	s.advance(wait)
+	if s.resp == nil {
+		c.session.Listening(false) // what the server sends before the stream is open is missed
+	}
 	c.work.Go(s.readUntilClosed)
 }
 
@@ -50,7 +63,10 @@ func (c *httpConn) openStandaloneStream() {
 func (c *httpConn) wantsStandaloneStream() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.StandaloneStream || c.WatchResources && c.canUpdate
+	if c.StandaloneStream != nil {
+		return *c.StandaloneStream
+	}
+	return c.WatchResources && c.canUpdate || c.session.WatchTools && c.announces
 }
 
 // readUntilClosed reads the streams until the session ends.
@@ -127,7 +143,11 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		s.conn.session.Forgotten()
 	case status < 300, status == http.StatusMethodNotAllowed, status == http.StatusNotFound, status == http.StatusNotImplemented:
 		s.unavailable = true
-		s.conn.Logger.Warn("MCP server has no standalone stream", "status", status)
+		level := slog.LevelDebug // the specification does not demand it
+		if s.conn.StandaloneStream != nil {
+			level = slog.LevelWarn
+		}
+		s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 	}
 }
 

@@ -8,6 +8,11 @@ import sys
 
 from fastmcp import Context, FastMCP
 
+try:
+    from mcp_types import ToolListChangedNotification as ToolListChanged
+except ImportError:
+    ToolListChanged = None
+
 server = FastMCP("fastmcp", instructions="Use add for sums.")
 
 
@@ -57,6 +62,9 @@ async def grow(ctx: Context) -> str:
     added = server.tool(late_tool)
     if asyncio.iscoroutine(added):
         await added
+    # FastMCP 2 announces the new tool by itself, FastMCP 4 does not.
+    if ToolListChanged is not None:
+        await ctx.send_notification(ToolListChanged())
     return "grown"
 
 
