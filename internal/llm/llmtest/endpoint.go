@@ -37,6 +37,7 @@ type Request struct {
 	Tools      []Tool          `json:"tools"`
 	ToolChoice json.RawMessage `json:"tool_choice"`
 	MaxTokens  int64           `json:"max_completion_tokens"`
+	Stop       []string        `json:"stop"`
 
 	Header http.Header     `json:"-"`
 	Body   json.RawMessage `json:"-"` // all of it

@@ -26,13 +26,20 @@ type extractor struct {
 	emit     func(llm.Part) bool // reports whether the consumer wants more
 	tools    []llm.Tool
 	disabled bool // everything is text
-	reminded bool // the model was told the form of a call before
+	// auto says that the model was offered the tools natively, so that only what is
+	// certainly a call of a known tool is read out of its text.
+	auto      bool
+	reminders int // how often the model was told the form of a call before
 
 	pending      string          // not decided yet
 	leadingSpace string          // white space before the first part
 	spoken       strings.Builder // the text so far, for callMentioned
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending, 0 at the start
+
+	holding    bool // pending is held back to the end of the answer, see notation.go
+	noHolding  bool // a text that was held back was not a call
+	discarding bool // the model writes results of tools itself, which are dropped
 
 	call         *llm.ToolCall // whose arguments are being read
 	arguments    strings.Builder
@@ -56,8 +63,27 @@ func (x *extractor) readText(delta string) error {
 	if x.disabled {
 		return x.send(llm.Text{Delta: delta})
 	}
+	if x.discarding {
+		return nil
+	}
 	x.pending += delta
 	return x.readPending(false)
+}
+
+// passNativeCall passes on a part of a native call. The text of an answer with such calls is text,
+// unless a call was read out of it before: then the native call is left out, since the two
+// would share an index.
+func (x *extractor) passNativeCall(p llm.Part) error {
+	if len(x.calls) > 0 || x.call != nil {
+		return nil
+	}
+	if !x.disabled {
+		x.disabled, x.holding = true, false
+		if err := x.emitText(len(x.pending)); err != nil {
+			return err
+		}
+	}
+	return x.send(p)
 }
 
 // finishAnswer reads the rest at the end of the text and emits the complete calls, then
@@ -89,7 +115,9 @@ func (x *extractor) readPending(final bool) error {
 	for {
 		var again bool
 		var err error
-		if x.call == nil {
+		if x.holding {
+			again, err = x.readHeld(final)
+		} else if x.call == nil {
 			again, err = x.readProse(final)
 		} else {
 			again, err = x.readArguments(final)
@@ -109,7 +137,27 @@ func (x *extractor) readProse(final bool) (again bool, err error) {
 		if i == len(x.pending) {
 			return false, x.emitText(i)
 		}
+		place := x.placeOf(i)
+		if len(x.calls) > 0 && place.lineStart && matchResults(x.pending[i:], final) == matched {
+			err := x.emitText(i)
+			x.discarding, x.pending = true, ""
+			return false, err
+		}
+		notation := noMatch
+		if !x.noHolding {
+			notation = matchNotation(x.pending[i:], place, final, x.isKnownTool)
+		}
+		if notation == matched {
+			x.holding = true
+			return true, x.emitText(i)
+		}
 		header, result := matchHeader(x.pending[i:], final, x.isKnownTool)
+		if x.auto && (header.raw != "" || !x.isKnownTool(header.name)) && result == matched {
+			result = noMatch
+		}
+		if result == noMatch && (notation == needMore || len(x.calls) > 0 && place.lineStart && matchResults(x.pending[i:], final) == needMore) {
+			result = needMore
+		}
 		switch result {
 		case noMatch:
 			continue
@@ -123,13 +171,60 @@ func (x *extractor) readProse(final bool) (again bool, err error) {
 	}
 }
 
+// placeOf says where the pending byte at offset i stands in the answer.
+func (x *extractor) placeOf(i int) notationPlace {
+	before := x.previous
+	if i > 0 {
+		before = x.pending[i-1]
+	}
+	atStart := !x.started && len(x.calls) == 0 && strings.Trim(x.pending[:i], whiteSpace) == ""
+	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && x.afterCall, answerStart: atStart}
+}
+
+// matchResults looks for the result of a tool, in the words of the prompt: a model that goes on
+// after a call invents it.
+func matchResults(text string, final bool) matchResult {
+	return max(matchPrefix(text, "TOOL RESULT:", final), matchPrefix(text, "TOOL ERROR:", final))
+}
+
+// readHeld reads the text that is held back, at the end of the answer or when it is too long
+// for a call.
+func (x *extractor) readHeld(final bool) (again bool, err error) {
+	if !final && len(x.pending) <= maxHeld {
+		return false, nil
+	}
+	x.holding = false
+	segments, found := parseHeld(x.pending, x.isKnownTool)
+	if !final || !found {
+		x.noHolding = true
+		return true, nil
+	}
+	x.pending = ""
+	for _, s := range segments {
+		if s.call == nil {
+			x.pending = s.text
+			err = x.emitText(len(s.text))
+		} else {
+			err = x.addCall(*s.call)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // nextCandidate returns the next offset from i on at which a header may start, or the
 // length of the pending text.
 func (x *extractor) nextCandidate(i int) int {
 	for ; i < len(x.pending); i++ {
 		switch x.pending[i] {
-		case '*', '`':
+		case '*', '`', '<':
 			return i
+		case '[', '{', 'A':
+			if at := x.placeOf(i); x.pending[i] == '[' || at.answerStart || at.lineStart {
+				return i
+			}
 		case 't', 'T':
 			before := x.previous
 			if i > 0 {
@@ -216,14 +311,36 @@ func (x *extractor) beginCall(h toolHeader) error {
 	if err := x.startCall(h.name); err != nil {
 		return err
 	}
-	if h.raw == "" {
+	switch {
+	case h.raw == "":
 		return nil
+	case saysNoArguments(h.raw) && !x.toolNeedsArguments(h.name):
+		h.raw = "{}"
 	}
 	if err := x.emitArguments(h.raw); err != nil {
 		return err
 	}
 	x.finishCall()
 	return nil
+}
+
+// saysNoArguments reports whether the text after "PARAMETERS:" is a word for nothing.
+func saysNoArguments(raw string) bool {
+	switch strings.ToLower(strings.Trim(raw, whiteSpace+marks+"().")) {
+	case "parameters:", "", "none", "null", "nothing", "n/a", "no parameters", "empty":
+		return true
+	}
+	return false
+}
+
+// toolNeedsArguments reports whether the named tool requires arguments.
+func (x *extractor) toolNeedsArguments(name string) bool {
+	for _, t := range x.tools {
+		if t.Name == name {
+			return needsArguments(t.Schema)
+		}
+	}
+	return true
 }
 
 // startCall announces a call.

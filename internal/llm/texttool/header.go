@@ -28,8 +28,8 @@ type matchResult int
 
 const (
 	noMatch  matchResult = iota
-	matched              // it does
 	needMore             // it may, depending on the text that follows
+	matched              // it does
 )
 
 // maxHeader bounds a header and so how much text is delayed, in bytes.

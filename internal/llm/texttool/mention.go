@@ -15,52 +15,66 @@ const maxMentionText = 64 << 10
 // negations are words of a sentence in which "use the X tool" is not an intention.
 var negations = []string{" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable "}
 
-// callMentioned makes calls of "use the X tool" in an answer that contains no other call.
-// Only a tool that needs no arguments is really called: guessing arguments would be worse
-// than no call. A tool that needs some gets the phrase itself as its arguments, which are
-// not JSON, so the call fails and its error shows the model the form of a call. The same
-// happens for an answer that ends with the first line of a call.
+// callMentioned makes calls of "use the X tool" and of near misses in an answer that contains no
+// other call. Only a tool that needs no arguments is really called: guessing arguments would
+// be worse than no call. Otherwise the call's arguments are what the model wrote, which is not
+// JSON, so the call fails and its error shows the model the form of a call.
 func (x *extractor) callMentioned() error {
-	if len(x.calls) > 0 || x.spoken.Len() == 0 || x.spoken.Len() > maxMentionText {
+	if len(x.calls) > 0 || x.auto || x.spoken.Len() == 0 || x.spoken.Len() > maxMentionText {
 		return nil
 	}
 	// The whole answer is searched at once: whether a sentence is negated or a question
 	// shows only at its end, and its text has been sent by then.
-	text := plainText(x.spoken.String())
-	last := lastLine(x.spoken.String())
-	if !strings.Contains(text, "use the ") && !strings.HasPrefix(last, firstLine("")) {
+	answer := x.spoken.String()
+	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
+		for _, t := range x.tools {
+			if last == firstLine(t.Name) && !needsArguments(t.Schema) {
+				return x.addCall(writtenCall{t.Name, "{}"})
+			}
+		}
+	}
+	if miss, found := x.findNearMiss(answer); found {
+		if x.reminders >= maxReminders {
+			return nil
+		}
+		return x.addCall(miss)
+	}
+	return x.callUsed(plainText(answer))
+}
+
+// callUsed makes calls of the tools that text, in plain form, says will be used.
+func (x *extractor) callUsed(text string) error {
+	if !strings.Contains(text, "use the ") {
 		return nil // the usual case, without a look at each tool
 	}
 	for _, t := range x.tools {
-		args := mentionArguments(t, text, last)
-		if args == "" || args != "{}" && x.reminded || len(x.calls) == llm.MaxCalls {
+		phrase := usePhrase(t.Name)
+		if len(x.calls) == llm.MaxCalls || !isIntended(text, phrase) {
 			continue
 		}
-		if err := x.startCall(t.Name); err != nil {
+		arguments := "{}"
+		if needsArguments(t.Schema) {
+			if arguments = phrase; x.reminders >= maxReminders {
+				continue
+			}
+		}
+		if err := x.addCall(writtenCall{t.Name, arguments}); err != nil {
 			return err
 		}
-		if err := x.emitArguments(args); err != nil {
-			return err
-		}
-		x.finishCall()
 	}
 	return nil
 }
 
-// mentionArguments returns the arguments of the call that text, in plain form, or its last
-// line mentions; "" if they do not mention the tool.
-func mentionArguments(t llm.Tool, text, last string) string {
-	phrase := usePhrase(t.Name)
-	switch {
-	case last == firstLine(t.Name):
-		return last
-	case !isIntended(text, phrase):
-		return ""
-	case needsArguments(t.Schema):
-		return phrase
-	default:
-		return "{}"
+// addCall emits a complete call.
+func (x *extractor) addCall(c writtenCall) error {
+	if err := x.startCall(c.name); err != nil {
+		return err
 	}
+	if err := x.emitArguments(c.arguments); err != nil {
+		return err
+	}
+	x.finishCall()
+	return nil
 }
 
 // firstLine returns the first line of a call, as the prompt shows it.
@@ -70,12 +84,6 @@ func firstLine(tool string) string { return "TOOL: " + tool }
 func lastLine(text string) string {
 	text = strings.Trim(text, whiteSpace+marks)
 	return strings.Trim(text[strings.LastIndexByte(text, '\n')+1:], whiteSpace+marks)
-}
-
-// isMention reports whether callMentioned made the call c. Its arguments are words that
-// the message's text contains already.
-func isMention(c llm.ToolCall) bool {
-	return c.Arguments == usePhrase(c.Name) || c.Arguments == firstLine(c.Name)
 }
 
 // nameMarks removes the marks that models put around names.

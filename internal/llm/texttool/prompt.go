@@ -1,6 +1,7 @@
 package texttool
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -65,13 +66,17 @@ func addInstructions(messages []llm.Message, r llm.Request) []llm.Message {
 // become one message, because many such templates demand that roles alternate.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
-	malformed := make(map[string]bool) // by call id: the arguments were not a JSON object
+	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
+	explanations := make(map[string]string) // of near misses, by call id
 	for i, m := range messages {
 		for _, c := range m.Calls {
 			malformed[c.ID] = c.Arguments != "" && !isObject(c.Arguments)
+			if isNearMiss(c, m.Text) {
+				explanations[c.ID] = explainNearMiss(c, m.Text)
+			}
 		}
 		if m.Failed && malformed[m.CallID] {
-			m.Text += "\n" + reminder
+			m.Text = cmp.Or(explanations[m.CallID], m.Text) + "\n" + reminder
 		}
 		switch {
 		case m.Role == llm.ToolRole && i > 0 && messages[i-1].Role == llm.ToolRole:
@@ -113,7 +118,7 @@ func callsText(m llm.Message) string {
 		blocks = append(blocks, strings.TrimSpace(m.Text))
 	}
 	for _, c := range m.Calls {
-		if isMention(c) {
+		if isNearMiss(c, m.Text) {
 			continue
 		}
 		args := c.Arguments
@@ -123,11 +128,4 @@ func callsText(m llm.Message) string {
 		blocks = append(blocks, firstLine(c.Name)+"\nPARAMETERS: "+args)
 	}
 	return strings.Join(blocks, "\n\n")
-}
-
-// wasReminded reports whether the model has mentioned a tool without calling it before,
-// and was told the form of a call then. That happens once per conversation: an answer that
-// only mentions a tool must not cause one turn after another.
-func wasReminded(messages []llm.Message) bool {
-	return slices.ContainsFunc(messages, func(m llm.Message) bool { return slices.ContainsFunc(m.Calls, isMention) })
 }

@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 
 	"answerd/internal/llm"
 )
@@ -34,11 +35,17 @@ var errStopped = errors.New("the consumer stopped")
 
 // Model is a model with tool calls written as text.
 type Model struct {
-	model llm.Model
+	model  llm.Model
+	native bool // offer the tools natively
 }
 
 // New returns a model that asks m without tools and reads calls out of its text.
 func New(m llm.Model) *Model { return &Model{model: m} }
+
+// NewAuto returns a model that offers the tools to m natively, and also reads calls of these tools out
+// of m's text: many models write them there where their endpoint does not parse their notation.
+// An answer with native calls is passed on as it is.
+func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
 
 // Stream asks the underlying model with a request that has no tools. Calls that this
 // model makes natively nevertheless are ignored: it was offered none.
@@ -55,13 +62,22 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // model sums up, and may well quote the form of a call.
 func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.Part) bool) error {
 	offered := len(r.Tools) > 0 && r.ToolChoice != llm.None
+	if m.native {
+		return m.readAnswer(ctx, r, &extractor{emit: emit, tools: r.Tools, disabled: !offered, auto: true})
+	}
 	inner := llm.Request{Model: r.Model, Messages: historyAsText(r.Messages), MaxTokens: r.MaxTokens, Sampling: r.Sampling}
-	x := &extractor{emit: emit, tools: r.Tools, disabled: !offered, reminded: wasReminded(r.Messages)}
+	x := &extractor{emit: emit, tools: r.Tools, disabled: !offered, reminders: countReminders(r.Messages)}
 	if offered {
 		inner.Messages = addInstructions(inner.Messages, r)
+		inner.Sampling.Stop = addStops(r.Sampling.Stop)
 	}
+	return m.readAnswer(ctx, inner, x)
+}
+
+// readAnswer asks the underlying model and gives its answer to x.
+func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) error {
 	var usage []llm.Part
-	for p, err := range m.model.Stream(ctx, inner) {
+	for p, err := range m.model.Stream(ctx, r) {
 		if err != nil {
 			return err
 		}
@@ -70,6 +86,10 @@ func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.P
 			err = x.readText(p.Delta)
 		case llm.Reasoning:
 			err = x.send(p)
+		case llm.ToolCallStart, llm.ToolCallArgs, llm.ToolCall:
+			if m.native {
+				err = x.passNativeCall(p)
+			}
 		case llm.Usage:
 			usage = append(usage, p) // complete calls come before it
 		case llm.Finish:
@@ -80,4 +100,19 @@ func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.P
 		}
 	}
 	return nil
+}
+
+// maxStops is how many stop sequences Chat Completions takes.
+const maxStops = 4
+
+// addStops adds the words with which results begin to the stop sequences, so that the model
+// does not invent results.
+func addStops(stops []string) []string {
+	stops = slices.Clone(stops)
+	for _, word := range []string{"\nTOOL RESULT:", "\nTOOL ERROR:"} {
+		if len(stops) < maxStops {
+			stops = append(stops, word)
+		}
+	}
+	return stops
 }

@@ -1,6 +1,7 @@
 package texttool
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -143,30 +144,73 @@ func TestModelClosesTheConnectionWhenItsConsumerStops(t *testing.T) {
 	}
 }
 
-// The reminder must not quote words that the model never wrote.
-func TestModelIsRemindedOfTheFormOnce(t *testing.T) {
-	first := llm.Request{Model: "m", Messages: question, Tools: testTools}
-	parts, _ := askOverHTTP(t, first, "I will use the calc tool.")
-	if got, want := summarize(parts), "I will use the calc tool.|^calc|calc use the calc tool"; got != want {
-		t.Fatalf("got parts %q, want %q", got, want)
+// A near miss is reported twice with its line, then it is an answer. The reminder must not quote
+// words that the model never wrote.
+func TestModelIsRemindedOfTheFormTwice(t *testing.T) {
+	const answer = "Let me see.\nTOOL: calc\nARGUMENTS: {\"a\": 1}"
+	r := llm.Request{Model: "m", Messages: question, Tools: testTools}
+	for range maxReminders {
+		parts, _ := askOverHTTP(t, r, answer)
+		calls := callsOf(parts)
+		if len(calls) != 1 || calls[0].Name != "calc" || isObject(calls[0].Arguments) {
+			t.Fatalf("got parts %q, want a malformed call of calc", summarize(parts))
+		}
+		r.Messages = append(slices.Clone(r.Messages),
+			llm.Message{Role: llm.Assistant, Text: answer, Calls: calls},
+			llm.Message{Role: llm.ToolRole, CallID: calls[0].ID, Tool: "calc", Text: "The arguments cannot be used.", Failed: true})
 	}
-	next := first
-	next.Messages = append(slices.Clone(first.Messages),
-		llm.Message{Role: llm.Assistant, Text: "I will use the calc tool.", Calls: []llm.ToolCall{{ID: "1", Name: "calc", Arguments: "use the calc tool"}}},
-		llm.Message{Role: llm.ToolRole, CallID: "1", Tool: "calc", Text: "The arguments cannot be used.", Failed: true})
-	parts, request := askOverHTTP(t, next, "I will use the calc tool.")
-	if got, want := summarize(parts), "I will use the calc tool."; got != want {
-		t.Errorf("got parts %q the second time, want %q", got, want)
+	parts, request := askOverHTTP(t, r, answer)
+	if got := summarize(parts); got != answer {
+		t.Errorf("got parts %q the third time, want %q", got, answer)
 	}
-	if got, want := request.Messages[2].Content, "I will use the calc tool."; got != want {
-		t.Errorf("got the assistant's message %q, want %q", got, want)
+	if got := request.Messages[2].Content; got != answer {
+		t.Errorf("got the assistant's message %q, want %q", got, answer)
 	}
-	if got, want := request.Messages[3].Content, "TOOL ERROR: calc\nThe arguments cannot be used.\n"+reminder; got != want {
+	want := "TOOL ERROR: calc\nLine 2 of your answer is not a call: the next line is \"ARGUMENTS: {\\\"a\\\": 1}\" where \"PARAMETERS: {…}\" must stand.\n" + reminder
+	if got := request.Messages[3].Content; got != want {
 		t.Errorf("got the result %q, want %q", got, want)
 	}
-	parts, _ = askOverHTTP(t, next, "I will use the now tool.")
+	parts, _ = askOverHTTP(t, r, "I will use the now tool.")
 	if got, want := summarize(parts), "I will use the now tool.|^now|now {}"; got != want {
 		t.Errorf("got parts %q for a tool without arguments, want %q", got, want)
+	}
+}
+
+// callsOf returns the complete calls among parts.
+func callsOf(parts []llm.Part) (calls []llm.ToolCall) {
+	for _, p := range parts {
+		if c, ok := p.(llm.ToolCall); ok {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+func TestNearMissIsExplained(t *testing.T) {
+	for answer, want := range map[string]string{
+		"TOOL: calc()": "Line 1 of your answer is not a call: only the tool's name may follow \"TOOL:\", and its arguments belong on the next line.",
+		"Well.\n\n> TOOL: calc\n> PARAMETERS: {}": "Line 3 of your answer is not a call: it must begin with \"TOOL:\".",
+		"TOOL: calc":                "Line 1 of your answer is not a call: the line \"PARAMETERS: {…}\" is missing after it.",
+		"calc":                      "Line 1 of your answer is not a call: a tool's name alone does not call it.",
+		"I will use the calc tool.": "You wrote that you use the tool calc, but that does not call it.",
+	} {
+		parts, _ := askOverHTTP(t, llm.Request{Model: "m", Messages: question, Tools: testTools}, answer)
+		calls := callsOf(parts)
+		if len(calls) != 1 {
+			t.Errorf("%q: got %q, want one call", answer, summarize(parts))
+			continue
+		}
+		if got := explainNearMiss(calls[0], answer); got != want {
+			t.Errorf("%q: got %q, want %q", answer, got, want)
+		}
+	}
+}
+
+func TestPromptStopsTheModelBeforeItInventsResults(t *testing.T) {
+	r := llm.Request{Model: "m", Messages: question, Tools: testTools, Sampling: llm.Sampling{Stop: []string{"END"}}}
+	_, request := askOverHTTP(t, r, "ok")
+	if got, want := fmt.Sprint(request.Stop), fmt.Sprint([]string{"END", "\nTOOL RESULT:", "\nTOOL ERROR:"}); got != want {
+		t.Errorf("got stop %s, want %s", got, want)
 	}
 }
 
@@ -182,6 +226,37 @@ func TestReminderFollowsOnlyMalformedCalls(t *testing.T) {
 		}
 		if got := strings.Count(request.Messages[3].Content, reminder); got != want {
 			t.Errorf("arguments %q: got %d reminders in %q, want %d", args, got, request.Messages[3].Content, want)
+		}
+	}
+}
+
+func TestAutoReadsTextCallsOfKnownToolsOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer llmtest.Answer
+		want   string
+	}{
+		"another notation":   {llmtest.Says("<tool_call>\n{\"name\": \"calc\", \"arguments\": {\"a\": 1}}\n</tool_call>"), `^calc|calc {"a": 1}`},
+		"the prompt's form":  {llmtest.Says("TOOL: calc\nPARAMETERS: {\"a\": 1}"), `^calc|calc {"a": 1}`},
+		"unknown tool":       {llmtest.Says("TOOL: nosuch\nPARAMETERS: {}"), "TOOL: nosuch\nPARAMETERS: {}"},
+		"mention":            {llmtest.Says("I will use the now tool."), "I will use the now tool."},
+		"near miss":          {llmtest.Says("TOOL: calc()"), "TOOL: calc()"},
+		"native call":        {llmtest.Calls(llmtest.Call{Name: "calc", Args: `{"a":1}`}), `^calc|calc {"a":1}`},
+		"answer in JSON":     {llmtest.Says(`{"name": "Ada"}`), `{"name": "Ada"}`},
+		"ordinary answer":    {llmtest.Says("It is **3**."), "It is **3**."},
+		"Action in a report": {llmtest.Says("Action: call the client\nAction Input: none"), "Action: call the client\nAction Input: none"},
+	} {
+		model := llmtest.New(t, llmtest.Turns(c.answer))
+		endpoint := openai.New(openai.Config{BaseURL: model.URL})
+		t.Cleanup(endpoint.Close)
+		parts, err := llmtest.Collect(t.Context(), NewAuto(endpoint), llm.Request{Model: "m", Messages: question, Tools: testTools})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := summarize(joinDeltas(parts)); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+		if n := len(model.Requests()[0].Tools); n != len(testTools) {
+			t.Errorf("%s: got %d tools in the request, want %d", name, n, len(testTools))
 		}
 	}
 }

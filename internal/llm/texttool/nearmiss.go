@@ -1,0 +1,99 @@
+package texttool
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"answerd/internal/llm"
+)
+
+// maxReminders is how often per conversation a model is told the form of a call after an answer
+// that only resembles one. Then such an answer counts as an answer: otherwise one that explains
+// the tools would cause one turn after another.
+const maxReminders = 2
+
+// maxNearMiss bounds what is quoted of an answer that resembles a call, in bytes.
+const maxNearMiss = 512
+
+// headerLine is a line that begins like a call: "TOOL: name" in capitals, possibly quoted or
+// marked, and nothing else but parentheses behind the name.
+var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\\pL\\pM\\pN_./-]+)[*`\"'.]*[ \t]*(\\([^\n]*\\))?[ \t*`]*\r?$")
+
+// findNearMiss returns a call for an answer that resembles one but is not in any form that is
+// understood, such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or a
+// tool's name alone. Its arguments are what the model wrote, which is not JSON, so the call
+// fails and its error shows the model the form of a call.
+func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
+	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
+		name := strings.TrimRight(answer[m[2]:m[3]], "./")
+		excerpt := strings.TrimSpace(answer[m[0]:])
+		return writtenCall{name, cutText(excerpt, maxNearMiss)}, name != ""
+	}
+	bare := strings.Trim(answer, whiteSpace+marks+"\"'.")
+	name, arguments, _ := strings.Cut(bare, "(")
+	if x.isKnownTool(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
+		return writtenCall{name, cutText(bare, maxNearMiss)}, true
+	}
+	return writtenCall{}, false
+}
+
+// cutText returns the first n bytes of text, without a rune that would be cut.
+func cutText(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "")
+}
+
+// isNearMiss reports whether c was made by findNearMiss or of a mention, from words that the
+// text of its message contains.
+func isNearMiss(c llm.ToolCall, text string) bool {
+	switch {
+	case c.Arguments == usePhrase(c.Name):
+		return true
+	case c.Arguments == "" || isObject(c.Arguments) || !strings.Contains(text, c.Arguments):
+		return false
+	}
+	return headerLine.MatchString(c.Arguments) || strings.HasPrefix(c.Arguments, c.Name)
+}
+
+// countReminders returns how many answers of the conversation were reported to the model as
+// near misses.
+func countReminders(messages []llm.Message) int {
+	n := 0
+	for _, m := range messages {
+		if slices.ContainsFunc(m.Calls, func(c llm.ToolCall) bool { return isNearMiss(c, m.Text) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// explainNearMiss returns what was wrong with the call c in an answer, and where.
+func explainNearMiss(c llm.ToolCall, answer string) string {
+	if c.Arguments == usePhrase(c.Name) {
+		return "You wrote that you use the tool " + c.Name + ", but that does not call it."
+	}
+	where := "Line " + lineNumber(answer, c.Arguments) + " of your answer is not a call: "
+	first, rest, _ := strings.Cut(c.Arguments, "\n")
+	second := strings.TrimSpace(strings.SplitN(rest+"\n", "\n", 2)[0])
+	switch {
+	case !headerLine.MatchString(c.Arguments):
+		return where + "a tool's name alone does not call it."
+	case strings.Contains(first, "("):
+		return where + "only the tool's name may follow \"TOOL:\", and its arguments belong on the next line."
+	case !strings.HasPrefix(strings.TrimLeft(first, whiteSpace), "TOOL"):
+		return where + "it must begin with \"TOOL:\"."
+	case second == "":
+		return where + "the line \"PARAMETERS: {…}\" is missing after it."
+	}
+	return where + "the next line is " + strconv.Quote(cutText(second, 80)) + " where \"PARAMETERS: {…}\" must stand."
+}
+
+// lineNumber returns the number of the line of text on which part begins.
+func lineNumber(text, part string) string {
+	before, _, _ := strings.Cut(text, part)
+	return strconv.Itoa(strings.Count(before, "\n") + 1)
+}

@@ -1,0 +1,183 @@
+package texttool
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of them in
+// brackets. Only named arguments with literal values are calls. It returns nil for anything else.
+func parsePythonCalls(text string) (calls []writtenCall) {
+	p := &pythonParser{text: strings.TrimSpace(text)}
+	list := p.skip("[")
+	for {
+		name := p.readName()
+		if name == "" || !p.skip("(") {
+			return nil
+		}
+		arguments, ok := p.readArguments()
+		if !ok {
+			return nil
+		}
+		calls = append(calls, writtenCall{name: strings.TrimSuffix(name, ".call"), arguments: arguments})
+		if !p.skip(",") && !p.skip(";") {
+			break
+		}
+	}
+	if list && !p.skip("]") || p.rest() != "" {
+		return nil
+	}
+	return calls
+}
+
+// pythonParser reads literals of Python from text.
+type pythonParser struct {
+	text  string
+	pos   int
+	depth int // of lists and dictionaries
+}
+
+const maxPythonDepth = 32
+
+// rest returns what is not read yet, without white space before it.
+func (p *pythonParser) rest() string {
+	p.pos = len(p.text) - len(strings.TrimLeft(p.text[p.pos:], " \t\r\n"))
+	return p.text[p.pos:]
+}
+
+// skip skips token, with white space before it, and reports whether it was there.
+func (p *pythonParser) skip(token string) bool {
+	if !strings.HasPrefix(p.rest(), token) {
+		return false
+	}
+	p.pos += len(token)
+	return true
+}
+
+// readName reads a name, possibly with dots and hyphens; "" if there is none.
+func (p *pythonParser) readName() string {
+	rest := p.rest()
+	n := 0
+	for n < len(rest) && (isWordByte(rest[n]) || rest[n] == '.') {
+		n++
+	}
+	p.pos += n
+	return rest[:n]
+}
+
+// readArguments reads name=value pairs up to the closing parenthesis as a JSON object.
+func (p *pythonParser) readArguments() (object string, ok bool) {
+	var b strings.Builder
+	b.WriteByte('{')
+	for !p.skip(")") {
+		if b.Len() > 1 && !p.skip(",") {
+			return "", false
+		}
+		name := p.readName()
+		if name == "" || !p.skip("=") {
+			return "", false
+		}
+		if b.Len() > 1 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Quote(name)) // letters, digits, dots and hyphens only
+		b.WriteByte(':')
+		if !p.readValue(&b) {
+			return "", false
+		}
+	}
+	b.WriteByte('}')
+	return b.String(), true
+}
+
+// readValue reads a literal and appends it as JSON.
+func (p *pythonParser) readValue(b *strings.Builder) bool {
+	if p.depth++; p.depth > maxPythonDepth {
+		return false
+	}
+	defer func() { p.depth-- }()
+	rest := p.rest()
+	switch {
+	case rest == "":
+		return false
+	case rest[0] == '\'' || rest[0] == '"':
+		return p.readString(b)
+	case p.skip("["):
+		return p.readElements(b, "[", "]", p.readValue)
+	case p.skip("{"):
+		return p.readElements(b, "{", "}", p.readMember)
+	}
+	for literal, value := range map[string]string{"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"} {
+		if strings.HasPrefix(rest, literal) {
+			p.pos += len(literal)
+			b.WriteString(value)
+			return true
+		}
+	}
+	number := rest[:len(rest)-len(strings.TrimLeft(rest, "+-0123456789.eE"))]
+	if !json.Valid([]byte(number)) {
+		return false
+	}
+	p.pos += len(number)
+	b.WriteString(number)
+	return true
+}
+
+// readElements reads what read reads, separated by commas, up to the closing bracket.
+func (p *pythonParser) readElements(b *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
+	b.WriteString(opening)
+	for first := true; !p.skip(closing); first = false {
+		if !first {
+			if !p.skip(",") {
+				return false
+			}
+			if p.skip(closing) { // Python allows a comma after the last element
+				break
+			}
+			b.WriteByte(',')
+		}
+		if !read(b) {
+			return false
+		}
+	}
+	b.WriteString(closing)
+	return true
+}
+
+// readMember reads one key and value of a dictionary.
+func (p *pythonParser) readMember(b *strings.Builder) bool {
+	if rest := p.rest(); rest == "" || rest[0] != '\'' && rest[0] != '"' || !p.readString(b) || !p.skip(":") {
+		return false
+	}
+	b.WriteByte(':')
+	return p.readValue(b)
+}
+
+// readString reads a string in single or double quotes.
+func (p *pythonParser) readString(b *strings.Builder) bool {
+	quote := p.text[p.pos]
+	var s strings.Builder
+	for i := p.pos + 1; i < len(p.text); i++ {
+		switch c := p.text[i]; {
+		case c == quote:
+			encoded, _ := json.Marshal(s.String()) // a string can always be encoded
+			b.Write(encoded)
+			p.pos = i + 1
+			return true
+		case c == '\\' && i+1 < len(p.text):
+			i++
+			switch p.text[i] {
+			case 'n':
+				s.WriteByte('\n')
+			case 't':
+				s.WriteByte('\t')
+			default:
+				s.WriteByte(p.text[i])
+			}
+		default:
+			s.WriteByte(c)
+		}
+	}
+	return false
+}
