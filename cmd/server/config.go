@@ -39,8 +39,8 @@ type config struct {
 	LLMAPIKey auth.Secret `env:"LLM_API_KEY"`
 	// Model of requests that name none. Must be set at OpenAI's own endpoint. With MODELS_FILE it is one of its models; unset, the first.
 	DefaultModelID string `env:"DEFAULT_MODEL_ID" envDefault:"xai.grok-4"`
-	// native, or text for models without tool calling (TOOL: / PARAMETERS:).
-	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"native"`
+	// How models call tools: native; text, for models without tool calling (TOOL: / PARAMETERS: in the prompt); or auto, which is native and also reads calls that the model writes as text.
+	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"auto"`
 	// JSON file with the models that are served, and what each can do. Unset: whatever model a request names.
 	ModelsFile string `env:"MODELS_FILE"`
 	// Longest wait for the first byte of a model's answer.

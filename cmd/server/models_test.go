@@ -99,7 +99,7 @@ func TestCheckPrintsTheModels(t *testing.T) {
 	if err := run(t.Context(), []string{"check"}, w.environment("MODELS_FILE", file), out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{`(?m)^a +a +native +8192 +– +text +–$`, `(?m)^scripted +v/s +text +– +– +text, images +0.25 in, 2 out  \(default\)$`} {
+	for _, line := range []string{`(?m)^a +a +auto +8192 +– +text +–$`, `(?m)^scripted +v/s +text +– +– +text, images +0.25 in, 2 out  \(default\)$`} {
 		if !regexp.MustCompile(line).MatchString(out.String()) {
 			t.Errorf("no %s in\n%s", line, out)
 		}

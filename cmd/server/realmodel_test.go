@@ -59,7 +59,7 @@ var realModelQuestions = []struct{ question, tool string }{
 func TestRealModelAnswersTheDemosQuestions(t *testing.T) {
 	baseURL := startRealModel(t)
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("The scripted model is not asked.")))
-	for _, mode := range []string{"native", "text"} {
+	for _, mode := range []string{"native", "text", "auto"} {
 		s := startAnswerd(t, w.environment("LLM_BASE_URL", baseURL, "DEFAULT_MODEL_ID", "smollm2-135m-instruct",
 			"LLM_TOOL_CALLING", mode, "LLM_FIRST_BYTE_TIMEOUT", "120s", "MAX_TURNS", "4", "BUDGET_SECONDS", "20"))
 		c := newClient(t)

@@ -84,7 +84,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	runs, err := agent.New(agent.Options{
-		Model: llm.NewRouter(native, texttool.New(native), llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
+		Model: llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,

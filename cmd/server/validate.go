@@ -23,7 +23,7 @@ func (c *config) validate(modelSet bool) error {
 	}{
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
-		{"LLM_TOOL_CALLING", c.LLMToolCalling != "native" && c.LLMToolCalling != "text", "must be native or text"},
+		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},

@@ -119,7 +119,7 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 	warm, seed := 0.5, int64(7)
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
 		profiles := map[string]llm.Profile{"scripted": {ID: "scripted", MaxOutputTokens: 100}}
-		o.Profiles, o.Model = profiles, llm.NewRouter(o.Model, texttool.New(o.Model), llm.NativeCalling, profiles)
+		o.Profiles, o.Model = profiles, llm.NewRouter(texttool.Models(o.Model), llm.NativeCalling, profiles)
 	})
 	h.Events(t, h.StartRun(t, agent.Request{MaxTokens: 500, Instructions: "Rhyme.", Sampling: agent.Sampling{
 		Temperature: &warm, Seed: &seed, Stop: []string{"END"}, ReasoningEffort: "low", ResponseFormat: json.RawMessage(`{"type":"json_object"}`),

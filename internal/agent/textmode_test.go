@@ -74,8 +74,8 @@ func TestAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
 	h := agenttest.NewFixture(t, inTurns("You can use the add tool."), inText)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	if end.FinishReason != "stop" || end.Metadata.Steps != 2 {
-		t.Errorf("%s after %d steps", end.FinishReason, end.Metadata.Steps)
+	if end.FinishReason != "stop" || end.Metadata.Steps != 3 {
+		t.Errorf("got finish reason %s after %d steps, want stop after 3: two reminders, then it is an answer", end.FinishReason, end.Metadata.Steps)
 	}
 }
 

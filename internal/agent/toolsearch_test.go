@@ -178,7 +178,7 @@ func TestToolThatWasNotFoundCanBeCalled(t *testing.T) {
 func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 	for args, says := range map[string]string{
 		`{}`: "missing required field: query", `{"query":" "}`: "query is empty", `{"query":3}`: "query is not a string", `{"query":null}`: "query is not a string",
-		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "not a JSON object", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
+		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "they end before the JSON object is complete", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
 	} {
 		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
 		failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))

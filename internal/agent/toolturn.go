@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -50,7 +51,7 @@ func (c *call) parseArgs(text string) {
 	case !utf8.Valid(trimmed):
 		c.argsProblem = "they are not valid UTF-8"
 	case err != nil:
-		c.argsProblem = "they are not a JSON object: " + err.Error()
+		c.argsProblem = describeJSONError(trimmed, err)
 	case object == nil:
 		c.argsProblem = "they are not a JSON object but null"
 	default:
@@ -58,6 +59,24 @@ func (c *call) parseArgs(text string) {
 		return
 	}
 	c.argsText = text
+}
+
+// describeJSONError says for the model why text is not a JSON object, and where.
+func describeJSONError(text []byte, err error) string {
+	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return "they are a JSON " + wrongType.Value + ", not an object"
+	}
+	var value json.RawMessage
+	if errors.Is(json.NewDecoder(bytes.NewReader(text)).Decode(&value), io.ErrUnexpectedEOF) {
+		return "they end before the JSON object is complete"
+	}
+	broken, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok {
+		return "they are not a JSON object"
+	}
+	// Offset counts the bytes read, the wrong one included.
+	at := max(0, min(int(broken.Offset)-1, len(text)-1))
+	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil))
 }
 
 // argsAsWritten returns the arguments as the model wrote them, for the conversation.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,6 +43,8 @@ type ToolCalling string
 const (
 	NativeCalling ToolCalling = "native"
 	TextCalling   ToolCalling = "text"
+	// AutoCalling is native, and reads calls that the model writes as text nevertheless.
+	AutoCalling ToolCalling = "auto"
 )
 
 // Bounds of a file of profiles.
@@ -147,7 +150,7 @@ func (p *Profile) check(at string) error {
 		{"/id", "missing", p.ID == ""},
 		{"/id", "not a name", badID(p.ID)},
 		{"/upstream", "not a name", badID(p.Upstream)},
-		{"/tool_calling", "not native or text", p.ToolCalling != "" && p.ToolCalling != NativeCalling && p.ToolCalling != TextCalling},
+		{"/tool_calling", "not auto, native or text", !slices.Contains([]ToolCalling{"", AutoCalling, NativeCalling, TextCalling}, p.ToolCalling)},
 		{"/context_tokens", "below 0", p.ContextTokens < 0},
 		{"/max_output_tokens", "below 0", p.MaxOutputTokens < 0},
 		{"/max_output_tokens", "not below context_tokens", p.ContextTokens > 0 && p.MaxOutputTokens >= p.ContextTokens},

@@ -39,7 +39,7 @@ func TestParseProfilesNamesThePlaceOfAMistake(t *testing.T) {
 		`[{"id":"a","context_tokens":1e99}]`:                                 "/0/context_tokens: not a whole number",
 		`[{"id":"a","images":"yes"}]`:                                        "/0/images: not true or false",
 		`[{"id":"a","images":null}]`:                                         "/0/images: not true or false",
-		`[{"id":"a","tool_calling":"magic"}]`:                                "/0/tool_calling: not native or text",
+		`[{"id":"a","tool_calling":"magic"}]`:                                "/0/tool_calling: not auto, native or text",
 		`[{"id":"a","x/~y":1}]`:                                              "/0/x~1~0y: unknown field",
 		`[{"upstream":"a"}]`:                                                 "/0/id: missing",
 		`[{"id":"a\u0000"}]`:                                                 "/0/id: not a name",

@@ -10,17 +10,16 @@ import (
 // tool calling and its bound on an answer. A model without a profile is asked as the
 // request has it.
 type Router struct {
-	native   Model
-	text     Model
+	models   map[ToolCalling]Model
 	calling  ToolCalling
 	profiles map[string]Profile
 }
 
-// NewRouter returns a Router over native, a model with tool calling of its own, and text,
-// the same model with tool calls written as text. calling applies to models whose profile
-// does not say which to use. The keys of profiles are the ids that requests name.
-func NewRouter(native, text Model, calling ToolCalling, profiles map[string]Profile) *Router {
-	return &Router{native: native, text: text, calling: calling, profiles: profiles}
+// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is
+// offered tools; there must be one for each ToolCalling. calling applies to models whose
+// profile does not say which to use; "" is AutoCalling. The keys of profiles are the ids that requests name.
+func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
+	return &Router{models: models, calling: calling, profiles: profiles}
 }
 
 // Stream asks the model that r names.
@@ -30,8 +29,5 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 	if p.MaxOutputTokens > 0 && (r.MaxTokens <= 0 || r.MaxTokens > p.MaxOutputTokens) {
 		r.MaxTokens = p.MaxOutputTokens
 	}
-	if cmp.Or(p.ToolCalling, router.calling) == TextCalling {
-		return router.text.Stream(ctx, r)
-	}
-	return router.native.Stream(ctx, r)
+	return router.models[cmp.Or(p.ToolCalling, router.calling, AutoCalling)].Stream(ctx, r)
 }

@@ -33,7 +33,7 @@ func TestRouterAsksEveryModelAsItsProfileSays(t *testing.T) {
 			endpoint := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello")))
 			native := openai.New(openai.Config{BaseURL: endpoint.URL})
 			t.Cleanup(native.Close)
-			router := llm.NewRouter(native, texttool.New(native), c.calling, profiles)
+			router := llm.NewRouter(texttool.Models(native), c.calling, profiles)
 			c.request.Messages = []llm.Message{{Role: llm.User, Text: "Hi"}}
 			c.request.Tools = []llm.Tool{{Name: "get_weather"}}
 			if _, err := llmtest.Collect(t.Context(), router, c.request); err != nil {

@@ -47,6 +47,11 @@ func New(m llm.Model) *Model { return &Model{model: m} }
 // An answer with native calls is passed on as it is.
 func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
 
+// Models returns the models for each way of tool calling over m, for an llm.Router.
+func Models(m llm.Model) map[llm.ToolCalling]llm.Model {
+	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: m, llm.TextCalling: New(m), llm.AutoCalling: NewAuto(m)}
+}
+
 // Stream asks the underlying model with a request that has no tools. Calls that this
 // model makes natively nevertheless are ignored: it was offered none.
 func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
