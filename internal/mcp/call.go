@@ -315,6 +315,9 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		if err != nil {
 			f = decodeFailure(err)
 		} else {
+			if f := s.checkCannotAsk(b, used, on, res, nil); f != nil {
+				return nil, true, f
+			}
 			if res.IsError && ResultErrorKind(res) == UnknownTool {
 				s.markOutdated()
 			}
@@ -326,6 +329,9 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		}
 	}
 	sent = x.Sent()
+	if other := s.checkCannotAsk(b, used, on, nil, f); other != nil {
+		return nil, sent, other
+	}
 	if f.Kind == UnknownTool {
 		s.markOutdated() // it listed the tool, and may announce nothing
 	}

@@ -19,10 +19,12 @@ import (
 // A dialer makes sessions with one server. There is one for each type of server
 // that this build supports; dialers is the list of them.
 type dialer struct {
-	connect    func(context.Context) (*sdk.ClientSession, error)
-	close      func()        // frees what sessions shared, after the last one
-	time       time.Duration // that one handshake may take; 0: session.HandshakeTimeout
-	delegation *delegation   // of servers that are used on behalf of their callers
+	connect func(context.Context) (*sdk.ClientSession, error)
+	// useInitialize has later sessions begin with the last version that has requests of the server.
+	useInitialize func()
+	close         func()        // frees what sessions shared, after the last one
+	time          time.Duration // that one handshake may take; 0: session.HandshakeTimeout
+	delegation    *delegation   // of servers that are used on behalf of their callers
 }
 
 // dialers makes the dialer of a server, by its type.
@@ -93,7 +95,7 @@ func dialEndpoint(cfg config.Server, o Options, e transport.Endpoint, closeShare
 	c := session.NewConnector(session.ConnectorOptions{
 		Endpoint: e, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
 	})
-	return dialer{connect: c.Connect, close: func() {
+	return dialer{connect: c.Connect, useInitialize: c.UseInitialize, close: func() {
 		e.Close()
 		closeShared()
 	}}

@@ -46,6 +46,10 @@ func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 	})
 }
 
+// UseInitialize makes sessions from now on with 2025-11-25, the last version in which a server sends
+// requests during a call, until the server refuses it.
+func (c *Connector) UseInitialize() { c.negotiator.setInitialize() }
+
 // lastInitialize is the last protocol version that begins with initialize.
 const lastInitialize = "2025-11-25"
 
@@ -55,8 +59,9 @@ const lastInitialize = "2025-11-25"
 type versionNegotiator struct {
 	pinned string // as configured; "" for the newest that both sides support
 
-	mu      sync.Mutex // protects learned
-	learned string     // by the last handshake that succeeded; "" before, and after a refusal
+	mu         sync.Mutex // protects what follows
+	learned    string     // by the last handshake that succeeded; "" before, and after a refusal
+	initialize bool       // begin with lastInitialize, also if the server has later versions
 }
 
 // connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
@@ -68,7 +73,7 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	first := n.learnedVersion()
 	cs, err := connect(first)
 	if err != nil && first != "" && refusedHandshake(ctx, err) {
-		n.setLearned("")
+		n.forget()
 		cs, err = connect("")
 	}
 	// Some servers of before 2026-07-28 close the connection on a request that comes before
@@ -85,7 +90,23 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 func (n *versionNegotiator) learnedVersion() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.initialize {
+		return lastInitialize
+	}
 	return n.learned
+}
+
+func (n *versionNegotiator) setInitialize() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.initialize = true
+}
+
+// forget has the next handshake begin with the newest version.
+func (n *versionNegotiator) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.learned, n.initialize = "", false
 }
 
 func (n *versionNegotiator) setLearned(version string) {
