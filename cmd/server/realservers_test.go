@@ -427,3 +427,43 @@ func checkGrow(t *testing.T, c *http.Client, url string) {
 		t.Errorf("POST /tools/real_late_tool/call: got %d %.2000s, want 200 with late", status, body)
 	}
 }
+
+// TestRealServerAsksTheUser has FastMCP's ctx.elicit answered by the caller of a run. FastMCP 4 has no
+// elicitation with 2026-07-28, so answerd uses 2025-11-25 for it.
+func TestRealServerAsksTheUser(t *testing.T) {
+	for _, server := range []struct{ requirements, transport string }{{"fastmcp4", "http"}, {"fastmcp4", "stdio"}, {"fastmcp2", "http"}} {
+		t.Run(server.requirements+" over "+server.transport, func(t *testing.T) {
+			interpreter, script := pythonCommand(t, server.requirements, "fastmcp_server.py")
+			config := map[string]any{"type": "stdio", "command": interpreter, "args": []string{script, "stdio"}}
+			if server.transport == "http" {
+				config = map[string]any{"type": "http", "url": startPythonServer(t, interpreter, script, "http")}
+			}
+			s := startWithServer(t, config, []realCall{{tool: "greet", args: `{}`}})
+			c := newClient(t)
+			var interrupt struct {
+				ID  string `json:"interrupt_id"`
+				Run string `json:"run_id"`
+			}
+			for _, f := range readStream(t, post(t, c, s.url+"/answer/stream", `{"question":"?"}`)) {
+				if f.Event == "elicitation" {
+					if err := json.Unmarshal(f.Data, &interrupt); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if interrupt.ID == "" {
+				t.Fatalf("got no elicitation\n%s", s.log)
+			}
+			answer := fmt.Sprintf(`{"id":%q,"action":"accept","content":{"value":"Ada"}}`, interrupt.ID)
+			result := ""
+			for _, f := range readStream(t, post(t, c, s.url+"/runs/"+interrupt.Run+"/input", answer, "Accept", "text/event-stream")) {
+				if f.Event == "tool_result" || f.Event == "tool_error" {
+					result = f.Event + " " + string(f.Data)
+				}
+			}
+			if !strings.HasPrefix(result, "tool_result") || !strings.Contains(result, "Hello, Ada!") {
+				t.Errorf("got %s, want a tool_result with Hello, Ada!", result)
+			}
+		})
+	}
+}
