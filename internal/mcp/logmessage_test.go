@@ -37,27 +37,28 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 			c := open(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var want []string
-			for i, level := range logLevels {
+			for _, level := range logLevels {
 				if level != "debug" { // not asked for
 					want = append(want, level)
 				}
-				want = append(want, fmt.Sprint(i+1))
 			}
 			var wg sync.WaitGroup
 			for i := range 20 {
 				wg.Go(func() {
 					args := fmt.Sprintf(`{"n":%d}`, i)
 					quoted, _ := json.Marshal(args)
-					var got []string // without a lock: the race detector sees late ones
+					// Without a lock: the race detector sees late ones.
+					var got []string
+					progress := 0.0
 					_, err := c.Call(t.Context(), Call{Tool: "work", Args: json.RawMessage(args),
-						Progress: func(p Progress) { got = append(got, fmt.Sprint(p.Progress)) },
+						Progress: func(p Progress) { progress = p.Progress },
 						Log: func(m LogMessage) {
 							if got = append(got, m.Level); string(m.Data) != string(quoted) || m.Logger != "work" || m.Omitted != 0 {
 								t.Errorf("got %+v with the data %s, want the logger work and %s", m, m.Data, quoted)
 							}
 						}})
-					if err != nil || !slices.Equal(got, want) {
-						t.Errorf("got %v, %v, want %v", got, err, want)
+					if err != nil || !slices.Equal(got, want) || progress != float64(len(logLevels)) {
+						t.Errorf("got %v, progress %v, %v, want %v and %d", got, progress, err, want, len(logLevels))
 					}
 				})
 			}

@@ -159,8 +159,8 @@ func TestChildsProgressComesInOrder(t *testing.T) {
 			if _, err := c.Call(t.Context(), Call{Tool: "work", Progress: func(p Progress) { got = append(got, p.Progress) }}); err != nil {
 				t.Error(err)
 			}
-			if len(got) != 20 || !slices.IsSorted(got) {
-				t.Error(got)
+			if n := len(got); n < 2 || !slices.IsSorted(got) || got[0] != 0 || got[n-1] != 19 {
+				t.Errorf("got %v, want the first and the last in order", got)
 			}
 		})
 	}

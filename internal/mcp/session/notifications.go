@@ -5,8 +5,8 @@ package session
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"sync"
+	"time"
 
 	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/wire"
@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	maxProgressQueue = 64      // notifications that wait for a slow reader
-	maxProgressText  = 4 << 10 // bytes of a message; a longer one is cut
-	maxLogQueue      = 64      // log messages that wait for a slow reader
-	maxLogs          = 1000    // log messages of one call that are delivered at all
+	progressInterval = 100 * time.Millisecond // least time between two deliveries of progress
+	maxProgress      = 1000                   // progress notifications of one call that are delivered
+	maxProgressText  = 4 << 10                // bytes of a message; a longer one is cut
+	maxProgressSize  = 64 << 10               // bytes of a notification; a larger one is left out
+	maxLogQueue      = 64                     // log messages that wait for a slow reader
+	maxLogs          = 1000                   // log messages of one call that are delivered at all
 )
 
 // Progress is one notifications/progress of a call.
@@ -30,29 +32,33 @@ type Progress struct {
 
 // notification is what a server sends during a call: exactly one of the two is set.
 type notification struct {
-	progress *Progress
+	progress json.RawMessage // the text of the notification
 	log      *LogMessage
 }
 
 // notificationQueue delivers the notifications of a call to their reader, on a goroutine of
-// its own and in the order in which they came, so that a slow reader delays neither the
-// stream that brings them nor other calls.
+// its own, so that a slow reader delays neither the stream that brings them nor other calls.
 //
-// It is bounded. If it is full of progress, the latest notification replaces the one before
-// it: progress only ever grows (MCP basic/utilities/progress), so the one that is left out
-// was out of date. Log messages beyond the bounds are counted, and the count is delivered
-// with the next one or at the end.
+// It is bounded. Of progress it delivers one per progressInterval and maxProgress in all. The
+// latest one that came too early is held until the interval is over, or the call ends; progress
+// only ever grows (MCP basic/utilities/progress), so those that it replaces were out of date. They
+// are never decoded. Log messages beyond the bounds are counted, and the count is delivered with
+// the next one or at the end. Notifications are delivered in the order in which they came, except
+// that log messages overtake progress that is held.
 type notificationQueue struct {
 	deliver func(notification)
 	wake    chan struct{} // of capacity 1: there is something to do
 	ended   chan struct{} // closed when the goroutine has ended
 
-	mu      sync.Mutex // protects what follows
-	queue   []notification
-	waiting int // log messages in queue
-	logs    int // log messages so far that were not left out
-	omitted int // log messages left out since the last one that was not
-	closed  bool
+	mu       sync.Mutex // protects what follows
+	queue    []notification
+	logs     int       // log messages in queue
+	accepted int       // log messages so far that were not left out
+	omitted  int       // log messages left out since the last one that was not
+	held     []byte    // progress that waits for its time; empty: none
+	next     time.Time // before which no progress is delivered
+	progress int       // progress notifications so far that were delivered or are in queue
+	closed   bool
 }
 
 // newNotificationQueue starts the goroutine; closeQueue ends it.
@@ -62,38 +68,53 @@ func newNotificationQueue(deliver func(notification)) *notificationQueue {
 	return q
 }
 
-// enqueue adds one notification. It never waits: it runs where the stream is read.
-func (q *notificationQueue) enqueue(n notification) {
+// enqueueProgress adds a progress notification, of whose text it keeps a copy. Like enqueueLog it
+// never waits: it runs where the stream is read.
+func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case q.closed:
+	if q.closed || len(message) > maxProgressSize {
 		return
-	case n.log == nil:
-		q.limitProgressLocked()
-	case q.waiting == maxLogQueue || q.logs == maxLogs:
-		q.omitted++
-		return
-	default:
-		n.log.Omitted, q.omitted = q.omitted, 0
-		q.waiting++
-		q.logs++
 	}
-	q.queue = append(q.queue, n)
-	q.signalLocked()
+	if len(q.held) == 0 && len(q.queue) == q.logs && q.mayDeliverLocked(time.Now()) {
+		q.progress++
+		q.queue = append(q.queue, notification{progress: bytes.Clone(message)})
+		q.signalLocked()
+		return
+	}
+	if len(q.held) == 0 {
+		q.signalLocked() // for the goroutine to wait until its time
+	}
+	q.held = append(q.held[:0], message...)
 }
 
-// limitProgressLocked removes the latest progress if there is too much of it.
-func (q *notificationQueue) limitProgressLocked() {
-	if len(q.queue)-q.waiting < maxProgressQueue {
+// mayDeliverLocked reports whether progress may be delivered now. The last of maxProgress is for
+// the end of the call.
+func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
+	return q.closed || !now.Before(q.next) && q.progress < maxProgress-1
+}
+
+// enqueueLog adds the log message that decode returns. It does not call decode if the message is
+// left out.
+func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
 		return
 	}
-	for i := len(q.queue) - 1; i >= 0; i-- {
-		if q.queue[i].progress != nil {
-			q.queue = slices.Delete(q.queue, i, i+1)
-			return
-		}
+	if q.logs == maxLogQueue || q.accepted == maxLogs {
+		q.omitted++
+		return
 	}
+	m := decode()
+	if m == nil {
+		return
+	}
+	m.Omitted, q.omitted = q.omitted, 0
+	q.logs++
+	q.accepted++
+	q.queue = append(q.queue, notification{log: m})
+	q.signalLocked()
 }
 
 // signalLocked wakes the goroutine; one pending signal stands for all.
@@ -104,40 +125,54 @@ func (q *notificationQueue) signalLocked() {
 	}
 }
 
-// deliverLoop delivers the queue, without holding the lock, until the queue is closed and
+// deliverLoop delivers the notifications, without holding the lock, until the queue is closed and
 // empty.
 func (q *notificationQueue) deliverLoop() {
 	defer close(q.ended)
-	for range q.wake {
-		for {
-			n, closed := q.dequeue()
-			if n != (notification{}) {
-				q.deliver(n)
-				continue
-			}
-			if closed {
-				return
-			}
-			break
+	for {
+		n, wait, closed := q.dequeue(time.Now())
+		if n.log != nil || n.progress != nil {
+			q.deliver(n)
+			continue
+		}
+		if closed {
+			return
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			due = time.After(wait)
+		}
+		select {
+		case <-q.wake:
+		case <-due:
 		}
 	}
 }
 
-// dequeue returns the next notification; the zero value if there is none.
-func (q *notificationQueue) dequeue() (n notification, closed bool) {
+// dequeue returns the next notification; the zero value if there is none yet, and then in wait
+// when progress that is held is due, 0 if none is.
+func (q *notificationQueue) dequeue(now time.Time) (n notification, wait time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case len(q.queue) > 0:
 		n, q.queue = q.queue[0], q.queue[1:]
 		if n.log != nil {
-			q.waiting--
+			q.logs--
+		} else {
+			q.next = now.Add(progressInterval)
 		}
+	case len(q.held) > 0 && q.mayDeliverLocked(now):
+		n.progress, q.held = q.held, nil
+		q.progress++
+		q.next = now.Add(progressInterval)
+	case len(q.held) > 0 && q.progress < maxProgress-1:
+		wait = q.next.Sub(now)
 	case q.closed && q.omitted > 0: // no further message can carry the count
 		n.log = &LogMessage{Omitted: q.omitted}
 		q.omitted = 0
 	}
-	return n, q.closed
+	return n, wait, q.closed
 }
 
 // closeQueue waits until the reader has received what is queued, or, unless all is set, has
@@ -146,7 +181,7 @@ func (q *notificationQueue) closeQueue(all bool) {
 	q.mu.Lock()
 	q.closed = true
 	if !all {
-		q.queue, q.omitted = nil, 0
+		q.queue, q.held, q.omitted = nil, nil, 0
 	}
 	q.signalLocked()
 	q.mu.Unlock()

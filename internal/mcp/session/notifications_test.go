@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // newBlockedQueue returns a queue whose reader has the first notification, and waits for
@@ -16,7 +18,7 @@ func newBlockedQueue() (q *notificationQueue, proceed chan struct{}, got *[]stri
 	got = new([]string)
 	q = newNotificationQueue(func(n notification) {
 		if n.progress != nil {
-			*got = append(*got, fmt.Sprint("p", n.progress.Progress))
+			*got = append(*got, "p"+string(n.progress))
 		} else {
 			*got = append(*got, fmt.Sprint("l", n.log.Omitted))
 		}
@@ -25,35 +27,110 @@ func newBlockedQueue() (q *notificationQueue, proceed chan struct{}, got *[]stri
 			<-proceed
 		}
 	})
-	q.enqueue(notification{progress: &Progress{Progress: 0}})
+	q.enqueueProgress([]byte("0"))
 	<-first
 	return q, proceed, got
 }
 
+func enqueueLog(q *notificationQueue) { q.enqueueLog(func() *LogMessage { return &LogMessage{} }) }
+
 func TestNotificationQueueKeepsTheLatestProgress(t *testing.T) {
 	q, proceed, got := newBlockedQueue()
-	for i := range 10 * maxProgressQueue {
-		q.enqueue(notification{progress: &Progress{Progress: float64(i + 1)}})
+	for i := range 640 {
+		q.enqueueProgress(fmt.Append(nil, i+1))
 	}
 	close(proceed)
 	q.closeQueue(true)
-	q.enqueue(notification{progress: &Progress{Progress: 1e6}})
-	var want []string
-	for i := range maxProgressQueue {
-		want = append(want, fmt.Sprint("p", i))
-	}
-	want = append(want, fmt.Sprint("p", 10*maxProgressQueue))
-	if !slices.Equal(*got, want) {
+	q.enqueueProgress([]byte("1000"))
+	if want := []string{"p0", "p640"}; !slices.Equal(*got, want) {
 		t.Errorf("got %v, want %v", *got, want)
+	}
+}
+
+// delivery is one progress notification and when it was delivered.
+type delivery struct {
+	progress string
+	after    time.Duration
+}
+
+// deliverFlood enqueues a progress notification every interval, n in all, and returns what the
+// queue delivered of them.
+func deliverFlood(interval time.Duration, n int) (got []delivery) {
+	begin := time.Now()
+	q := newNotificationQueue(func(n notification) {
+		got = append(got, delivery{string(n.progress), time.Since(begin)})
+	})
+	for i := range n {
+		q.enqueueProgress(fmt.Append(nil, i))
+		time.Sleep(interval)
+	}
+	q.closeQueue(true)
+	return got
+}
+
+func TestNotificationQueueDeliversOneProgressPerInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := deliverFlood(time.Millisecond, 1050)
+		if len(got) != 12 {
+			t.Fatalf("got %d deliveries, want 12: one at once, one every 100 ms of 1,050 ms, and the last", len(got))
+		}
+		for i, d := range got[1:11] {
+			if gap := d.after - got[i].after; gap < progressInterval || gap > progressInterval+2*time.Millisecond {
+				t.Errorf("delivery %d came %v after the one before, want %v", i+1, gap, progressInterval)
+			}
+			if at := d.after.Milliseconds(); d.progress != fmt.Sprint(at) && d.progress != fmt.Sprint(at-1) {
+				t.Errorf("delivery %d at %d ms is %s, want the latest", i+1, at, d.progress)
+			}
+		}
+		if last := got[11].progress; last != "1049" {
+			t.Errorf("the last delivery is %s, want 1049", last)
+		}
+	})
+}
+
+func TestNotificationQueueDeliversAThousandProgressAndTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := deliverFlood(progressInterval, 3000)
+		if len(got) != maxProgress || got[maxProgress-1].progress != "2999" {
+			t.Errorf("got %d deliveries, the last %v, want %d and 2999", len(got), got[len(got)-1], maxProgress)
+		}
+	})
+}
+
+func TestNotificationQueueDeliversHeldProgressWithoutAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		q := newNotificationQueue(func(n notification) { got = append(got, string(n.progress)) })
+		q.enqueueProgress([]byte("1"))
+		q.enqueueProgress([]byte("2"))
+		time.Sleep(progressInterval)
+		synctest.Wait()
+		if want := []string{"1", "2"}; !slices.Equal(got, want) {
+			t.Errorf("got %v after %v, want %v", got, progressInterval, want)
+		}
+		q.closeQueue(true)
+	})
+}
+
+func TestNotificationQueueDoesNotDecodeOmittedLogs(t *testing.T) {
+	q, proceed, _ := newBlockedQueue()
+	decoded := 0
+	for range 10 * maxLogQueue {
+		q.enqueueLog(func() *LogMessage { decoded++; return &LogMessage{} })
+	}
+	close(proceed)
+	q.closeQueue(true)
+	if decoded != maxLogQueue {
+		t.Errorf("decoded %d log messages, want %d", decoded, maxLogQueue)
 	}
 }
 
 func TestNotificationQueueCountsOmittedLogsAndKeepsTheOrder(t *testing.T) {
 	q, proceed, got := newBlockedQueue()
 	for range maxLogQueue + 7 {
-		q.enqueue(notification{log: &LogMessage{}})
+		enqueueLog(q)
 	}
-	q.enqueue(notification{progress: &Progress{Progress: 2}})
+	q.enqueueProgress([]byte("2"))
 	close(proceed)
 	q.closeQueue(true)
 	want := append([]string{"p0"}, slices.Repeat([]string{"l0"}, maxLogQueue)...)
@@ -62,6 +139,7 @@ func TestNotificationQueueCountsOmittedLogsAndKeepsTheOrder(t *testing.T) {
 		t.Errorf("got %v, want %v", *got, want)
 	}
 }
+
 func TestBoundLogDataKeepsJSONWithinItsBounds(t *testing.T) {
 	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
 	for in, want := range map[string]string{

@@ -76,8 +76,8 @@ func connectionHandlers(s *Session) transport.Handlers {
 			return s.tagRequest(m, requestOfRoundTrip(r))
 		},
 		Notification: s.handleNotification,
-		Progress:     func(r *transport.RoundTrip, params json.RawMessage) { requestOfRoundTrip(r).queueProgress(params) },
-		Log:          func(r *transport.RoundTrip, params json.RawMessage) { requestOfRoundTrip(r).queueLog(params) },
+		Progress:     func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueProgress(message) },
+		Log:          func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueLog(message) },
 		Listening:    s.setListening,
 		Forgotten:    s.forgotten,
 	}
@@ -92,34 +92,53 @@ func (s *Session) tagRequest(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
 	return s.requests.tag(m, serverRequest{call: &x.RoundTrip, answers: x.serverRequests})
 }
 
-// queueProgress queues a progress notification if the caller of the request asked for it with its
-// token.
-func (x *Request) queueProgress(params json.RawMessage) {
-	var p struct {
-		Token    any     `json:"progressToken"`
-		Progress float64 `json:"progress"`
-		Total    float64 `json:"total"`
-		Message  string  `json:"message"`
+// queueProgress queues a progress notification if the caller of the request asked for it. message
+// is its text.
+func (x *Request) queueProgress(message json.RawMessage) {
+	if x.notifications != nil && x.ProgressToken != "" {
+		x.notifications.enqueueProgress(message)
 	}
-	if x.notifications == nil || x.ProgressToken == "" || json.Unmarshal(params, &p) != nil || p.Token != x.ProgressToken {
-		return
-	}
-	x.notifications.enqueue(notification{progress: &Progress{Progress: p.Progress, Total: p.Total, Message: wire.Truncate(p.Message, maxProgressText)}})
 }
 
-// queueLog queues a log message if the caller of the request reads them. It never waits: it
-// runs where messages are read.
-func (x *Request) queueLog(params json.RawMessage) {
-	var p struct {
-		Level  string          `json:"level"`
-		Logger string          `json:"logger"`
-		Data   json.RawMessage `json:"data"`
+// decodeProgress returns the progress in the text of a notification; ok is false if that is not one
+// or has another token.
+func (x *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
+	var m struct {
+		Params struct {
+			Token    any     `json:"progressToken"`
+			Progress float64 `json:"progress"`
+			Total    float64 `json:"total"`
+			Message  string  `json:"message"`
+		} `json:"params"`
 	}
-	if x.notifications == nil || !x.wantsLog || json.Unmarshal(params, &p) != nil {
-		return
+	if json.Unmarshal(message, &m) != nil || m.Params.Token != x.ProgressToken {
+		return Progress{}, false
 	}
-	if !slices.Contains(logLevels, p.Level) {
-		p.Level = unknownLevel
+	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: wire.Truncate(m.Params.Message, maxProgressText)}, true
+}
+
+// queueLog queues a log message if the caller of the request reads them. message is the text of
+// the notification. It never waits: it runs where messages are read.
+func (x *Request) queueLog(message json.RawMessage) {
+	if x.notifications != nil && x.wantsLog {
+		x.notifications.enqueueLog(func() *LogMessage { return decodeLog(message) })
 	}
-	x.notifications.enqueue(notification{log: &LogMessage{Level: p.Level, Logger: wire.Printable(p.Logger, maxLogger), Data: boundLogData(p.Data)}})
+}
+
+// decodeLog returns the log message in the text of a notification; nil if that is not one.
+func decodeLog(message json.RawMessage) *LogMessage {
+	var m struct {
+		Params *struct {
+			Level  string          `json:"level"`
+			Logger string          `json:"logger"`
+			Data   json.RawMessage `json:"data"`
+		} `json:"params"`
+	}
+	if json.Unmarshal(message, &m) != nil || m.Params == nil {
+		return nil
+	}
+	if !slices.Contains(logLevels, m.Params.Level) {
+		m.Params.Level = unknownLevel
+	}
+	return &LogMessage{Level: m.Params.Level, Logger: wire.Printable(m.Params.Logger, maxLogger), Data: boundLogData(m.Params.Data)}
 }

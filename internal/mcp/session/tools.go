@@ -114,8 +114,8 @@ func (s *Session) withHandlers(x *Request, h Handlers, meta sdk.Meta, send func(
 		x.notifications = newNotificationQueue(func(n notification) {
 			if n.log != nil {
 				h.OnLog(*n.log)
-			} else {
-				h.OnProgress(*n.progress)
+			} else if p, ok := x.decodeProgress(n.progress); ok {
+				h.OnProgress(p)
 			}
 		})
 	}

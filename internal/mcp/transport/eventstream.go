@@ -19,6 +19,14 @@ import (
 // maxEventID bounds the ids of events, in bytes: they come back as a header.
 const maxEventID = 1 << 10
 
+// In one throttleInterval at most throttleMessages messages and about throttleBytes bytes are read of
+// a stream before its answer. No server that reports progress to people comes near that.
+const (
+	throttleInterval = 100 * time.Millisecond
+	throttleMessages = 500
+	throttleBytes    = 1 << 20
+)
+
 // eventStream is the event stream that answers one request, checked and bounded. Progress and log
 // messages are handed to their call as they are read: so they are there before the answer, and a
 // flood of them never reaches the SDK's unbounded queue. At most one answer is passed on, to the
@@ -29,7 +37,12 @@ type eventStream struct {
 	body io.ReadCloser
 	log  *slog.Logger
 	eventReader
-	requests int // the server's own requests so far
+	requests int  // the server's own requests so far
+	listens  bool // the stream is a subscription, which has no end and no answer
+
+	// since is when the running throttleInterval began; messages and bytes were read in it.
+	since           time.Time
+	messages, bytes int
 }
 
 // newEventStream returns the stream in body, for which x.streamOpened was called.
@@ -65,29 +78,30 @@ func newEventReader(body io.Reader) eventReader {
 	return eventReader{sse.NewReader(n, MaxMessage), n}
 }
 
-// nextMessage returns the next message, which is valid until the following call.
-func (r *eventReader) nextMessage() (jsonrpc.Message, error) {
+// nextMessage returns the next message, its text, and how many bytes were read of the stream since
+// the one before. Both are valid until the following call.
+func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
 	for {
 		e, err := r.in.Next()
 		if errors.Is(err, sse.ErrTooLarge) {
 			err = AnswerTooLarge(MaxMessage)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, 0, err
 		}
 		// MCP only has events of the type "message"; others are ignored.
 		if len(e.Data) == 0 || e.Event != "" && e.Event != "message" {
 			continue
 		}
-		msg, err := decodeMessage(e.Data)
+		msg, err := decodeStreamed(e.Data)
 		if err != nil && r.in.Cut() {
-			return nil, io.ErrUnexpectedEOF
+			return nil, nil, 0, io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return nil, BadReply("an event does not decode", err)
+			return nil, nil, 0, BadReply("an event does not decode", err)
 		}
-		r.ignored.n = 0
-		return msg, nil
+		read, r.ignored.n = r.ignored.n, 0
+		return msg, e.Data, read, nil
 	}
 }
 
@@ -114,15 +128,35 @@ func (r *eventReader) retry() time.Duration {
 func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
 	for {
-		msg, err := s.nextMessage()
+		msg, data, read, err := s.nextMessage()
 		if err != nil {
 			return nil, err
 		}
-		if msg, f := s.processMessage(msg); f != nil {
+		if _, answer := msg.(*jsonrpc.Response); !answer && !s.listens {
+			if f := s.x.countReceived(read); f != nil {
+				return nil, f
+			}
+			s.throttle(read)
+		}
+		if msg, f := s.processMessage(msg, data); f != nil {
 			return nil, f
 		} else if msg != nil {
 			return msg, nil
 		}
+	}
+}
+
+// throttle counts a message of n bytes, and waits after too many in a throttleInterval until that is
+// over. Meanwhile TCP holds a flooding server back, which would else keep a core busy.
+func (s *eventStream) throttle(n int) {
+	now := time.Now()
+	if now.Sub(s.since) >= throttleInterval {
+		s.since, s.messages, s.bytes = now, 0, 0
+	}
+	s.messages++
+	s.bytes += n
+	if s.messages >= throttleMessages || s.bytes >= throttleBytes {
+		Pause(s.x.ctx, throttleInterval-now.Sub(s.since))
 	}
 }
 
@@ -143,11 +177,11 @@ func (s *eventStream) close() {
 	s.x.streamClosed()
 }
 
-// processMessage processes one JSON-RPC message and returns it if it concerns the SDK or is the
-// answer.
-func (s *eventStream) processMessage(msg jsonrpc.Message) (jsonrpc.Message, *Failure) {
+// processMessage processes one JSON-RPC message, whose text is data, and returns it if it concerns
+// the SDK or is the answer.
+func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
 	// Each message shows that the server is alive. The call's deadline bounds how long it may send
-	// them.
+	// them, and countReceived how many.
 	s.x.timer.touch()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
@@ -156,23 +190,26 @@ func (s *eventStream) processMessage(msg jsonrpc.Message) (jsonrpc.Message, *Fai
 		}
 		return m, nil // nothing is read after it, so it keeps its memory
 	case *jsonrpc.Request:
-		m.Params = bytes.Clone(m.Params)
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
 			s.requests++
 			if s.requests > maxServerRequests {
 				return nil, BadReply("too many requests in one stream", nil)
 			}
+			m.Params = bytes.Clone(m.Params)
 			return s.x.Session.Request(m, s.x), nil
 		}
 		switch m.Method {
 		case notificationProgress:
-			s.x.Session.Progress(s.x, m.Params)
+			if s.x.hasToken(data) {
+				s.x.Session.Progress(s.x, data)
+			}
 			return nil, nil
 		case notificationMessage:
-			s.x.Session.Log(s.x, m.Params)
+			s.x.Session.Log(s.x, data)
 			return nil, nil
 		}
+		m.Params = bytes.Clone(m.Params)
 		s.x.Session.Notification(m.Method, m.Params)
 		return m, nil
 	}
@@ -185,6 +222,7 @@ func (s *eventStream) processMessage(msg jsonrpc.Message) (jsonrpc.Message, *Fai
 func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
 	for {
 		s := newEventStream(x, m.ID, resp.Body, c.Logger)
+		s.listens = m.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// Not waited for: the call has its answer, and RoundTrip.Finish bounds the rest.

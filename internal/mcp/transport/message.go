@@ -65,6 +65,50 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	return &jsonrpc.Response{ID: id, Error: answer}, err
 }
 
+// progressMessage and logMessage stand for notifications of which only the method was read.
+var (
+	progressMessage = &jsonrpc.Request{Method: notificationProgress}
+	logMessage      = &jsonrpc.Request{Method: notificationMessage}
+)
+
+// decodeStreamed is decodeMessage for a message that may be one of very many: of progress and log
+// messages that name their method first, as all SDKs write them, it reads no more than that. Their
+// call decides with the text whether they are delivered at all, and only then decodes them.
+func decodeStreamed(data []byte) (jsonrpc.Message, error) {
+	switch streamedMethod(data) {
+	case notificationProgress:
+		return progressMessage, nil
+	case notificationMessage:
+		return logMessage, nil
+	}
+	return decodeMessage(data)
+}
+
+// streamedMethod returns the method of a message if at most its version comes before it; else "".
+func streamedMethod(data []byte) string {
+	dec := wire.NewDecoder(data)
+	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
+		return ""
+	}
+	for {
+		name, err := dec.ReadToken()
+		if err != nil || name.Kind() != '"' {
+			return ""
+		}
+		member := name.String()
+		if member != "jsonrpc" && member != "method" {
+			return ""
+		}
+		value, err := dec.ReadToken()
+		switch {
+		case err != nil || value.Kind() != '"':
+			return ""
+		case member == "method":
+			return value.String()
+		}
+	}
+}
+
 // decodeID returns the request id in a JSON value; an invalid id where there is none.
 func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -49,7 +50,7 @@ func (c *streamConn) nextMessage() (json.RawMessage, error) {
 
 // processMessage processes one message and returns what the SDK is to have of it; nil for none.
 func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
-	msg, err := decodeMessage(data)
+	msg, err := decodeStreamed(data)
 	if err != nil {
 		answer, _ := msg.(*jsonrpc.Response)
 		c.processUndecodable(answer, err)
@@ -62,7 +63,7 @@ func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 		if m.IsCall() {
 			return c.processRequest(m)
 		}
-		return c.processNotification(m)
+		return c.processNotification(m, data)
 	}
 	return nil
 }
@@ -127,17 +128,19 @@ func (c *streamConn) processRequest(m *jsonrpc.Request) jsonrpc.Message {
 	return m
 }
 
-// processNotification processes a notification. Progress and log messages are handed to their call
-// here, where answers are read too, so what came before the answer is there before the answer.
-func (c *streamConn) processNotification(m *jsonrpc.Request) jsonrpc.Message {
+// processNotification processes a notification, whose text is data. Progress and log messages are
+// handed to their call here, where answers are read too, so what came before the answer is there
+// before the answer.
+func (c *streamConn) processNotification(m *jsonrpc.Request, data json.RawMessage) jsonrpc.Message {
 	switch m.Method {
 	case notificationProgress:
-		c.processProgress(m.Params)
+		c.processProgress(data)
 		return nil
 	case notificationMessage:
 		if x := c.onlyCall(); x != nil {
 			x.timer.touch()
-			c.session.Log(x, m.Params)
+			x.countOrAbort(len(data))
+			c.session.Log(x, data)
 		}
 		return nil
 	}
@@ -146,23 +149,30 @@ func (c *streamConn) processNotification(m *jsonrpc.Request) jsonrpc.Message {
 }
 
 // processProgress hands a progress notification to the RoundTrip that its token names.
-func (c *streamConn) processProgress(params json.RawMessage) {
-	var p struct {
-		Token any `json:"progressToken"`
-	}
-	token, ok := "", false
-	if json.Unmarshal(params, &p) == nil {
-		token, ok = p.Token.(string) // ours are strings
-	}
+func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
-	x := c.tokens[token]
+	x := c.tokens[progressToken(message)]
 	c.mu.Unlock()
-	if !ok || x == nil {
+	if x == nil {
 		c.dropMessage("progress of no open request")
 		return
 	}
 	x.timer.touch()
-	c.session.Progress(x, params)
+	x.countOrAbort(len(message))
+	c.session.Progress(x, message)
+}
+
+// progressToken returns the progress token in the text of a notification if it is a string, as ours
+// are; else "". It does not decode the message, since most of a flood is dropped: quotes in a JSON
+// string are escaped, so what it finds is the name of a member.
+func progressToken(message []byte) string {
+	_, rest, _ := bytes.Cut(message, []byte(`"progressToken"`))
+	rest = bytes.TrimLeft(rest, " \t\r\n:")
+	if len(rest) == 0 || rest[0] != '"' {
+		return ""
+	}
+	token, _, _ := bytes.Cut(rest[1:], []byte(`"`))
+	return string(token)
 }
 
 // dropMessage counts a message that is dropped. The first few of a connection are logged, without

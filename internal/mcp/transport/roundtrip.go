@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http/httptrace"
 	"strings"
 	"sync"
@@ -58,6 +60,9 @@ type RoundTrip struct {
 	answered atomic.Bool
 	// failed says that the transport has ended it and that the server need not be told.
 	failed atomic.Bool
+
+	// receivedBytes and receivedMessages count what the server sent before its answer.
+	receivedBytes, receivedMessages atomic.Int64
 
 	mu       sync.Mutex // protects what follows
 	streams  int        // streams that are not closed yet
@@ -153,6 +158,29 @@ func (x *RoundTrip) traceConn(ctx context.Context) context.Context {
 func (x *RoundTrip) begin() {
 	x.answered.Store(false)
 	x.timer.touch()
+}
+
+// countReceived counts a message of n bytes that the server sent before its answer. It returns the
+// failure of a request for which a server sends too much.
+func (x *RoundTrip) countReceived(n int) *Failure {
+	if x.receivedBytes.Add(int64(n)) <= maxReceivedBytes && x.receivedMessages.Add(1) <= maxReceivedMessages {
+		return nil
+	}
+	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("the server sent more than %d messages or %d bytes before its answer", maxReceivedMessages, maxReceivedBytes)}
+}
+
+// countOrAbort is countReceived for a message that did not come in a stream of the request. It ends
+// a request for which a server sends too much.
+func (x *RoundTrip) countOrAbort(n int) {
+	if f := x.countReceived(n); f != nil {
+		x.abort(f)
+	}
+}
+
+// hasToken reports whether message, the text of a progress notification, may have the progress
+// token of x. It does not decode the message; if it is wrong, the reader of the progress finds out.
+func (x *RoundTrip) hasToken(message []byte) bool {
+	return x.ProgressToken != "" && bytes.Contains(message, []byte(`"`+x.ProgressToken+`"`))
 }
 
 // fail ends the request because of f, unless it has ended already. To end its context is how one

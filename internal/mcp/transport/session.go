@@ -52,9 +52,9 @@ type Handlers struct {
 	Request func(m *jsonrpc.Request, x *RoundTrip) *jsonrpc.Request
 	// Notification is called with each notification that is not about one request.
 	Notification func(method string, params json.RawMessage)
-	// Progress and Log are called with the notifications about a call. Progress may have the token
-	// of another call.
-	Progress, Log func(x *RoundTrip, params json.RawMessage)
+	// Progress and Log are called with the text of each notification about a call, which is valid
+	// until they return and may not even be JSON. Progress may have the token of another call.
+	Progress, Log func(x *RoundTrip, message json.RawMessage)
 	// Listening is called with true when a standalone stream was opened, and with false when it
 	// ended: what the server sends in between is missed.
 	Listening func(bool)
@@ -114,11 +114,14 @@ func (c *inflightCalls) only() *RoundTrip {
 }
 
 // progress hands a progress notification to all calls; the call that its token names takes it.
-func (c *inflightCalls) progress(params json.RawMessage) {
+func (c *inflightCalls) progress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for x := range c.calls {
-		x.Session.Progress(x, params)
+		if x.hasToken(message) {
+			x.countOrAbort(len(message))
+			x.Session.Progress(x, message)
+		}
 	}
 }
 

@@ -167,7 +167,7 @@ func (s *standaloneStream) endStream() {
 
 // readMessage reads one message.
 func (s *standaloneStream) readMessage() {
-	msg, err := s.events.nextMessage()
+	msg, data, _, err := s.events.nextMessage()
 	if id := s.events.lastID(); id != "" {
 		s.lastID = id
 	}
@@ -180,16 +180,23 @@ func (s *standaloneStream) readMessage() {
 	}
 	// A Response here does not answer any request.
 	if m, ok := msg.(*jsonrpc.Request); ok {
-		m.Params = bytes.Clone(m.Params)
-		s.processMessage(m)
+		s.processMessage(m, data)
 	}
 }
 
-// processMessage processes one message of the server.
-func (s *standaloneStream) processMessage(m *jsonrpc.Request) {
+// processMessage processes one message of the server, whose text is data.
+func (s *standaloneStream) processMessage(m *jsonrpc.Request, data []byte) {
 	session := s.conn.session
 	switch {
+	case m.Method == notificationProgress:
+		session.inflight.progress(data)
+	case m.Method == notificationMessage:
+		if x := session.inflight.only(); x != nil {
+			x.countOrAbort(len(data))
+			session.Log(x, data)
+		}
 	case m.IsCall():
+		m.Params = bytes.Clone(m.Params)
 		// The SDK answers each one with a POST of ours.
 		if s.requests++; s.requests > maxServerRequests {
 			s.endStream()
@@ -197,13 +204,7 @@ func (s *standaloneStream) processMessage(m *jsonrpc.Request) {
 		}
 		// The error is the end of the session.
 		_ = s.conn.deliver(s.conn.ctx, session.Request(m, session.inflight.only()))
-	case m.Method == notificationProgress:
-		session.inflight.progress(m.Params)
-	case m.Method == notificationMessage:
-		if x := session.inflight.only(); x != nil {
-			session.Log(x, m.Params)
-		}
 	default:
-		session.Notification(m.Method, m.Params)
+		session.Notification(m.Method, bytes.Clone(m.Params))
 	}
 }

@@ -90,4 +90,8 @@ const (
 	// maxServerRequests is how many requests a server may send within one stream, and how many of
 	// one connection may be unanswered.
 	maxServerRequests = 100
+	// maxReceivedMessages and maxReceivedBytes bound what a server sends before the answer to one
+	// request: progress, log messages and requests of its own.
+	maxReceivedMessages = 100_000
+	maxReceivedBytes    = 64 << 20
 )
