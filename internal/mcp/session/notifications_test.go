@@ -62,7 +62,7 @@ func deliverFlood(interval time.Duration, n int) (got []delivery) {
 	})
 	for i := range n {
 		q.enqueueProgress(fmt.Append(nil, i))
-		time.Sleep(interval)
+		<-time.After(interval)
 	}
 	q.closeQueue(true)
 	return got
@@ -103,7 +103,7 @@ func TestNotificationQueueDeliversHeldProgressWithoutAnother(t *testing.T) {
 		q := newNotificationQueue(func(n notification) { got = append(got, string(n.progress)) })
 		q.enqueueProgress([]byte("1"))
 		q.enqueueProgress([]byte("2"))
-		time.Sleep(progressInterval)
+		<-time.After(progressInterval)
 		synctest.Wait()
 		if want := []string{"1", "2"}; !slices.Equal(got, want) {
 			t.Errorf("got %v after %v, want %v", got, progressInterval, want)
