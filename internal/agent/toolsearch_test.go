@@ -116,6 +116,36 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	}
 }
 
+// A search adds to what the model is offered, and the caller's own tools stay: a turn that finds
+// tools once replaced the whole offer.
+func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
+	h := withMany(t, 100, 64, llmtest.Turns(
+		llmtest.Calls(wish("file an invoice")),
+		llmtest.Calls(wish("thing number 17")),
+		llmtest.Calls(llmtest.Call{ID: "m", Name: "mine", Args: `{}`}),
+	))
+	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "tool_calls" {
+		t.Errorf("finish_reason %s, want tool_calls", end.FinishReason)
+	}
+	requests := h.Model.Requests()
+	if got, want := offered(requests[0]), "mine search_tools"; got != want {
+		t.Errorf("first turn offers %s, want %s", got, want)
+	}
+	for i, want := range []string{"mine search_tools file_invoice", "mine search_tools file_invoice task_17"} {
+		if got := offered(requests[i+1]); !strings.HasPrefix(got, want) {
+			t.Errorf("turn %d offers %s, want %s first", i+2, got, want)
+		}
+		seen := make(map[string]bool)
+		for _, tool := range requests[i+1].Tools {
+			if seen[tool.Function.Name] {
+				t.Errorf("turn %d offers %s twice", i+2, tool.Function.Name)
+			}
+			seen[tool.Function.Name] = true
+		}
+	}
+}
+
 // What the request says about tools is what the model is shown.
 func TestRequestThatNamesToolsIsShownThemAll(t *testing.T) {
 	for name, c := range map[string]struct {
