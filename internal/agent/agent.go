@@ -87,8 +87,9 @@ type Options struct {
 // Reasons for which a request does not become a run.
 var (
 	ErrDraining = errors.New("the service is shutting down")
-	// ErrKeyReused: the idempotency key was used with another request.
-	ErrKeyReused = errors.New("the idempotency key was used for another request")
+	// ErrKeyReused: the idempotency key was used with another body, ErrKeyElsewhere: at another path.
+	ErrKeyReused    = errors.New("the idempotency key was used for another request")
+	ErrKeyElsewhere = errors.New("the idempotency key was used at another path")
 	// ErrUnknownServer: Refresh was asked for a server that is not configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
 	// ErrForbidden: the rules let the caller use nothing, or not the model that they name.
@@ -187,11 +188,12 @@ func New(o Options) (*Agent, error) {
 }
 
 // Start starts a run of r for owner and returns it with its start event in the log. If owner used
-// the idempotency key of r before, it returns the run of that time instead. From ctx it takes the
-// trace; the run outlives ctx. While too many runs are active it waits for at most a second.
+// the idempotency key of r before, it returns the run of that time instead, unless that run was
+// cancelled because nobody read it. From ctx it takes the trace; the run outlives ctx. While too
+// many runs are active it waits for at most a second.
 //
 // Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
-// ErrKeyReused, or the log's.
+// ErrKeyReused, ErrKeyElsewhere, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.validateRequest(owner, &r); err != nil {
 		return event.Run{}, err
@@ -200,14 +202,15 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		return event.Run{}, err
 	}
 	// Before anything is refused: a repeated request is not a new load.
-	if run, err := a.runByKey(ctx, owner, r); !errors.Is(err, event.ErrNotFound) {
+	run, key, err := a.runByKey(ctx, owner, r)
+	if !errors.Is(err, event.ErrNotFound) {
 		return run, err
 	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
 		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background, Key: r.IdempotencyKey, Fingerprint: r.Fingerprint, Request: r.Record,
+		Created: time.Now(), Background: r.Background, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admitRun(ctx, ru, owner); err != nil {
@@ -219,7 +222,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		a.removeRun(ru)
 		a.runs.Done()
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			return a.runByKey(ctx, owner, r) // the same key, at the same moment
+			run, _, err := a.runByKey(ctx, owner, r) // the same key, at the same moment
+			return run, err
 		}
 		return event.Run{}, err
 	}
@@ -230,17 +234,77 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	return a.Log.Run(ctx, rec.ID)
 }
 
-// runByKey returns the run of an earlier request with r's key: ErrNotFound if there was
-// none, ErrKeyReused if that was another request.
-func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
+// maxAbandoned bounds how many abandoned runs of one idempotency key are passed over.
+const maxAbandoned = 64
+
+// runByKey returns the run of an earlier request with r's key: ErrNotFound if there was none,
+// ErrKeyReused or ErrKeyElsewhere if that was another request.
+//
+// A run that was abandoned answers nobody, so the key starts a new one. The abandoned run keeps the
+// caller's key, and the new one gets a key that is derived from both. So all processes that share
+// the log find the same new run. key is the one that a run of r is to be created with.
+func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
 	if r.IdempotencyKey == "" {
-		return event.Run{}, event.ErrNotFound
+		return event.Run{}, "", event.ErrNotFound
 	}
-	run, err := a.Log.RunByKey(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, r.IdempotencyKey)
-	if err == nil && run.Fingerprint != r.Fingerprint {
-		return event.Run{}, ErrKeyReused
+	key = r.IdempotencyKey
+	for range maxAbandoned {
+		run, err = a.Log.RunByKey(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, key)
+		if err != nil {
+			return event.Run{}, key, err
+		}
+		if run.Fingerprint != r.Fingerprint {
+			return event.Run{}, key, reusedKeyError(run.Fingerprint, r.Fingerprint)
+		}
+		if run, err = a.awaitAbandoned(ctx, run); err != nil {
+			return event.Run{}, key, err
+		}
+		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
+			return run, key, nil
+		}
+		key = r.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
 	}
-	return run, err
+	return run, key, nil
+}
+
+// FingerprintPathBytes is how many bytes of a Fingerprint stand for the request's path; the others
+// stand for its body.
+const FingerprintPathBytes = 8
+
+func reusedKeyError(earlier, later [32]byte) error {
+	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
+		return ErrKeyElsewhere
+	}
+	return ErrKeyReused
+}
+
+// awaitAbandoned waits for the terminal event of a run that is executed here and is being cancelled
+// because nobody reads it. It returns other runs as they are.
+func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
+	a.mu.Lock()
+	active := a.active[run.ID]
+	a.mu.Unlock()
+	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
+		return run, nil
+	}
+	for pos := run.Last.Seq; ; {
+		page, err := a.Log.After(ctx, run.ID, pos)
+		if err != nil {
+			return run, err
+		}
+		switch n := len(page.Events); {
+		case page.Ended:
+			return a.Log.Run(ctx, run.ID)
+		case n > 0:
+			pos = page.Events[n-1].Seq
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-ctx.Done():
+			return run, context.Cause(ctx)
+		}
+	}
 }
 
 // beginRun creates the run, its job and its first event in the log.

@@ -337,7 +337,7 @@ func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
 	ask := func(who auth.Identity, print byte) (event.Run, error) {
-		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{print}})
+		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{agent.FingerprintPathBytes: print}})
 	}
 	first, err := ask(ada, 1)
 	if err != nil {

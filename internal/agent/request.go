@@ -39,7 +39,7 @@ type Request struct {
 	// in the first turn.
 	ToolChoice ToolChoice
 	// Servers and Tools narrow what may be used: names of servers, and globs
-	// (path.Match) on the names of tools. Empty means all. They never widen.
+	// (path.Match) on the names of tools. nil means all, an empty list none. They never widen.
 	Servers []string
 	Tools   []string
 	// ClientTools are the caller's own. A turn that calls one ends the run; the results
@@ -76,7 +76,8 @@ type Request struct {
 	Record []byte
 
 	// IdempotencyKey, if set, makes a second request with the same key and
-	// Fingerprint attach to the first one's run.
+	// Fingerprint attach to the first one's run. The first FingerprintPathBytes of the
+	// Fingerprint are a digest of the path, the others of the body.
 	IdempotencyKey string
 	Fingerprint    [32]byte
 }
@@ -166,7 +167,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 
 // restrictsTools reports whether the request may not use every tool.
 func (r Request) restrictsTools() bool {
-	return r.ToolChoice == ToolNone || len(r.Servers) > 0 || len(r.Tools) > 0
+	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil
 }
 
 // filterTools returns those of all tools that the request may use.
@@ -183,13 +184,14 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	return out
 }
 
+// matches reports whether one of globs matches name; nil matches every name.
 func matches(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {
 			return true
 		}
 	}
-	return len(globs) == 0
+	return globs == nil
 }
 
 // newID returns an id of 130 random bits, so that knowing one run tells nothing of

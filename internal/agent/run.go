@@ -221,7 +221,11 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	var model *llm.Error
 	if errors.As(err, &model) {
 		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err)
-		return event.RunError{Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable, PartialAnswer: partial}
+		end := event.RunError{Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable, PartialAnswer: partial}
+		if model.UnknownModel {
+			end.Reason = event.ModelNotFound
+		}
+		return end
 	}
 	if prompt, ok := errors.AsType[*promptError](err); ok {
 		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)

@@ -174,7 +174,10 @@ func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return newProblem("invalid_request", "The query is malformed.")
 	}
-	req, err := native.DecodeQuery(query)
+	req, body, err := native.DecodeQuery(query)
+	if err == nil {
+		req, err = withIdempotencyKey(r, body, req)
+	}
 	if err != nil {
 		return err
 	}

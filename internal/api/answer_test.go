@@ -233,6 +233,119 @@ func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
 	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
 }
 
+func TestIdempotencyKeyAttachesAtEveryNativeRoute(t *testing.T) {
+	query := "/answer/stream?question=" + url.QueryEscape("What is 1 + 2?")
+	start := map[string]func(s *service) string{
+		"POST /answer": func(s *service) string {
+			return decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200).RunID
+		},
+		"POST /answer with other white space": func(s *service) string {
+			return decode[answer](t, s.do(t, "POST", "/answer", strings.ReplaceAll(question, ":", " : "), "Idempotency-Key", "k"), 200).RunID
+		},
+		"POST /answer/stream": func(s *service) string { return s.firstRun(t, "POST", "/answer/stream", question) },
+		"GET /answer/stream":  func(s *service) string { return s.firstRun(t, "GET", query, "") },
+	}
+	for first := range start {
+		for second := range start {
+			t.Run(first+", then "+second, func(t *testing.T) {
+				s := serve(t, adds(), nil, nil)
+				if one, two := start[first](s), start[second](s); one != two || len(s.Model.Requests()) != 2 {
+					t.Errorf("runs %s and %s after %d model requests, want one run and 2 requests", one, two, len(s.Model.Requests()))
+				}
+			})
+		}
+	}
+}
+
+// firstRun returns the run that a stream under the key "k" begins with.
+func (s *service) firstRun(t *testing.T, method, path, body string) string {
+	t.Helper()
+	seen := frames(t, s.do(t, method, path, body, "Idempotency-Key", "k"), "final_answer")
+	run, _, _ := strings.Cut(seen[0].ID, ":")
+	return run
+}
+
+func TestIdempotencyKeyOfAnotherFormatIsRefusedAsSuch(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
+	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Idempotency-Key", "k"), 422)
+	if !strings.Contains(e.Error.Message, "another path") {
+		t.Errorf("chat: %q, want that the path differs", e.Error.Message)
+	}
+	if p := refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable"); !strings.Contains(p.Detail, "another body") {
+		t.Errorf("the same path: %q, want that the body differs", p.Detail)
+	}
+}
+
+// A caller who lost the connection has no answer, and the run that was cancelled for it has none either.
+func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
+	asked, cancelled := make(chan struct{}), make(chan struct{})
+	waits := func(w http.ResponseWriter, r *http.Request) {
+		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
+		asked <- struct{}{}
+		<-r.Context().Done()
+		cancelled <- struct{}{}
+	}
+	answers := []llmtest.Answer{waits, waits, llmtest.Says("Yes.")}
+	s := serve(t, func(llmtest.Request) llmtest.Answer {
+		next := answers[0]
+		answers = answers[1:]
+		return next
+	}, nil, nil)
+	for range 2 { // a second caller may leave as well
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/answer", strings.NewReader(question))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
+			if resp, err := s.Client().Do(req); err == nil {
+				resp.Body.Close()
+				t.Errorf("the caller who left got %s", resp.Status)
+			}
+		}()
+		<-asked
+		leave()
+		<-left
+		<-cancelled
+	}
+	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
+	if again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200); again.RunID != first.RunID {
+		t.Errorf("a run with an answer was started again: %s, then %s", first.RunID, again.RunID)
+	}
+	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable")
+}
+
+func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		path, body string
+		tools      int
+	}{
+		"no list":         {"/answer", `{"question":"x"}`, 11},
+		"tools":           {"/answer", `{"question":"x","tools":[]}`, 0},
+		"servers":         {"/answer", `{"question":"x","servers":[]}`, 0},
+		"chat completion": {"/v1/chat/completions", ask("x", `,"answerd":{"tools":[]}`), 0},
+		"response":        {"/v1/responses", respond("x", `,"answerd":{"servers":[]}`), 0},
+		"allowed_tools":   {"/v1/responses", respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":[]}]`), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
+			s.do(t, "POST", c.path, c.body)
+			requests := s.Model.Requests()
+			if len(requests) == 0 {
+				t.Fatal("the model was not asked")
+			}
+			if got := len(requests[0].Tools); got != c.tools && (c.tools == 0 || got == 0) {
+				t.Errorf("%d tools are offered, want %d", got, c.tools)
+			}
+		})
+	}
+}
+
 func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})

@@ -74,7 +74,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	if p := endProblem(run); p != nil {
-		return forbidRetry(p, c.CalledTools())
+		return forbidRetry(p, run, c.CalledTools())
 	}
 	writeJSON(w, http.StatusOK, "application/json", c.Completion())
 	return nil

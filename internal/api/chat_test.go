@@ -170,7 +170,7 @@ func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 
 // OpenAI's clients repeat what failed; what ran tools must not be repeated unasked.
 func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
-	bad := llmtest.Fails(http.StatusBadRequest, "no")
+	bad := llmtest.Fails(http.StatusServiceUnavailable, "no") // which a retry may cure
 	for _, acted := range []bool{false, true} {
 		answers := []llmtest.Answer{bad}
 		if acted {
@@ -186,6 +186,44 @@ func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
 		b, err := io.ReadAll(stream.Body)
 		if err != nil || !strings.Contains(string(b), `data: {"error":{"message":"`) || strings.Contains(string(b), "[DONE]") {
 			t.Errorf("stream: %s, %v", b, err)
+		}
+	}
+}
+
+// OpenAI's clients repeat what is 409, 429 or 5xx twice on their own, unless x-should-retry says no.
+func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails  llmtest.Answer
+		body   string
+		status int
+		code   string
+		retry  string
+	}{
+		"the endpoint does not know the model": {llmtest.Fails(404, "The model `m` does not exist"), ask("x"), 404, "model_not_found", "false"},
+		"the endpoint has no such path":        {llmtest.Fails(404, "Not Found"), ask("x"), 502, "model_error", "false"},
+		"credentials":                          {llmtest.Fails(401, "no"), ask("x"), 502, "model_error", "false"},
+		"the endpoint fails":                   {llmtest.Fails(503, "no"), ask("x"), 502, "model_error", ""},
+		"a bad body":                           {llmtest.Says("x"), `{"messages":1}`, 400, "invalid_request", "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(llmtest.Request) llmtest.Answer { return c.fails }, nil, nil)
+			resp := s.do(t, "POST", "/v1/chat/completions", c.body)
+			e := decode[openAIError](t, resp, c.status)
+			if e.Error.Code != c.code || resp.Header.Get("X-Should-Retry") != c.retry {
+				t.Errorf("code %s, x-should-retry %q; want %s, %q", e.Error.Code, resp.Header.Get("X-Should-Retry"), c.code, c.retry)
+			}
+		})
+	}
+	s := serve(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
+	resp := s.do(t, "POST", "/v1/responses", respond("x"))
+	if e := decode[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("responses: %+v, x-should-retry %q", e, resp.Header.Get("X-Should-Retry"))
+	}
+	refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
+	for _, c := range []struct{ path, body string }{{"/v1/chat/completions", ask("x", `,"stream":true`)}, {"/v1/responses", respond("x", `,"stream":true`)}} {
+		b, err := io.ReadAll(s.do(t, "POST", c.path, c.body).Body)
+		if err != nil || !strings.Contains(string(b), `"code":"model_not_found"`) {
+			t.Errorf("stream of %s: %s, %v", c.path, b, err)
 		}
 	}
 }

@@ -306,7 +306,7 @@ func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 		t.Fatal("no parameters were found")
 	}
 	for name := range d.flat(component("Question"))["properties"].(object) {
-		_, err := native.DecodeQuery(url.Values{"question": {"?"}, name: {"1"}})
+		_, _, err := native.DecodeQuery(url.Values{"question": {"?"}, name: {"1"}})
 		if known := err == nil || !strings.Contains(err.Error(), "unknown parameter"); known != documented[name] {
 			t.Errorf("%s: documented is %t, and DecodeQuery says %v", name, documented[name], err)
 		}

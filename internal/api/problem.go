@@ -33,6 +33,9 @@ type problem struct {
 
 	header http.Header // further headers of the response
 	param  string      // the wrong parameter, by its name in an OpenAI format
+	// unknownModel says that the model's endpoint does not know the model. The OpenAI APIs have a
+	// status and a code of their own for that.
+	unknownModel bool
 }
 
 // problemKinds maps every code to its status and its title.
@@ -134,6 +137,7 @@ var sentinelProblems = []struct {
 	{agent.ErrTooManyHops, "unprocessable", fmt.Sprintf("The question has passed through %d agents, which is the limit. The agents probably call each other in a loop.", agent.MaxHops)},
 	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
 	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
+	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended."},
@@ -200,7 +204,7 @@ func runProblem(run event.Run, e event.RunError) *problem {
 		code = "internal"
 	}
 	p := newProblem(code, e.Message)
-	p.Instance, p.TraceID = "/runs/"+run.ID, run.TraceID
+	p.Instance, p.TraceID, p.unknownModel = "/runs/"+run.ID, run.TraceID, e.Reason == event.ModelNotFound
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.withRetryAfter()
 	}
@@ -243,6 +247,9 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
 		status, body := openAIError(p, r.URL.Path)
+		if status < http.StatusInternalServerError && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
+			w.Header().Set("X-Should-Retry", "false") // the same request fails in the same way
+		}
 		writeJSON(w, status, "application/json", body)
 		return
 	}
@@ -257,6 +264,9 @@ func openAIError(p *problem, path string) (status int, body any) {
 		conversation = "messages"
 	}
 	status, code, message, param := p.Status, p.Code, p.Detail, p.param
+	if p.unknownModel {
+		status, code, param = http.StatusNotFound, event.ModelNotFound, "model"
+	}
 	if len(p.Errors) > 0 {
 		first := p.Errors[0]
 		param = openAIParam(first.Pointer, conversation)
@@ -283,9 +293,10 @@ func openAIParam(pointer, conversation string) string {
 }
 
 // forbidRetry makes OpenAI's clients, which retry failed requests twice on their own, not retry
-// this one if that would call tools again or restart a run that somebody cancelled.
-func forbidRetry(p *problem, calledTools bool) *problem {
-	if calledTools || p.Code == "conflict" {
+// this one if that would call tools again, restart a run that somebody cancelled, or fail again.
+func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
+	end, failed := run.Last.Body.(event.RunError)
+	if calledTools || p.Code == "conflict" || failed && !end.Retryable {
 		p.header.Set("X-Should-Retry", "false")
 	}
 	return p

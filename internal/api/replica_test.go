@@ -47,8 +47,8 @@ func TestReplicaCancelsReadsAndDeletesAResponse(t *testing.T) {
 		t.Errorf("%s, %s", r.Status, rest)
 	}
 	decode[map[string]any](t, other.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
-	if resp := one.do(t, "GET", "/v1/responses/"+r.ID, ""); resp.StatusCode != 410 {
-		t.Error(resp.Status)
+	if resp := one.do(t, "GET", "/v1/responses/"+r.ID, ""); resp.StatusCode != 404 {
+		t.Errorf("a deleted response: %s, want 404", resp.Status)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/native"
 )
 
 const (
@@ -56,7 +57,9 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 }
 
 // withIdempotencyKey returns req with the Idempotency-Key of r, if it has one. The fingerprint
-// makes the agent refuse the key with another path or body.
+// makes the agent refuse the key with another path or body. The native routes count as one path,
+// since all of them take the same question; their bodies are compared in the canonical form of
+// RFC 8785, because a query has no spelling of its own.
 func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
@@ -67,7 +70,13 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	if len(keys) > 1 || key == "" || len(key) > maxIdempotencyKey || notASCII {
 		return agent.Request{}, newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
 	}
-	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(append([]byte(r.URL.Path+"\n"), body...))
+	path := r.URL.Path
+	if path == "/answer/stream" || path == "/answer" {
+		path, body = "/answer", native.CanonicalBody(body)
+	}
+	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(body)
+	ofPath := sha256.Sum256([]byte(path))
+	copy(req.Fingerprint[:agent.FingerprintPathBytes], ofPath[:])
 	return req, nil
 }
 

@@ -69,7 +69,7 @@ func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
 	if !previous.run.Last.Terminal() {
 		p := newProblem("conflict", "The previous response is not complete yet.")
 		p.param = "previous_response_id"
-		return forbidRetry(p, false)
+		return p
 	}
 	events, err := h.allEvents(r.Context(), previous.run.ID)
 	if err != nil {
@@ -80,10 +80,11 @@ func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
 	return nil
 }
 
-// missingResponse returns event.ErrNotFound as the problem of the parameter that names the
-// response, and other errors as they are.
+// missingResponse returns event.ErrNotFound and event.ErrGone as the problem of the parameter that
+// names the response, and other errors as they are. The OpenAI API has no 410: a deleted response
+// is 404 there.
 func missingResponse(err error, param string) error {
-	if errors.Is(err, event.ErrNotFound) {
+	if errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) {
 		p := newProblem("not_found", "There is no such response.")
 		p.param = param
 		return p
@@ -136,7 +137,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 		return event.ErrGone // the log has dropped events of this long run
 	}
 	if end, failed := run.Last.Body.(event.RunError); failed {
-		return forbidRetry(runProblem(run, end), calledTools)
+		return forbidRetry(runProblem(run, end), run, calledTools)
 	}
 	writeJSON(w, http.StatusOK, "application/json", enc.Response())
 	return nil
@@ -247,7 +248,7 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q resp
 	}
 	notGiven := func(a responses.Approval) bool { return !hasApproval(events, a) }
 	if repeated && slices.ContainsFunc(q.Approvals, notGiven) {
-		return forbidRetry(newProblem("conflict", "This approval request has been answered differently, or is no longer open."), false)
+		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
 	return h.sendResponse(w, r, responseSpan{run, stored, spanAnswering(events, q.Approvals)}, q.Stream, q.Background)
 }

@@ -200,7 +200,7 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if !run.Last.Terminal() {
-		return forbidRetry(newProblem("conflict", "The response is in progress. Cancel it first."), false)
+		return newProblem("conflict", "The response is in progress. Cancel it first.")
 	}
 	if err := h.Log.Delete(r.Context(), s.run.ID); err != nil {
 		return err

@@ -91,7 +91,7 @@ func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 	}
 }
 
-func TestDeletedResponseIsGoneAndLaterOnesStay(t *testing.T) {
+func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
@@ -106,8 +106,8 @@ func TestDeletedResponseIsGoneAndLaterOnesStay(t *testing.T) {
 		{"GET", "/v1/responses/" + one.ID, ""}, {"DELETE", "/v1/responses/" + one.ID, ""}, {"GET", "/v1/responses/" + one.ID + "/input_items", ""},
 		{"POST", "/v1/responses", respond("x", `,"previous_response_id":"`+one.ID+`"`)},
 	} {
-		if resp := s.do(t, c.method, c.path, c.body); resp.StatusCode != 410 {
-			t.Errorf("%s %s: %s", c.method, c.path, resp.Status)
+		if e := decode[openAIError](t, s.do(t, c.method, c.path, c.body), 404); e.Error.Code != "not_found" {
+			t.Errorf("%s %s: code %s, want not_found", c.method, c.path, e.Error.Code)
 		}
 	}
 	decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
@@ -134,8 +134,8 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	r = decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
 	answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, r.Output[0].ID))
-	if resp := s.do(t, "POST", "/v1/responses", answer); resp.StatusCode != 410 {
-		t.Error(resp.Status)
+	if resp := s.do(t, "POST", "/v1/responses", answer); resp.StatusCode != 404 {
+		t.Errorf("an approval of a deleted response: %s, want 404", resp.Status)
 	}
 	if s.Tools.CallCounts()["add"] != 0 {
 		t.Error("the call was made")

@@ -245,9 +245,10 @@ type (
 		FinishReason string   `json:"finish_reason"`
 	}
 	// RunError ends a run that failed. PartialAnswer is the text of the step that
-	// was cut short.
+	// was cut short. Reason is ModelNotFound, or "" if Code says all.
 	RunError struct {
 		Code          string `json:"code"`
+		Reason        string `json:"reason,omitempty"`
 		Message       string `json:"message"`
 		Retryable     bool   `json:"retryable"`
 		PartialAnswer string `json:"partial_answer"`
@@ -258,6 +259,10 @@ type (
 		PartialAnswer string `json:"partial_answer"`
 	}
 )
+
+// ModelNotFound is the Reason of a run that failed because the model's endpoint does not know the
+// model. It is also OpenAI's code for that.
+const ModelNotFound = "model_not_found"
 
 // Truncated says that a result is too large for an event, which has a part of it.
 type Truncated struct {

@@ -24,7 +24,9 @@ type Error struct {
 	Status    int    // HTTP status of the reply, 0 where there was none
 	Public    string // one sentence, without anything the endpoint said
 	Retryable bool   // the same request may succeed later
-	Err       error
+	// UnknownModel says that the endpoint does not know the model.
+	UnknownModel bool
+	Err          error
 }
 
 func (e *Error) Error() string {

@@ -134,6 +134,10 @@ func tokenExpired() Error {
 
 // runErrorBody returns the error of a run that failed after its stream began.
 func runErrorBody(b event.RunError) Error {
+	if b.Reason == event.ModelNotFound {
+		param := "model"
+		return Error{Message: b.Message, Type: "invalid_request_error", Param: &param, Code: b.Reason}
+	}
 	return Error{Message: b.Message, Type: "server_error", Code: b.Code}
 }
 

@@ -59,7 +59,7 @@ func TestQueryIsTextToo(t *testing.T) {
 			t.Fatal(err)
 		}
 		var invalid *native.Invalid
-		if _, err := native.DecodeQuery(q); !errors.As(err, &invalid) {
+		if _, _, err := native.DecodeQuery(q); !errors.As(err, &invalid) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

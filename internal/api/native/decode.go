@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"net/url"
@@ -38,6 +39,16 @@ func Decode(body []byte) (agent.Request, error) {
 	return r, d.finishBody()
 }
 
+// CanonicalBody returns a body that Decode or DecodeQuery accepted in the canonical form of RFC 8785, so
+// that two spellings of one request are equal.
+func CanonicalBody(body []byte) []byte {
+	canonical := jsontext.Value(bytes.Clone(body))
+	if canonical.Canonicalize() != nil {
+		return body // not JSON, which Decode refuses
+	}
+	return canonical
+}
+
 // DecodeOptions reads the member "answerd" of a request in another format into r: the
 // fields of ours that the format lacks. The error is an *Invalid. raw may be nil.
 func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
@@ -55,15 +66,15 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 
 // DecodeQuery reads the query of GET /answer/stream, which a plain EventSource can
 // send: the fields of the body that are a text, a number or a list of texts. Their
-// errors point at the field of that name.
-func DecodeQuery(q url.Values) (agent.Request, error) {
+// errors point at the field of that name. body is the same request as a body of POST /answer.
+func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	var bad []FieldError
 	root := make(map[string]any)
 	for name, values := range q {
 		pointer := string(jsontext.Pointer("").AppendToken(name))
 		for _, text := range append(values, name) {
 			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return agent.Request{}, newInvalid(pointer, "is not UTF-8, or contains U+0000")
+				return agent.Request{}, nil, newInvalid(pointer, "is not UTF-8, or contains U+0000")
 			}
 		}
 		switch name {
@@ -87,12 +98,12 @@ func DecodeQuery(q url.Values) (agent.Request, error) {
 	}
 	body, err := json.Marshal(root)
 	if err != nil {
-		return agent.Request{}, newInvalid("", err.Error())
+		return agent.Request{}, nil, newInvalid("", err.Error())
 	}
 	d := newDecoder("", body)
 	d.errors = bad[:min(len(bad), maxErrors)]
 	r := d.readRequest()
-	return r, d.finishBody()
+	return r, body, d.finishBody()
 }
 
 func (d *decoder) readRequest() (r agent.Request) {
@@ -127,9 +138,9 @@ func (d *decoder) readRequest() (r agent.Request) {
 func (d *decoder) readOption(name string, r *agent.Request) {
 	switch name {
 	case "servers":
-		r.Servers = append(r.Servers, d.readNames()...)
+		r.Servers = d.readNames(r.Servers)
 	case "tools":
-		r.Tools = append(r.Tools, d.readNames()...)
+		r.Tools = d.readNames(r.Tools)
 	case "max_turns":
 		r.MaxTurns = int(d.readPositive())
 	case "budget":

@@ -113,7 +113,7 @@ func TestWholeNumberMayHaveAFraction(t *testing.T) {
 		}
 	}
 	for _, no := range []string{"0x6", "0x1p2", "6_0", "NaN", "Inf", " 6", "6.5"} {
-		if _, err := native.DecodeQuery(url.Values{"question": {"?"}, "max_turns": {no}}); err == nil {
+		if _, _, err := native.DecodeQuery(url.Values{"question": {"?"}, "max_turns": {no}}); err == nil {
 			t.Errorf("%s is taken", no)
 		}
 	}
@@ -140,7 +140,7 @@ func TestSurrogatePairsAndTheReplacementCharacterAreText(t *testing.T) {
 }
 
 func TestQueryIsAQuestion(t *testing.T) {
-	got, err := native.DecodeQuery(url.Values{
+	got, _, err := native.DecodeQuery(url.Values{
 		"question": {"What?"}, "servers": {"a", "b"}, "max_turns": {"3"}, "thread_id": {"t"}, "tool_choice": {"none"},
 	})
 	want := agent.Request{Question: "What?", Servers: []string{"a", "b"}, MaxTurns: 3, ThreadID: "t", ToolChoice: agent.ToolNone}
@@ -148,7 +148,7 @@ func TestQueryIsAQuestion(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for _, bad := range []url.Values{{}, {"question": {"a", "b"}}, {"question": {"a"}, "history": {"b"}}, {"question": {"a"}, "max_turns": {"x"}}} {
-		if _, err := native.DecodeQuery(bad); err == nil {
+		if _, _, err := native.DecodeQuery(bad); err == nil {
 			t.Errorf("%v was taken", bad)
 		}
 	}

@@ -360,9 +360,12 @@ func (d *decoder) readFraction(limit float64) float64 {
 	return n
 }
 
-// readNames reads a list of names.
-func (d *decoder) readNames() []string {
-	var out []string
+// readNames appends a list of names to out. The result of an empty list is not nil: nil means all,
+// and an empty list none.
+func (d *decoder) readNames(out []string) []string {
+	if out == nil {
+		out = []string{}
+	}
 	for range d.readList(maxList) {
 		out = append(out, d.readName())
 	}

@@ -38,7 +38,7 @@ func FuzzQuery(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r, err := native.DecodeQuery(q)
+		r, _, err := native.DecodeQuery(q)
 		if err != nil {
 			return
 		}

@@ -268,7 +268,9 @@ func (q *Request) readServer(at string, t inTool) error {
 		}
 		names = filter.Names
 	}
-	q.Tools = append(q.Tools, names...)
+	if names != nil {
+		q.Tools = append(names, q.Tools...) // an empty list means none, and is not nil
+	}
 	return nil
 }
 

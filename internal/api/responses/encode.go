@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -147,7 +148,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.FinalAnswer:
 		enc.finalAnswer(b, e)
 	case event.RunError:
-		enc.resp.Error = &responseError{b.Code, b.Message}
+		enc.resp.Error = &responseError{cmp.Or(b.Reason, b.Code), b.Message}
 		enc.endResponse("failed", e)
 	case event.Cancelled:
 		enc.endResponse("cancelled", e)

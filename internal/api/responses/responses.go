@@ -90,7 +90,7 @@ type StoredRequest struct {
 	PreviousID    string          `json:"previous,omitempty"`
 	Echo          Echo            `json:"echo"`
 	ListedServers []string        `json:"listed,omitempty"`
-	Tools         []string        `json:"tools,omitempty"` // allowed_tools; nil allows all
+	Tools         []string        `json:"tools"` // allowed_tools; nil allows all
 	History       []agent.Message `json:"history,omitempty"`
 	Question      string          `json:"question,omitempty"`
 	Media         []agent.Media   `json:"media,omitempty"`

@@ -74,7 +74,7 @@ func statusError(status int, said []byte) *retryableError {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		e.Public = publicCredentials
 	case status == http.StatusNotFound:
-		e.Public = publicUnknown
+		e.Public, e.UnknownModel = publicUnknown, containsAny(strings.ToLower(string(said)), modelWords)
 	case status == http.StatusTooManyRequests:
 		e.Public, e.Retryable, f.retry = publicLimited, true, true
 	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
@@ -134,6 +134,10 @@ var contextWords = []string{
 	"max_new_tokens` must be <=",         // TGI
 	"reduce the length of the messages",  // OpenAI, older
 }
+
+// modelWords tell a 404 that is about the model from one that is about the path: "The model `x` does
+// not exist" (OpenAI, Groq, vLLM), "model 'x' not found" (Ollama), DeploymentNotFound (Azure).
+var modelWords = []string{"model", "deployment"}
 
 // limitWords mark such an error as a rate limit of tokens per minute, which is temporary.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
