@@ -22,14 +22,14 @@ const (
 )
 
 // checkCommand runs answerd check.
-func checkCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	accept := flags.Bool("accept", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return &usageError{"check takes only -accept; " + usage}
 	}
-	c, err := loadConfig(getenv)
+	c, err := loadConfig(environ)
 	if err != nil {
 		return err
 	}
@@ -150,8 +150,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) bool {
 
 // checkHealth asks the answerd at ADDR whether it is alive, for containers that have no other
 // HTTP client.
-func checkHealth(ctx context.Context, getenv func(string) string) error {
-	addr := getenv("ADDR")
+func checkHealth(ctx context.Context, environ environment) error {
+	addr := environ.get("ADDR")
 	if addr == "" {
 		addr = "127.0.0.1:8080"
 	}

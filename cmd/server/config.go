@@ -199,6 +199,7 @@ type config struct {
 	models   []llm.Profile       // of MODELS_FILE
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" where neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
+	warnings []*configError      // settings that are probably a mistake, although the service can start
 }
 
 const openAIHost = "api.openai.com"
@@ -212,28 +213,29 @@ type configError struct {
 func (e *configError) Error() string { return e.name + ": " + e.reason }
 
 // loadConfig reads the settings and checks what can be checked without the network.
-func loadConfig(getenv func(string) string) (config, error) {
-	environ, err := readEnvironment(getenv)
+func loadConfig(environ environment) (config, error) {
+	settings, err := environ.readSettings()
 	if err != nil {
 		return config{}, err
 	}
-	modelSet := environ["DEFAULT_MODEL_ID"] != ""
-	c := config{lookup: getenv, eventsMaxBytesSet: environ["EVENTS_MAX_BYTES"] != ""}
-	if err := env.ParseWithOptions(&c, env.Options{Environment: environ, FuncMap: settingParsers}); err != nil {
+	modelSet := settings["DEFAULT_MODEL_ID"] != ""
+	c := config{lookup: environ.get, eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
+	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
 	if c.LLMBaseURL == "" {
-		c.LLMBaseURL = getenv("OPENAI_BASE_URL")
+		c.LLMBaseURL = environ.get("OPENAI_BASE_URL")
 	}
 	if c.LLMBaseURL == "" {
 		c.LLMBaseURL = "https://" + openAIHost + "/v1"
 	}
 	if c.LLMAPIKey.IsZero() {
-		c.LLMAPIKey = auth.NewSecret(getenv("OPENAI_API_KEY"))
+		c.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
 	}
 	if err := c.readModels(modelSet); err != nil {
 		return config{}, err
 	}
+	c.warnings = c.findWarnings(environ)
 	return c, c.validate(modelSet || len(c.models) > 0)
 }
 
@@ -255,33 +257,6 @@ var settingParsers = map[reflect.Type]env.ParserFunc{
 		}
 		return time.ParseDuration(s)
 	},
-}
-
-// readEnvironment returns the settings that are set, by the names of the struct's tags. An
-// empty variable counts as unset. Secrets are read from their files.
-func readEnvironment(getenv func(string) string) (map[string]string, error) {
-	out := make(map[string]string)
-	secret := reflect.TypeFor[auth.Secret]()
-	for f := range reflect.TypeFor[config]().Fields() {
-		name := f.Tag.Get("env")
-		if name == "" {
-			continue
-		}
-		value := getenv(name)
-		if f.Type == secret {
-			if path := getenv(name + "_FILE"); path != "" {
-				b, err := os.ReadFile(path)
-				if err != nil {
-					return nil, &configError{name + "_FILE", "cannot be read: " + fileReason(err)}
-				}
-				value = strings.TrimRight(string(b), "\r\n")
-			}
-		}
-		if value != "" {
-			out[name] = value
-		}
-	}
-	return out, nil
 }
 
 // fileReason returns why a file cannot be read, without its path, which the setting names.

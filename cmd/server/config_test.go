@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// envOf is an environment of these settings.
-func envOf(settings ...string) func(string) string {
-	env := make(map[string]string)
+// envOf returns an environment with these settings, names and values in turn.
+func envOf(settings ...string) environment {
+	environ := make(environment)
 	for i := 0; i < len(settings); i += 2 {
-		env[settings[i]] = settings[i+1]
+		environ[settings[i]] = settings[i+1]
 	}
-	return func(name string) string { return env[name] }
+	return environ
 }
 
 func TestLoadConfigDefaultsWorkWithAModelEndpoint(t *testing.T) {
@@ -113,6 +113,47 @@ func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 	c.lookup = nil
 	if strings.Contains(fmt.Sprintf("%v %+v %#v", c, c, c), "canary") {
 		t.Error("the secret prints")
+	}
+}
+
+func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(file, []byte(`{"mcpServers": {"crm": {"url": "https://crm.example", "bearerToken": "${MCP_CRM_TOKEN}"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
+		"LLM_APIKEY", "canary", "MAX_TURN", "3", "TIMEOUT_", "9", "OTEL_SERVICENAME", "x", // misspelt
+		"MCP_CRM_TOKEN", "canary", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "OCI_CLI_PROFILE", "x", // of others
+		"MCP_SERVICE_HOST", "10.0.0.1", "MCP_PORT_80_TCP_ADDR", "10.0.0.1", "MCP_PORT", "tcp://10.0.0.1:80", // by Kubernetes
+		"OPENAI_API_KEY", "canary", "HOME", "/root", "LLM_API_KEY_FILE", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range c.warnings {
+		got = append(got, w.name+" → "+w.reason[strings.LastIndex(w.reason, " ")+1:])
+	}
+	want := "LLM_APIKEY → LLM_API_KEY, MAX_TURN → MAX_TURNS, OTEL_SERVICENAME → OTEL_SERVICE_NAME"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("warnings %s\nwant     %s", strings.Join(got, ", "), want)
+	}
+}
+
+func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
+	for _, c := range []struct {
+		settings []string
+		want     string // "" for no warning
+	}{
+		{[]string{"DEFAULT_MODEL_ID", "gpt-5"}, `"setting":"LLM_API_KEY","reason":"is not set`},
+		{[]string{"DEFAULT_MODEL_ID", "gpt-5", "OPENAI_API_KEY", "canary"}, ""},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}, ""},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
+	} {
+		s := startAnswerd(t, envOf(append(c.settings, "ADDR", "127.0.0.1:0")...))
+		got := s.log.String()
+		if warned := strings.Contains(got, "setting needs attention"); warned != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, "canary") {
+			t.Errorf("%v: log %s, want the warning %q", c.settings, got, c.want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -22,7 +23,7 @@ const (
 )
 
 // demoCommand runs `answerd demo`, or with -only one of its services alone.
-func demoCommand(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+func demoCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	only := flags.String("only", "", "iam, mcp or model: run this part alone")
@@ -31,14 +32,14 @@ func demoCommand(ctx context.Context, args []string, getenv func(string) string,
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return &usageError{"usage: answerd demo [-only iam|mcp|model -addr host:port [-iam URL]]"}
 	}
-	logger, err := telemetry.NewLogger(stderr, cmp.Or(getenv("LOG_LEVEL"), "warn"), false)
+	logger, err := telemetry.NewLogger(stderr, cmp.Or(environ.get("LOG_LEVEL"), "warn"), false)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
 	if *only != "" {
-		return runDemoService(ctx, *only, *addr, *iam, getenv, stdout, logger)
+		return runDemoService(ctx, *only, *addr, *iam, environ, stdout, logger)
 	}
-	return runDemo(ctx, getenv, stdout, stderr, logger)
+	return runDemo(ctx, environ, stdout, stderr, logger)
 }
 
 // demoService is one service of the demo with its own listener.
@@ -107,11 +108,11 @@ func buildModel(string) (http.Handler, func(), error) {
 }
 
 // runDemoService runs one service until ctx ends, as the compose file does.
-func runDemoService(ctx context.Context, only, addr, iam string, getenv func(string) string, stdout io.Writer, logger *slog.Logger) error {
+func runDemoService(ctx context.Context, only, addr, iam string, environ environment, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
 	case only == "iam":
-		build = buildIAM(iam, cmp.Or(getenv("IAM_CLIENT_SECRET"), "demo-secret"), logger)
+		build = buildIAM(iam, cmp.Or(environ.get("IAM_CLIENT_SECRET"), "demo-secret"), logger)
 	case only == "mcp" && iam != "":
 		build = buildMCPServer(iam, logger)
 	case only == "mcp":
@@ -136,7 +137,7 @@ func runDemoService(ctx context.Context, only, addr, iam string, getenv func(str
 }
 
 // runDemo starts the services on loopback, configures answerd to use them, and serves.
-func runDemo(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer, logger *slog.Logger) error {
+func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
 	var services []*demoService
 	defer func() {
@@ -160,26 +161,23 @@ func runDemo(ctx context.Context, getenv func(string) string, stdout, stderr io.
 	if err != nil {
 		return err
 	}
-	settings := map[string]string{
+	demoSettings := environment{
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
-		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(getenv("MCP_APPROVAL"), "destructive"),
-		"LOG_LEVEL": cmp.Or(getenv("LOG_LEVEL"), "warn"),
+		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
+		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"),
 	}
-	modelURL, isReal := getenv("LLM_BASE_URL"), true
-	if modelURL == "" && getenv("OPENAI_API_KEY") == "" {
+	modelURL, isReal := environ.get("LLM_BASE_URL"), true
+	if modelURL == "" && environ.get("OPENAI_API_KEY") == "" {
 		if modelURL, err = start(buildModel); err != nil {
 			return err
 		}
 		modelURL, isReal = modelURL+"/v1", false
-		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = modelURL, demo.ModelID
+		demoSettings["LLM_BASE_URL"], demoSettings["DEFAULT_MODEL_ID"] = modelURL, demo.ModelID
 	}
-	c, err := loadConfig(func(name string) string {
-		if v, ok := settings[name]; ok {
-			return v
-		}
-		return getenv(name)
-	})
+	settings := maps.Clone(environ)
+	maps.Copy(settings, demoSettings)
+	c, err := loadConfig(settings)
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func TestManifestsStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	maps.Copy(settings, map[string]string{"MCP_CONFIG_PATH": file, "IAM_CLIENT_ID": "answerd", "IAM_CLIENT_SECRET": "s", "LLM_API_KEY": "k"})
-	c, err := loadConfig(func(name string) string { return settings[name] })
+	c, err := loadConfig(settings)
 	if err == nil {
 		_, err = mcpServers(c)
 	}

@@ -315,9 +315,9 @@ func newWaitingScript(release <-chan struct{}) llmtest.Script {
 // environ is the world's settings for a process of its own.
 func (w *testWorld) environ() []string {
 	var out []string
-	getenv := w.environment()
+	environ := w.environment()
 	for _, name := range []string{"ADDR", "LLM_BASE_URL", "DEFAULT_MODEL_ID", "MCP_URL", "ENABLE_JWT_TOKEN", "IAM_BASE_URL", "IAM_CLIENT_ID", "IAM_CLIENT_SECRET"} {
-		out = append(out, name+"="+getenv(name))
+		out = append(out, name+"="+environ[name])
 	}
 	return out
 }

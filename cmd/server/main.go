@@ -42,7 +42,7 @@ func main() {
 	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
 		slog.SetDefault(logger)
 	}
-	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, stderr)
+	err := run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, stderr)
 	stop()
 	code := exitCode(err, stderr)
 	last, cancel := context.WithTimeout(context.Background(), stderrTimeout)
@@ -57,7 +57,7 @@ const stderrTimeout = time.Second
 
 // run executes a command, for main and for the end-to-end tests. It returns when the command
 // is done, or drained after ctx has ended.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	command := "serve"
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
@@ -67,19 +67,19 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	}
 	switch command {
 	case "serve":
-		c, err := loadConfig(getenv)
+		c, err := loadConfig(environ)
 		if err != nil {
 			return err
 		}
 		return serve(ctx, c, stderr, func(string) {})
 	case "demo":
-		return demoCommand(ctx, args, getenv, stdout, stderr)
+		return demoCommand(ctx, args, environ, stdout, stderr)
 	case "check":
-		return checkCommand(ctx, args, getenv, stdout, stderr)
+		return checkCommand(ctx, args, environ, stdout, stderr)
 	case "version":
 		return printVersion(stdout)
 	case "health":
-		return checkHealth(ctx, getenv)
+		return checkHealth(ctx, environ)
 	}
 	return &usageError{usage}
 }

@@ -72,7 +72,7 @@ func startTestService(t testing.TB, build serviceBuilder) *demoService {
 }
 
 // environment are those of a production service in this world; more come in pairs.
-func (w *testWorld) environment(more ...string) func(string) string {
+func (w *testWorld) environment(more ...string) environment {
 	return envOf(append([]string{
 		"ADDR", "127.0.0.1:0", "LLM_BASE_URL", w.model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
 		"MCP_URL", w.tools.url + demo.MCPPath, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", w.iam.url,
@@ -89,13 +89,13 @@ type service struct {
 }
 
 // startAnswerd runs answerd as main does, until the test ends.
-func startAnswerd(t *testing.T, getenv func(string) string) *service {
+func startAnswerd(t *testing.T, environ environment) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &service{log: &syncBuffer{}, stop: cancel, done: make(chan error, 1)}
 	read, write := io.Pipe()
 	go func() {
-		err := run(ctx, nil, getenv, io.Discard, io.MultiWriter(write, s.log))
+		err := run(ctx, nil, environ, io.Discard, io.MultiWriter(write, s.log))
 		write.Close()
 		s.done <- err
 		close(s.done)

@@ -132,15 +132,7 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 	// No signal from here on.
 	writeFile(t, path, file(server("two", `, "pin": true`)))
 	p.waitForLine(t, "read again")
-	getenv := func(name string) string {
-		for i := len(env) - 1; i >= 0; i-- {
-			if value, ok := strings.CutPrefix(env[i], name+"="); ok {
-				return value
-			}
-		}
-		return ""
-	}
-	if err := run(t.Context(), []string{"check", "-accept"}, getenv, io.Discard, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"check", "-accept"}, newEnvironment(env), io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
 	p.waitForLine(t, "read again")

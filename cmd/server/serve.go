@@ -38,6 +38,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
+	c.logSettingWarnings(logger)
 	tel, err := newTelemetry(ctx, c, logger)
 	if err != nil {
 		return err
