@@ -9,11 +9,11 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// CheckArgs checks the arguments of a call against the tool as it is listed now (S3.8),
-// before anything is sent (S1.5). It returns them as they are to be sent: unchanged if
-// they fit, else with strings taken for the JSON that they hold where that makes them
-// fit. The error is a *CallError whose Fields name all that is wrong. What isn't there, or
-// has no schema that can be used, is not checked; Call says what becomes of it.
+// CheckArgs checks the arguments of a call against the tool's present input schema, before anything
+// is sent. It returns the arguments to send: unchanged if they fit; otherwise, strings that contain
+// JSON are decoded where that makes them fit. The error is a *CallError whose Fields name every
+// problem. CheckArgs does not check an unknown or disabled tool, nor one without a usable schema;
+// Call then returns the error.
 func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error) {
 	b, ok := c.catalog.Resolve(tool)
 	if !ok || b.Disabled != "" {

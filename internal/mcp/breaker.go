@@ -9,7 +9,7 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// When a breaker opens, and for how long (F12).
+// Thresholds of the breaker: when it opens, and for how long.
 const (
 	maxStreak   = 5                // failures in a row
 	minSample   = 20               // calls, half of which must have failed …
@@ -17,37 +17,37 @@ const (
 	breakerTime = 5 * time.Second  // until a call may try again
 )
 
-// breaker keeps calls from a server that fails again and again, so that a run is told
-// at once instead of after a time-out, and the server gets time to recover. After
-// breakerTime the next call tries it, alone: if that works the breaker closes, else
-// it stays open for another breakerTime.
+// breaker holds calls back from a server that keeps failing, so that a run gets the error at once
+// instead of after a timeout, and the server gets time to recover. After breakerTime, one call is
+// let through as a trial. If it succeeds, the breaker closes; otherwise it stays open for another
+// breakerTime.
 //
-// It holds no timer and no goroutine: everything is decided when a call asks. The
-// zero value is closed.
+// A breaker has neither a timer nor a goroutine: it decides everything when a call asks. The zero
+// value is closed.
 type breaker struct {
 	mu      sync.Mutex // protects what follows
 	streak  int        // failures since the last success
 	seconds [sampleTime / time.Second]sample
 	opened  time.Time // zero while closed
-	retry   time.Time // when open: the first moment that a call may try
-	trial   int       // that call, while it is under way; else 0
-	trials  int       // such calls so far
-	turns   int       // times that it opened or closed
-	noted   int       // failures that counted
+	retry   time.Time // when open: the earliest time for a trial
+	trial   int       // number of the trial in flight; 0 if there is none
+	trials  int       // trials so far
+	turns   int       // how often it opened or closed
+	noted   int       // failures counted so far
 }
 
-// sample is the calls that ended within one second.
+// sample counts the calls that ended within one second.
 type sample struct {
 	second      int64
 	calls, fail int
 }
 
-// callOutcome is what the end of a call says about its server.
+// callOutcome says what a call's outcome tells about its server.
 type callOutcome int
 
 const (
-	saysNothing callOutcome = iota // the caller left, or nothing was asked
-	works                          // it answered, if only with an error of its own
+	saysNothing callOutcome = iota // the caller canceled, or nothing was sent
+	works                          // the server answered, even with a JSON-RPC error
 	fails
 )
 
@@ -56,7 +56,7 @@ func outcomeOf(f *transport.Failure) callOutcome {
 	if f == nil {
 		return works
 	}
-	if errors.As(f.Err, new(*wrongArguments)) { // the server was not asked
+	if errors.As(f.Err, new(*wrongArguments)) { // nothing was sent
 		return saysNothing
 	}
 	switch f.Kind {
@@ -68,7 +68,7 @@ func outcomeOf(f *transport.Failure) callOutcome {
 	return works
 }
 
-// breakerPass admits one call. trial is 0 unless the call tries whether the server works again.
+// breakerPass admits one call. trial is 0 unless the call is a trial of an open breaker.
 type breakerPass struct{ turn, noted, trial int }
 
 // openFailure returns why a call would not be admitted now, or nil.
@@ -85,7 +85,7 @@ func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
 }
 
-// openReasonLocked returns why the breaker is open, in words fit for the caller.
+// openReasonLocked returns why the breaker is open. The text may be shown to the caller.
 func (b *breaker) openReasonLocked(now time.Time) string {
 	switch wait := b.retry.Sub(now); {
 	case b.trial != 0:
@@ -112,8 +112,8 @@ func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	return p, nil
 }
 
-// withdrawCall gives the trial back if p is one: it waits for a person, and the next call may
-// try instead.
+// withdrawCall ends the trial without a result if p is one: its call now waits for a person, so the
+// next call becomes the trial.
 func (b *breaker) withdrawCall(p breakerPass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,19 +122,19 @@ func (b *breaker) withdrawCall(p breakerPass) {
 	}
 }
 
-// recordOutcome counts the outcome of a call. A call from before the breaker last opened or
-// closed says nothing about the server as it is now. Nor does one that fails after
-// another failure that it was under way with: calls that one cut connection ends are
-// one failure, however many they are. rest is how long the server wants to be left alone
-// then, if it said so; shorter than breakerTime is no longer.
-func (b *breaker) recordOutcome(p breakerPass, v callOutcome, rest time.Duration) {
+// recordOutcome counts the outcome of a call. It ignores a call that began before the breaker last
+// opened or closed, since that call tells nothing about the server's present state. It also ignores
+// a failure if another failure was counted while the call was in flight: when one lost connection
+// ends many calls, that is one failure. retryAfter is the server's Retry-After, 0 if it sent none;
+// the breaker stays open for at least breakerTime.
+func (b *breaker) recordOutcome(p breakerPass, v callOutcome, retryAfter time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.turn != b.turns {
 		return
 	}
 	now := time.Now()
-	until := now.Add(max(breakerTime, rest))
+	until := now.Add(max(breakerTime, retryAfter))
 	if !b.opened.IsZero() {
 		mine := p.trial != 0 && p.trial == b.trial
 		if mine {
@@ -143,7 +143,7 @@ func (b *breaker) recordOutcome(p breakerPass, v callOutcome, rest time.Duration
 		switch {
 		case v == works:
 			b.resetLocked()
-		case v == fails && mine: // one that was given back has had another after it
+		case v == fails && mine: // a withdrawn trial has been replaced by a later one
 			b.retry = until
 		}
 		return
@@ -190,8 +190,8 @@ func (b *breaker) resetLocked() {
 	b.turns++
 }
 
-// currentState reports since when the breaker is open, why in words fit for the caller, and
-// whether the next call may try; the zero time where it is closed.
+// currentState returns when the breaker opened, why (a text that may be shown to the caller), and
+// whether the next call would be a trial. since is zero while the breaker is closed.
 func (b *breaker) currentState() (since time.Time, reason string, halfOpen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,63 +23,62 @@ import (
 type Call struct {
 	Tool string          // Tool.Name
 	Args json.RawMessage // a JSON object; empty means {}
-	// Check refuses, as InvalidArguments, arguments that do not fit the tool as it is
-	// listed when the call is sent (S3.8). That may be long after CheckArgs: a call waits
-	// for persons and in the queue.
+	// Check refuses arguments, as InvalidArguments, that do not fit the tool's input schema at the
+	// moment of sending. That may be long after CheckArgs, because a call waits for a person's
+	// approval and for a permit, and the server may list its tools again meanwhile.
 	Check bool
-	// Context goes to the server with this call: as query parameters over HTTP, and
-	// in _meta (seed 000). At most 64 entries and 8 KiB.
+	// Context goes to the server with this call: as query parameters over HTTP, and in _meta. At
+	// most 64 entries and 8 KiB.
 	Context map[string]string
 	// Meta is merged into the request's _meta, such as traceparent. It wins over
 	// Context.
 	Meta map[string]any
-	// Principal is on whose behalf the call is made. Servers of AuthExchange need its
-	// Token; others don't look at it.
+	// Principal is the user for whom the call is made. Servers of AuthExchange need its Token;
+	// others ignore it.
 	Principal auth.Identity
-	// Approved is the Version of the tool that a person agreed to have called with these
-	// Args. A tool that NeedsApproval is not called without, nor if it is another by now.
+	// Approved is the Version of the tool for which a person approved these Args. A tool that
+	// NeedsApproval is called only if Approved is the tool's present Version.
 	Approved string
-	// Progress, if set, receives the server's progress notifications for this call,
-	// one at a time, and never after Call has returned. What came before the result
-	// is delivered before Call returns. If it is slow it gets fewer, never old ones.
+	// Progress, if set, receives the server's progress notifications for this call, one at a time.
+	// Those that arrive before the result are delivered before Call returns, and none after. A slow
+	// Progress misses intermediate notifications and gets the latest.
 	Progress func(Progress)
-	// Log, if set, receives the server's log messages during this call, in turn with
-	// Progress and on the same terms, except that of log messages the later ones are
-	// left out, and counted. The call's are those that come on its own stream; where
-	// all calls share one connection, those that come while it is the only one there.
+	// Log, if set, receives the server's log messages during this call, in turn with Progress and
+	// under the same rules, except that a slow Log misses the latest messages, which are counted.
+	// Over HTTP, a message belongs to the call on whose stream it arrives. On a connection that all
+	// calls share, it belongs to a call only while no other is in flight.
 	Log func(LogMessage)
-	// Elicit, if set, answers what the server asks the person behind this call; without
-	// it the answer is no. It may be called for several questions at a time, and must
-	// return when its context ends, which is at the latest when the call does: Call
-	// waits for it. An error stands for Cancel. Its time is not the call's.
+	// Elicit, if set, answers the server's elicitation requests during this call; nil declines
+	// them. It may be called concurrently. It must return when its context ends, because Call waits
+	// for it; the context ends with the call at the latest. An error means Cancel. The time it
+	// takes does not count towards the call's timeout.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
-	// Sample, if set, lets a language model answer for the server, where the server's
-	// configuration allows it. It is called on the terms of Elicit, except that its
-	// time is the call's.
+	// Sample, if set, answers the server's sampling requests, if the server's configuration allows
+	// them. The rules of Elicit apply, except that its time counts towards the call's timeout.
 	Sample func(context.Context, Sampling) (Sample, error)
 }
 
 const (
 	maxArgs    = 1 << 20 // bytes of a call's arguments
-	maxContext = 8 << 10 // bytes of a call's context, names and values
-	maxEntries = 64      // of a call's context
-	maxTries   = 4       // sessions that one call may find lost before it was sent
+	maxContext = 8 << 10 // bytes of the names and values of a call's context
+	maxEntries = 64      // entries of a call's context
+	maxTries   = 4       // attempts of a call to find a session that is not lost
 )
 
 // Call calls a tool and waits for its result. The error is a *CallError. A result
 // with IsError is a result: the tool ran and says that it failed.
 //
-// The call waits under ctx for one of its server's permits; its time starts when
-// it has one (S4.4). When ctx ends Call returns at once, and the server is told.
+// The call waits under ctx for one of its server's permits; its timeout starts when it has one.
+// When ctx ends, Call returns at once and sends notifications/cancelled to the server.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	for {
 		b, ok := c.catalog.Resolve(call.Tool)
 		if !ok {
-			c.waitForFirstAttempts(ctx, call.Principal) // its server may be on the way
+			c.waitForFirstAttempts(ctx, call.Principal) // its server may still be connecting
 			b, ok = c.catalog.Resolve(call.Tool)
 		}
 		if !ok {
-			f := &transport.Failure{Kind: UnknownTool, Public: "there is no tool of that name"}
+			f := &transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}
 			return nil, callError(f, call.Tool, "")
 		}
 		f := checkCall(&call)
@@ -92,8 +91,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 		switch {
 		case f == nil:
 			return res, nil
-		// Its server has left the configuration, and another one may have the tool. Not
-		// for ever: each time round there was a Reload.
+		// The server was removed, and another one may have the tool now. The loop ends, because
+		// each repetition needs another Reload.
 		case f == errReconfigured && ctx.Err() == nil && c.life.Err() == nil:
 			continue
 		}
@@ -101,7 +100,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	}
 }
 
-// checkCall refuses calls that cannot be sent.
+// checkCall returns a failure if the call exceeds a bound or its arguments are not a JSON object.
+// It replaces empty arguments with {}.
 func checkCall(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
@@ -121,21 +121,20 @@ func checkCall(call *Call) *transport.Failure {
 	return nil
 }
 
-// callWithPermit waits for a permit and sends the call: a second time only if the first
-// provably didn't run because the session was lost, or if the configuration says that
-// the tool may be repeated. While the server fails again and again it sends nothing.
+// callWithPermit waits for a permit and sends the call with callWithRetry. While the server's
+// breaker is open, it sends nothing.
 func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
-	// Before the breaker: too many callers, or one without a token, say nothing about the
-	// server.
+	// Before the breaker: that there are too many callers, or a caller has no token, tells nothing
+	// about the server.
 	on, leave, f := s.routeFor(call.Principal)
 	if f != nil {
 		return nil, f
 	}
 	defer leave()
-	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long then
+	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long while the server fails
 		return nil, f
 	}
 	select {
@@ -156,13 +155,14 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	if f != nil {
 		return nil, f
 	}
-	said, rest := saysNothing, time.Duration(0) // what is left if there is a panic
-	defer func() { s.breaker.recordOutcome(p, said, rest) }()
+	outcome, retryAfter := saysNothing, time.Duration(0) // recorded as such after a panic
+	defer func() { s.breaker.recordOutcome(p, outcome, retryAfter) }()
 	on.asking = func() { s.breaker.withdrawCall(p) }
 	res, f := s.callWithRetry(ctx, call, on)
-	// Else the caller's own time was too short, or his own token no good.
+	// A call that ended because of its caller (canceled, too little time, an unusable token) tells
+	// nothing about the server.
 	if ctx.Err() == nil && f != errReconfigured && !s.isUserFailure(f) {
-		said, rest = outcomeOf(f), f.RetryAfter()
+		outcome, retryAfter = outcomeOf(f), f.RetryAfter()
 	}
 	if f == nil && s.callers == nil && s.isUnreachable() {
 		s.wakeSupervisor()
@@ -170,7 +170,8 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	return res, f
 }
 
-// callWithRetry sends the call, and again while that is safe.
+// callWithRetry sends the call, and sends it again only while that is safe: if the session was lost
+// and the call provably did not run, or if the outcome is unknown and the tool is repeatable.
 func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
@@ -182,7 +183,7 @@ func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*c
 		}
 		switch {
 		case f != nil && last != nil && last.Kind == UnknownOutcome:
-			return nil, last // it may have run, whatever it is now
+			return nil, last // the earlier attempt may have run
 		case f != nil:
 			return nil, f
 		}
@@ -199,7 +200,7 @@ func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*c
 			if !s.elicitAll(ctx, call, pages) {
 				return nil, f
 			}
-			deadline = deadline.Add(time.Since(began)) // the person's time is not the call's
+			deadline = deadline.Add(time.Since(began)) // the person's time does not count towards the call's
 			asked, sends = true, 0
 			continue
 		}
@@ -211,8 +212,8 @@ func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*c
 	}
 }
 
-// elicitAll asks the person behind a call to go to the pages, one after the other, and reports
-// whether they agreed to all.
+// elicitAll asks the person to visit each of the pages in turn, and reports whether they accepted
+// all.
 func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -226,7 +227,8 @@ func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) 
 	return true
 }
 
-// routeFor returns the sessions and credentials for requests on behalf of who, until leave.
+// routeFor returns the session pool and the credentials for requests of who. Call leave when they
+// are no longer needed.
 func (s *server) routeFor(who auth.Identity) (on callRoute, leave func(), _ *transport.Failure) {
 	if s.callers == nil {
 		return callRoute{pool: s.pool}, func() {}, nil
@@ -238,8 +240,8 @@ func (s *server) routeFor(who auth.Identity) (on callRoute, leave func(), _ *tra
 	return callRoute{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.releaseSession(t) }, nil
 }
 
-// resolveTool returns the tool of a call if it is a tool of this server that may be
-// called: now, not when the call began to wait (S3.8, F22).
+// resolveTool returns the tool of a call if this server still has it and it may be called. It runs
+// right before each attempt, because the tool may have changed while the call waited.
 func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
 	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
 		return catalog.Resolved{}, f
@@ -247,7 +249,7 @@ func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time)
 	b, ok := s.c.catalog.Resolve(call.Tool)
 	switch {
 	case !ok:
-		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool is no longer there", NotRun: true}
+		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool no longer exists", NotRun: true}
 	case b.ServerID != s.id:
 		return b, errReconfigured
 	case b.Disabled != "":
@@ -264,23 +266,23 @@ func contextFailure(ctx context.Context) *transport.Failure {
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
-// isRepeatable reports whether the configuration allows a call whose outcome is
-// unknown to be sent again. The server's own annotations are not asked. To read a
-// resource changes nothing.
+// isRepeatable reports whether a call whose outcome is unknown may be sent again: if the
+// configuration says so, or if it reads a resource, which changes nothing. The server's own
+// annotations do not count, since the server may be wrong about them.
 func (s *server) isRepeatable(b catalog.Resolved) bool {
 	return b.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, b.Original, b.Name)
 }
 
-// callRoute says how a call is sent: in a session of the pool, and with tokens if they are
-// not the server's.
+// callRoute says how a call is sent: in a session of the pool, and with tokens if each user has
+// their own (nil otherwise).
 type callRoute struct {
 	pool   *session.Pool
 	tokens transport.Sender
-	asking func() // called when a person is asked, who may take his time
+	asking func() // called when a person is asked, which may take long
 }
 
-// sendOnce sends the call once, on the current session, and reports whether the server
-// may have got it.
+// sendOnce sends the call once, in the current session, and reports whether the server may have
+// received it.
 func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	x := session.NewRequest(ctx, s.life, deadline, nil)
 	defer x.Finish()
@@ -322,7 +324,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 				s.markOutdated()
 			}
 			if res.Violations = b.Violations(res.Structured, res.IsError); res.Violations != nil {
-				// What is wrong quotes the result, which is not for the log.
+				// The violations quote the result, which must not be logged.
 				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
 			}
 			return res, true, nil
@@ -336,7 +338,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		s.markOutdated() // it listed the tool, and may announce nothing
 	}
 	switch {
-	// The others that lost it with us find the new one, or make it: once.
+	// Other calls may have lost the same session. The pool makes one new session for all.
 	case f.Lost:
 		on.pool.DropSession(used)
 	case !sent && f.Kind == Unavailable && s.callers == nil && s.setFailed(f):
@@ -345,7 +347,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 	return nil, sent, f
 }
 
-// roundTrip sends the request that the tool stands for and waits for its result.
+// roundTrip sends tools/call, or resources/read for the read tool, and waits for the result.
 func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion}
 	if !b.ReadsResources {
@@ -358,13 +360,13 @@ func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.
 	return used.ReadResource(x, session.ResourceRead{URI: uri, Context: call.Context, Meta: callMeta(call), Handlers: handlers})
 }
 
-// reservedMeta is the prefix of _meta names that the protocol keeps for itself.
-// Context comes from outside and must not say what version or client we are.
+// reservedMeta is the prefix of _meta names that MCP reserves. Call.Context comes from outside and
+// must not set the protocol version or the client info.
 const reservedMeta = "io.modelcontextprotocol/"
 
-// callMeta returns the _meta of a call.
+// callMeta returns the _meta of a call: its context without reserved names, then its Meta.
 func callMeta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+4) // and what the protocol adds
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+4) // the session adds up to four entries
 	for name, value := range call.Context {
 		if !strings.HasPrefix(name, reservedMeta) && name != "progressToken" {
 			m[name] = value
@@ -381,7 +383,7 @@ func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
 	case !b.NeedsApproval || call.Approved != "" && call.Approved == b.Version():
 		return nil
 	case call.Approved == "":
-		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval, which it does not have", NotRun: true}
+		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
 	}
 	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
 }

@@ -7,18 +7,18 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// errRemoved ends what still waits for a server that the configuration no longer has.
-var errRemoved = errors.New("the server has left the configuration")
+// errRemoved is the cause with which the life of a removed server ends.
+var errRemoved = errors.New("the server was removed from the configuration")
 
-// errReconfigured is a call that found its server gone, or its tool under another binding, before
-// it was sent: who asked looks the tool up again.
+// errReconfigured is the failure of a call whose server was removed, or whose tool moved to another
+// server, before the call was sent. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
-// callDrain counts the calls of a server, so that one which has left the configuration
-// lets those end that were sent, and no other begin.
+// callDrain counts the calls of a server. After the server has been removed from the configuration,
+// calls in flight may finish, and no new one starts.
 type callDrain struct {
-	leaving chan struct{} // closed when no more may begin
-	empty   chan struct{} // closed when, besides, none is under way
+	leaving chan struct{} // closed when no more calls may start
+	empty   chan struct{} // closed when leaving is closed and no call is in flight
 
 	mu    sync.Mutex // protects what follows
 	calls int
@@ -29,8 +29,8 @@ func newCallDrain() *callDrain {
 	return &callDrain{leaving: make(chan struct{}), empty: make(chan struct{})}
 }
 
-// beginCall counts a call, or returns false if the server is being removed. Each counted call
-// needs an endCall.
+// beginCall counts a call, or returns false if the server is being removed. Call endCall for each
+// counted call.
 func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,8 +50,9 @@ func (d *callDrain) endCall() {
 	}
 }
 
-// waitForCalls refuses further calls and waits for the others. It must be called at most once.
-func (d *callDrain) waitForCalls() {
+// refuseCalls refuses further calls; empty is closed when the last call in flight ends. It must be
+// called at most once.
+func (d *callDrain) refuseCalls() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
@@ -61,10 +62,10 @@ func (d *callDrain) waitForCalls() {
 	}
 }
 
-// drainAndClose ends a server that has left the configuration, when its calls have ended or
-// the Client closes; then its session and its goroutines.
+// drainAndClose waits until the calls of a removed server have ended or the Client closes. Then it
+// ends the server's session and goroutines.
 func (s *server) drainAndClose() {
-	s.drain.waitForCalls()
+	s.drain.refuseCalls()
 	select {
 	case <-s.drain.empty:
 	case <-s.life.Done():
@@ -73,5 +74,5 @@ func (s *server) drainAndClose() {
 	if s.isLive() {
 		s.closeServer()
 	}
-	s.log.Info("MCP server has left the configuration")
+	s.log.Info("MCP server removed from the configuration")
 }

@@ -26,17 +26,17 @@ const (
 	Cancelled        = transport.Cancelled
 	UnknownOutcome   = transport.UnknownOutcome
 
-	Denied ErrorKind = "denied" // answerd did not let it through
+	Denied ErrorKind = "denied" // answerd refused the call
 )
 
-// CallError is a failed call. Message is fit for the model and the caller; Err is
-// the cause, for the log only: it may name session ids or quote the server.
+// CallError is a failed call. Message may be shown to the model and the caller. Err is the cause
+// and belongs in the log only: it may contain session ids or quote the server.
 type CallError struct {
 	Kind    ErrorKind
 	Tool    string
 	Server  string
 	Message string
-	Fields  []ContentField // of InvalidArguments, where we found them: all that is wrong
+	Fields  []ContentField // of InvalidArguments, if answerd's own check found them: every problem
 	Err     error
 }
 
@@ -94,8 +94,8 @@ var (
 	noSuchTool = regexp.MustCompile(`(?i)^(mcp error -32602: )?(unknown tool\b|tool .{1,300} (not found|does not exist|disabled)\b)`)
 )
 
-// ResultErrorKind returns why a tool reports failure, as far as the result's text says:
-// InvalidArguments or UnknownTool in the wordings of the SDKs, else Execution.
+// ResultErrorKind returns why a tool reports failure: InvalidArguments or UnknownTool if the
+// result's text is worded as the MCP SDKs word these, otherwise Execution.
 func ResultErrorKind(r *content.Result) ErrorKind {
 	switch text := wire.Truncate(r.Text(), maxRejection); {
 	case noSuchTool.MatchString(text):
@@ -106,8 +106,8 @@ func ResultErrorKind(r *content.Result) ErrorKind {
 	return Execution
 }
 
-// recoverFunc calls f. A panic in it ends f and nothing else: what f belongs to goes on to its
-// own end, which others wait for.
+// recoverFunc calls f and recovers a panic in it, so that the caller completes its own work, for
+// which other goroutines wait.
 func recoverFunc(log *slog.Logger, f func()) {
 	defer transport.Recover(log, func(*transport.Failure) {})
 	f()

@@ -15,10 +15,11 @@
 //
 // Each enabled server has one long-lived session, which all runs share; a server that is used on
 // behalf of its callers has one per caller. New does not wait: servers are connected in the
-// background. A server that is down is reported and retried with backoff, and the others work on.
+// background. A server that is down is reported and retried with backoff; it does not affect the
+// others.
 //
 // A call is sent at most once, unless it provably did not run. A bad reply fails its own call only.
-// A server that fails again and again gets no calls for a while. On a pinned server, tools whose
+// A server that keeps failing gets no calls for a while. On a pinned server, tools whose
 // definitions the operator has not accepted are disabled. Reload changes the configuration while
 // calls run. Everything may be used concurrently; Close waits for every goroutine of the package
 // and ends the sessions.
@@ -50,38 +51,38 @@ import (
 
 // Options are the settings of a Client. The zero value works.
 type Options struct {
-	// Service is whose token goes to servers with auth type jwt; nil means that
-	// the service has none, and those servers are asked without.
+	// Service is the source of the token for servers with auth type jwt. With nil, requests to
+	// those servers carry no token.
 	Service token.Source
 	// Transport, if set, wraps the http.Transport of every server, such as with
 	// otelhttp. Redirects are not followed.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Logger    *slog.Logger // nil: slog.Default()
-	// Timeout is the longest silence of a server that works on a call, from the moment
-	// that the call has its permit; 0: 60 s. A server's own Timeout wins.
+	// Timeout bounds how long a server may be silent during a call, counted from the moment when
+	// the call has its permit; 0: 60 s. A server's own Timeout wins.
 	Timeout time.Duration
-	// MaxConcurrentCalls is how many calls one server gets at a time; 0: 10.
-	// A server's own MaxConcurrentCalls wins.
+	// MaxConcurrentCalls bounds the concurrent calls of one server; 0: 10. A server's own
+	// MaxConcurrentCalls wins.
 	MaxConcurrentCalls int
-	// StartWait bounds how long Tools waits for servers that are connected for
-	// the first time; 0: 3 s.
+	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3
+	// s.
 	StartWait time.Duration
-	// Version is what servers are told about this client; "": "dev".
+	// Version is the version in the client info that servers receive; "": "dev".
 	Version string
-	// RedirectURL is where browsers come back to, for servers of AuthAuthorizationCode
-	// that name none of their own: whoever gets the request there calls Client.Callback.
+	// RedirectURL is the OAuth redirect URI for servers of AuthAuthorizationCode that configure
+	// none of their own. The handler of that URL calls Client.Callback.
 	RedirectURL string
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
 
-	grants *sharedGrants // of all servers; New sets it
+	grants *sharedGrants // shared by all servers; New sets it
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
 var ErrUnknownServer = errors.New("no such MCP server")
 
-// Client is the tools of many MCP servers. New makes one.
+// Client connects to many MCP servers and calls their tools. New makes one.
 type Client struct {
 	opts    Options
 	log     *slog.Logger
@@ -99,13 +100,13 @@ type Client struct {
 
 	mu        sync.Mutex    // protects what follows
 	servers   []*server     // in the configuration's order
-	untried   int           // servers whose first attempt is not over
+	untried   int           // servers whose first attempt has not ended
 	allTried  chan struct{} // closed when untried is 0
-	waitUntil time.Time     // until when they are waited for
+	waitUntil time.Time     // callers wait for them no longer than this
 }
 
-// New makes a client of servers, in that order, and starts to connect to them. It
-// does not wait for any. The error is about the configuration.
+// New makes a client of servers, in that order, and starts to connect to them in the background. An
+// error means that the configuration is not valid.
 func New(servers []config.Server, o Options) (*Client, error) {
 	if err := config.Check(servers, o.Service != nil); err != nil {
 		return nil, err
@@ -157,35 +158,34 @@ func (c *Client) signalTriedLocked() {
 		return
 	}
 	if !isClosed(c.ready) {
-		close(c.ready) // first: who waited for the other may ask for this one
+		close(c.ready) // first: those who wait for allTried may check ready next
 	}
 	close(c.allTried)
 }
 
-// Ready reports whether every enabled server that New was given has been tried once,
-// with success or without, or has had 10 s to come up: a child process may take longer.
-// It stays true when Reload brings more.
+// Ready reports whether the first attempt to connect to every enabled server of New has ended,
+// whether or not it succeeded. After 10 s it returns true in any case, since a child process may
+// take longer to start. It stays true when Reload adds servers.
 func (c *Client) Ready() bool {
 	return isClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
-// Tools are the tools that a model may be offered, by server in the configuration's
-// order and then by name. The slice is shared: don't change it. Tools makes no
-// network call; it waits under ctx, at most Options.StartWait, only while a server
-// is being connected for the first time, and for no server longer than the greater of
-// that and 10 s in all. Those of servers that are used on behalf of
-// their callers are there once ToolsFor was called for one.
+// Tools returns the tools to offer to a model, by server in the configuration's order and then by
+// name. The slice is shared; do not change it. Tools does no network requests. While a server is
+// being connected for the first time, Tools waits for it under ctx, at most Options.StartWait; a
+// server that takes longer than that and than 10 s is not waited for. The tools of servers that are
+// used on behalf of their callers are included after ToolsFor was called for a caller.
 func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
-// ToolsFor is Tools, for a caller with whose token servers of AuthExchange are asked
-// for their tools where nobody has asked them lately; it waits for them as Tools does.
+// ToolsFor returns the same as Tools, and first lists the tools of servers of AuthExchange with the
+// token of who if their list is missing or out of date. It waits for that as Tools does.
 func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []catalog.Tool {
 	c.waitForFirstAttempts(ctx, who)
 	return c.catalog.Offered()
 }
 
-// Tool returns the tool of that name, also one that is kept out of Tools
-// (auto_register_tools: false), but not one that is disabled (pin).
+// Tool returns the tool of that name. That includes tools that Tools leaves out
+// (auto_register_tools: false), but not tools that a pin disables.
 func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	b, ok := c.catalog.Resolve(name)
 	if !ok || b.Disabled != "" {
@@ -194,35 +194,35 @@ func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	return b.Tool, true
 }
 
-// waitForFirstAttempts waits for the first attempts at connecting, and for those that take a
-// caller's token, which it makes with who's.
+// waitForFirstAttempts waits for the first attempts to connect, and lists the tools of servers that
+// need a caller's token with that of who. It waits for Options.StartWait at most.
 func (c *Client) waitForFirstAttempts(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
-	begun, left := c.allTried, time.Until(c.waitUntil)
+	allTried, left := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
-	shy := c.unlistedServers(who)
-	if (isClosed(begun) || left <= 0) && len(shy) == 0 {
+	unlisted := c.unlistedServers(who)
+	if (isClosed(allTried) || left <= 0) && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
 	defer stop()
 	var all sync.WaitGroup
-	for _, s := range shy {
+	for _, s := range unlisted {
 		all.Go(func() { s.listForNewUser(ctx, who) })
 	}
 	all.Wait()
-	enough := time.NewTimer(left)
-	defer enough.Stop()
+	timer := time.NewTimer(left)
+	defer timer.Stop()
 	select {
-	case <-begun:
-	case <-enough.C:
+	case <-allTried:
+	case <-timer.C:
 	case <-ctx.Done():
 	case <-c.life.Done():
 	}
 }
 
-// unlistedServers returns the servers of AuthExchange whose tools nobody has listed lately,
-// if who could.
+// unlistedServers returns the servers that are used on behalf of their callers, whose list of tools
+// is missing or out of date, and for which who has a token.
 func (c *Client) unlistedServers(who auth.Identity) []*userSessions {
 	var out []*userSessions
 	for _, s := range c.allServers() {
@@ -250,7 +250,7 @@ func (c *Client) serverByID(id int) *server {
 	return nil
 }
 
-// Servers are the states of all configured servers, in the configuration's order.
+// Servers returns the states of all configured servers, in the configuration's order.
 func (c *Client) Servers() []ServerStatus {
 	servers := c.allServers()
 	out := make([]ServerStatus, len(servers))
@@ -260,13 +260,13 @@ func (c *Client) Servers() []ServerStatus {
 	return out
 }
 
-// Refresh lists the tools of one server again, connecting first if need be, and
-// returns when that is done, has failed (a *ServerError), or ctx has ended.
+// Refresh lists the tools of one server again and connects first if needed. It returns when that
+// has succeeded, has failed (a *ServerError), or ctx has ended.
 func (c *Client) Refresh(ctx context.Context, name string) error {
 	return c.RefreshFor(ctx, auth.Identity{}, name)
 }
 
-// RefreshFor is Refresh, asking a server of AuthExchange with who's token.
+// RefreshFor does the same as Refresh and uses the token of who for a server of AuthExchange.
 func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string) error {
 	s := c.serverByName(name)
 	if s == nil {
@@ -285,9 +285,8 @@ func (c *Client) serverByName(name string) *server {
 	return nil
 }
 
-// Close ends all calls, tells the servers that their sessions are over, and returns
-// when every goroutine is gone, at most some 5 s later. It may be called more than
-// once.
+// Close ends all calls and the sessions at the servers. It returns when every goroutine has ended,
+// after about 5 s at most. It may be called more than once.
 func (c *Client) Close() error {
 	c.reload.Lock()
 	defer c.reload.Unlock()
@@ -307,20 +306,21 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// PinChanges returns the differences between what all pinned servers that have been listed offer
-// and what the operator has accepted, by server in the configuration's order and then by tool.
+// PinChanges returns the differences between the tools that pinned servers list and those that the
+// operator has accepted, by server in the configuration's order and then by tool. Pinned servers
+// that have not been listed yet are not included.
 func (c *Client) PinChanges() []catalog.PinChange { return c.catalog.PinChanges(c.opts.Pins) }
 
-// AcceptPins writes the definitions of all pinned servers that have been listed to
-// Options.Pins, and enables the tools. The definitions of other servers in the file stay.
+// AcceptPins writes the tool definitions of all pinned servers that have been listed to
+// Options.Pins and enables the tools. It keeps the definitions of other servers in the file.
 func (c *Client) AcceptPins() error { return c.catalog.AcceptPins(c.opts.Pins) }
 
-// ProtocolVersions are the protocol versions that this client speaks, the newest
-// first: those of the SDK, which settles on one with each server.
+// ProtocolVersions returns the MCP protocol versions that this client supports, newest first. They
+// are those of the SDK, which negotiates one with each server.
 func ProtocolVersions() []string { return sdk.SupportedProtocolVersions() }
 
-// Repeatable reports whether a call of the tool may be sent again when nobody knows what
-// became of it: it changes nothing, or the operator says so.
+// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: it
+// changes nothing, or the configuration says so.
 func (c *Client) Repeatable(tool string) bool {
 	b, ok := c.catalog.Resolve(tool)
 	if !ok {
@@ -330,34 +330,34 @@ func (c *Client) Repeatable(tool string) bool {
 	return s != nil && s.isRepeatable(b)
 }
 
-// State is how a server's connection stands.
+// State is the state of a server's connection.
 type State string
 
 // The states of a server.
 const (
 	Connecting State = "connecting"
 	Connected  State = "connected"
-	Degraded   State = "degraded" // connected once, failing now, or its calls are; its last tool list is still offered
+	Degraded   State = "degraded" // connected before; now the connection or its calls fail. Its last tools are still offered
 	Failed     State = "failed"
 	Disabled   State = "disabled"
 )
 
-// ServerStatus is one server as GET /servers reports it.
+// ServerStatus describes one server for GET /servers.
 type ServerStatus struct {
 	Name     string    `json:"name"`
 	Type     string    `json:"type"`
 	State    State     `json:"state"`
-	Reason   string    `json:"reason,omitempty"` // fit for the caller
+	Reason   string    `json:"reason,omitempty"` // may be shown to the caller
 	Since    time.Time `json:"since"`
 	Protocol string    `json:"protocol_version,omitempty"`
 	Tools    int       `json:"tools"`
-	// DisabledTools are the server's own names for the tools whose definitions the
-	// operator has not accepted (pin), sorted.
+	// DisabledTools holds the server's own names of the tools whose definitions the operator has
+	// not accepted (pin), sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
 }
 
-// ServerError is why a server cannot be used now. Its text is fit for the caller;
-// Err is the cause, for the log only, and may be nil.
+// ServerError says why a server cannot be used now. Its text may be shown to the caller. Err is the
+// cause, for the log only; it may be nil.
 type ServerError struct {
 	Server string
 	Reason string

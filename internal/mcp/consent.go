@@ -17,18 +17,17 @@ import (
 )
 
 const (
-	// maxConsents is how often one call asks its person to agree: first, to more rights,
-	// and once more where the server has moved to another authorization server. A server
-	// that is never content gets no more.
+	// maxConsents bounds how often one call asks its user to sign in: the first time, for a larger
+	// scope, and after the server has moved to another authorization server. The bound ends the
+	// loop with a server that always refuses the token.
 	maxConsents = 3
-	// awaitConsent is the state of a server that nobody has allowed yet to be used.
-	awaitConsent = "its tools are listed once a caller has allowed that it is used on his behalf"
+	// awaitConsent is the reason that a server's status gives until the first user has signed in.
+	awaitConsent = "its tools are listed after the first user has signed in"
 	signInTool   = "sign_in"
 )
 
-// callWithConsent makes a call. Where the server is used on behalf of the call's principal, and he
-// has not agreed to that yet, he is asked, and then the call goes on by itself. It holds
-// no permit meanwhile.
+// callWithConsent makes a call. If the server requires the user to sign in first, callWithConsent
+// asks them to and then repeats the call. While it waits for the user, it holds no permit.
 func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	do := s.callWithPermit
 	if b, ok := s.c.catalog.Resolve(call.Tool); ok && b.SignsIn && s.consentClient() != nil {
@@ -53,8 +52,9 @@ func (s *server) consentClient() *oauth.Client {
 	return s.callers.consents
 }
 
-// askForConsent asks the person behind a call to agree in his browser, and waits until he has. He
-// may do so without a word to us, or say first that he will.
+// askForConsent asks the user of a call to sign in with their browser and waits until they have.
+// The browser's redirect counts even if the user has not answered the elicitation, so both are
+// awaited.
 func (s *server) askForConsent(ctx context.Context, call Call) *transport.Failure {
 	if call.Elicit == nil {
 		return consentFailure(nil)
@@ -78,7 +78,7 @@ func (s *server) askForConsent(ctx context.Context, call Call) *transport.Failur
 	})
 	res, err := call.Elicit(actx, Elicitation{
 		Mode: ElicitURL, URL: a.URL, Done: a.Done,
-		Message: fmt.Sprintf("The MCP server %s is used on your behalf, which you have to allow at %s.", s.cfg.Name, a.Host()),
+		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
 	})
 	if err == nil && res.Action == Accept {
 		<-actx.Done() // at the latest when it expires
@@ -97,10 +97,10 @@ func (s *server) askForConsent(ctx context.Context, call Call) *transport.Failur
 	return consentFailure(err)
 }
 
-// consentFailure returns the failure of a call whose user refused, or could not be asked.
+// consentFailure returns the failure of a call whose user refused to sign in or could not be asked.
 func consentFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
-		Public: "its user has not allowed that it is used on his behalf. Where he can be asked, as in POST /answer/stream, he is given the address to do so"}
+		Public: "sign-in required: the user has not authorized access to this server. Where the user can be asked, as in POST /answer/stream, they receive the address for it"}
 }
 
 // publicText returns the part of an error of package oauth that is fit for the caller.
@@ -111,8 +111,8 @@ func publicText(err error) string {
 	return "there is no token for it"
 }
 
-// offerSignIn offers a tool in place of those that nobody may list before somebody has
-// agreed: without any tool nobody would ever be asked to.
+// offerSignIn offers one tool that asks the user to sign in. The server's own tools cannot be
+// listed before that, and without any tool the model would have no reason to call the server.
 func (c *userSessions) offerSignIn(f *transport.Failure) {
 	c.mu.Lock()
 	known := c.known
@@ -123,14 +123,14 @@ func (c *userSessions) offerSignIn(f *transport.Failure) {
 	c.s.c.catalog.SetTools(c.s.id, &c.s.cfg, []catalog.Tool{{
 		Server: c.s.cfg.Name, Original: signInTool, SignsIn: true,
 		Title:       "Sign in to " + c.s.cfg.Name,
-		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on his behalf. Call it when his question needs that server.",
+		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on their behalf. Call it when the question needs that server.",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
 		Annotations: &catalog.Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
 	}})
 }
 
-// callSignIn lists the tools with the principal's token, which is what makes the server say
-// that he has to agree.
+// callSignIn lists the tools with the principal's token. If the user has not signed in yet, that
+// fails with oauth.ErrConsent, and callWithConsent asks them to.
 func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if err := s.callers.listTools(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
@@ -147,14 +147,14 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 			names = append(names, t.Name)
 		}
 	}
-	text := "The user has signed in. From the next question on there are: " + strings.Join(names, ", ")
+	text := "The user has signed in. These tools are available from the next question on: " + strings.Join(names, ", ")
 	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
-// Callback takes what a browser brought back from an authorization server to the
-// redirect URL. found is false if that was never asked for, is over, or came before: then
-// nothing happened. Otherwise the calls that waited for it go on, or fail where err is
-// not nil. It waits for a token, at most 20 s.
+// Callback handles the query with which an authorization server redirected a browser to the
+// redirect URL (RFC 6749, section 4.1.2). found is false if the state parameter is unknown, expired
+// or already used; then nothing happens. Otherwise the calls that wait for the sign-in continue, or
+// fail if err is not nil. Callback waits up to 20 s for the token.
 func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, err error) {
 	for _, s := range c.allServers() {
 		if o := s.consentClient(); o != nil {
@@ -166,8 +166,8 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, er
 	return false, nil
 }
 
-// SignInAt is the host where callers of a server of AuthAuthorizationCode agree that it
-// is used on their behalf, as its metadata says now. It registers nobody.
+// SignInAt returns the host at which users sign in to a server of AuthAuthorizationCode, from the
+// server's present metadata. It does not register a client.
 func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	s := c.serverByName(name)
 	if s == nil || s.consentClient() == nil {

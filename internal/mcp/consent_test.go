@@ -108,7 +108,7 @@ func (c *consented) signIn(name string) {
 	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_sign_in" {
 		c.t.Fatalf("tools %q, %+v", got, c.Servers())
 	}
-	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "there are: crm_who") {
+	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "from the next question on: crm_who") {
 		c.t.Fatalf("%q, %v\n%s", got, err, c.buf)
 	}
 	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_who" {
@@ -204,7 +204,7 @@ func TestWithoutConsentACallIsDenied(t *testing.T) {
 			},
 		} {
 			_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: elicit})
-			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "has not allowed that it is used on his behalf") {
+			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "sign-in required") {
 				t.Errorf("%s: %s: %s", name, e.Kind, e.Message)
 			}
 		}
@@ -412,7 +412,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 		t.Error("a caller's own token reached the server")
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
-	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "has brought no token") {
+	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the caller sent none") {
 		t.Errorf("%s: %s", e.Kind, e.Message)
 	}
 }

@@ -12,25 +12,24 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// credentials are where the tokens for one server come from.
+// credentials are the source of the tokens for one server.
 type credentials struct {
-	source     transport.Sender // nil: the server gets none
-	delegation *delegation      // on behalf of the callers; else nil
+	source     transport.Sender // nil: requests carry no token
+	delegation *delegation      // nil unless each caller has tokens of their own
 	close      func()
 }
 
-// delegation says how a server is used on behalf of its callers.
+// delegation describes how a server is used on behalf of its callers.
 type delegation struct {
 	of func(auth.Identity) transport.Sender
-	// takesToken says that a caller must have brought a token.
+	// takesToken says that the caller must have sent a token.
 	takesToken bool
-	// consents is where callers agree that the server is used on their behalf, where they
-	// have to; else nil.
+	// consents is the client at which users sign in; nil if they need not.
 	consents *oauth.Client
 }
 
-// newCredentials are those of cfg, which was checked. It fetches nothing. close is to
-// be called after the server's last request: the end of a session takes a token too.
+// newCredentials returns the credentials for cfg, which has been checked. It fetches nothing. Call
+// close after the server's last request, which is the DELETE of its session and needs a token too.
 func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
@@ -55,15 +54,15 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	return c, nil
 }
 
-// sharedGrants has the clients that hold tokens of authorization servers, by what they are for. A server
-// whose configuration changes in another respect keeps them over a Reload: people would
-// have to sign in again for a new time-out.
+// sharedGrants holds the clients of authorization servers by what their tokens depend on. When
+// Reload changes anything else about a server, such as a timeout, the server keeps its client, so
+// that users need not sign in again.
 type sharedGrants struct {
 	mu  sync.Mutex // protects all
 	all map[grantKey]*sharedGrant
 }
 
-// grantKey is everything that a grant depends on.
+// grantKey holds everything that a client's tokens depend on.
 type grantKey struct {
 	name, url, redirect string
 	kind                config.AuthType
@@ -75,8 +74,8 @@ type sharedGrant struct {
 	users  int
 }
 
-// acquireClient returns the client for a server and makes it if there is none. It needs a release, after
-// the server's last request.
+// acquireClient returns the client for a server and creates it if needed. Call the returned
+// function after the server's last request.
 func (g *sharedGrants) acquireClient(cfg config.Server, o Options) (*oauth.Client, func(), error) {
 	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
 	g.mu.Lock()
@@ -148,22 +147,22 @@ type grantSender struct{ source *oauth.Source }
 func (g grantSender) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	resp, err := g.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
-		transport.RoundTripOf(r.Context()).SetNotSent() // whatever was sent was refused, so not run
+		transport.RoundTripOf(r.Context()).SetNotSent() // if a request was sent, the server refused it and ran nothing
 		return nil, &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
 	}
 	return resp, err
 }
 
-// noUserSender is the sender of what belongs to no caller at a server that is used on behalf
-// of its callers. There should be no such request.
+// noUserSender refuses every request. It serves requests without a caller to a server that is used
+// on behalf of its callers; no such request should exist.
 type noUserSender struct{}
 
-var errNobody = errors.New("the request belongs to no caller")
+var errNoCaller = errors.New("the request has no caller")
 
 // Send implements transport.Sender.
 func (noUserSender) Send(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		_ = r.Body.Close()
 	}
-	return nil, &transport.Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: transport.CredentialsError(errNobody)}
+	return nil, &transport.Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: transport.CredentialsError(errNoCaller)}
 }

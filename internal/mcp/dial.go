@@ -16,18 +16,17 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A dialer makes sessions with one server. There is one for each type of server
-// that this build supports; dialers is the list of them.
+// dialer opens sessions with one server. dialers has a constructor for each transport type.
 type dialer struct {
 	connect func(context.Context) (*sdk.ClientSession, error)
 	// useInitialize has later sessions begin with the last version that has requests of the server.
 	useInitialize func()
 	close         func()        // frees what sessions shared, after the last one
-	time          time.Duration // that one handshake may take; 0: session.HandshakeTimeout
+	time          time.Duration // limit of one handshake; 0: session.HandshakeTimeout
 	delegation    *delegation   // of servers that are used on behalf of their callers
 }
 
-// dialers makes the dialer of a server, by its type.
+// dialers maps the type of a server to the function that makes its dialer.
 var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeHTTP:      dialHTTP,
 	config.TypeStdio:     dialStdio,
@@ -53,7 +52,7 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 }
 
 // startTimeout bounds the handshake with a child process, which has to start first: npx and uvx
-// fetch a package the first time, and would begin anew if they were killed meanwhile.
+// download a package on first use, and would start over if they were killed meanwhile.
 const startTimeout = time.Minute
 
 // dialStdio returns the dialer of a server that is a child process. The process gets exactly the

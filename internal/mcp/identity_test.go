@@ -370,10 +370,10 @@ func TestCallWithoutCallersToken(t *testing.T) {
 	before := len(g.all())
 	_, err := callAs(t, c, "a_who", auth.Identity{Issuer: "https://login.example", Subject: "ann"})
 	e := kind(t, err)
-	if e.Kind != Unavailable || e.Message != "MCP server a: it is used on behalf of its caller, and this one has brought no token" {
+	if e.Kind != Unavailable || e.Message != "MCP server a: it needs the caller's token, and the caller sent none" {
 		t.Errorf("%s: %s", e.Kind, e.Message)
 	}
-	if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "has brought no token") {
+	if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "the caller sent none") {
 		t.Error(err)
 	}
 	if len(g.all()) != before {

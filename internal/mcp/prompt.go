@@ -23,7 +23,7 @@ type Prompt struct {
 	Arguments   []PromptArgument `json:"arguments,omitempty"`
 }
 
-// PromptArgument is one argument of a prompt; every value is a text.
+// PromptArgument is one argument of a prompt. Its value is always a string.
 type PromptArgument struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
@@ -149,7 +149,7 @@ func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send sessio
 	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
-	if !s.drain.beginCall() { // or its session would end before the answer
+	if !s.drain.beginCall() { // keeps the session open until the answer
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()

@@ -11,15 +11,14 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// Reload makes servers the configuration, in that order, and reads the accepted
-// definitions again. It does not wait for any server. If the configuration is no good
-// it says why, and nothing changes.
+// Reload replaces the configuration with servers, in that order, and reads the file of accepted
+// tool definitions again. It does not wait for any server. If the configuration is not valid,
+// Reload returns the error and changes nothing.
 //
-// A server whose configuration is as before keeps its session, its state and its
-// calls. One that is gone, or configured otherwise, gets no new calls; those that were
-// sent to it end as they would have, then its session does. A new one is connected; if
-// it is an earlier one configured otherwise, at the same place, it offers that one's
-// tools until it has listed its own.
+// A server with an unchanged configuration keeps its session, its state and its calls. A server
+// that was removed or changed gets no new calls; when the calls in flight have ended, its session
+// ends. A new server is connected. If it replaces one of the same name at the same endpoint, it
+// offers that one's tools until it has listed its own.
 func (c *Client) Reload(servers []config.Server) error {
 	if err := config.Check(servers, c.opts.Service != nil); err != nil {
 		return err
@@ -38,8 +37,8 @@ func (c *Client) Reload(servers []config.Server) error {
 	return nil
 }
 
-// applyServers makes servers the configuration, and returns those that are in it no more. Its
-// caller holds reload.
+// applyServers makes servers the configuration, starts the new ones, and returns the replaced and
+// removed ones. The caller holds c.reload.
 func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	before := map[string]*server{}
@@ -49,14 +48,14 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	next := make([]*server, len(servers))
 	order := make([]int, len(servers))
 	byID := map[int]*server{}
-	heirs := map[int]int{} // the new server's id to that of the one it stands for
+	replaced := map[int]int{} // id of a new server → id of the server that it replaces
 	for i, cfg := range servers {
 		s := before[cfg.Name]
 		if s == nil || !reflect.DeepEqual(s.given, cfg) {
 			c.lastID++
 			next[i] = newServer(c, c.lastID, cfg)
 			if s != nil && next[i].isLive() && catalog.Endpoint(&s.cfg) == catalog.Endpoint(&cfg) {
-				heirs[c.lastID] = s.id
+				replaced[c.lastID] = s.id
 			}
 			if s != nil {
 				left = append(left, s)
@@ -71,8 +70,8 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	for _, s := range before {
 		left = append(left, s)
 	}
-	// The names first: a call that finds its server leaving looks its tool up again.
-	c.catalog.SetServers(order, heirs, func(id int) *config.Server { return &byID[id].cfg })
+	// Set the catalog first: a call whose server is being removed looks its tool up again.
+	c.catalog.SetServers(order, replaced, func(id int) *config.Server { return &byID[id].cfg })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next
@@ -82,7 +81,7 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 
 // startServersLocked starts the supervisors of new servers. Tools then waits for them.
 func (c *Client) startServersLocked(added map[int]*server) {
-	c.untried++ // so that none of them ends the wait for the others
+	c.untried++ // keep allTried open until all have been started
 	if c.allTried == nil || isClosed(c.allTried) {
 		c.allTried = make(chan struct{})
 	}

@@ -9,24 +9,23 @@ const (
 	// pinnedListLife is how long a list holds whose tools are pinned: a definition
 	// that changes unannounced is to be noticed (F22).
 	pinnedListLife = time.Minute
-	// renewalGap is the least time from one list to the next that the server asks
-	// for: one that announces changes without end gets one request a second.
+	// renewalGap is the minimum time between two lists that the server's notifications cause. A
+	// server that announces changes continuously gets one request per second.
 	renewalGap = time.Second
 )
 
-// listExpiry is when a server's tools are listed again (S3.8): when the server says that
-// they changed, when the time is over that it said they hold, and, where they are
-// pinned, after a minute. All others hold until somebody asks, or the session is made
-// again. It is protected by its server's mutex.
+// listExpiry says when a server's tools are listed again: when the server announces a change, when
+// the list's time to live is over, and for pinned tools after a minute. Any other list is valid
+// until Refresh is called or the session is replaced. It is protected by its server's mutex.
 type listExpiry struct {
-	listed  time.Time // when they were listed last
-	due     time.Time // zero: they hold
-	changes int       // times that the server said so
+	listed  time.Time // time of the last list
+	due     time.Time // zero: no expiry
+	changes int       // change notifications so far
 }
 
-// recordList takes a new list down that holds for ttl; 0 where the server didn't say. It was
-// asked for after so many changes: one that was announced meanwhile may be in it or
-// not.
+// recordList records a new list that is valid for ttl; 0 if the server gave none. changes is the
+// number of change notifications when the list was requested. A change announced since then may be
+// missing from the list, so the list is requested again.
 func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
 	changed := r.changes != changes
 	*r = listExpiry{listed: time.Now(), changes: r.changes}
@@ -44,8 +43,8 @@ func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
 	r.due = r.listed.Add(ttl)
 }
 
-// handleListChanged makes the tools be listed again where a notification says that they have
-// changed. The one that reads resources names them.
+// handleListChanged has the tools listed again after a notification that they have changed. A
+// change of the resources counts too, because the read tool's description names them.
 func (s *server) handleListChanged(method string) {
 	if method == "notifications/tools/list_changed" || method == "notifications/resources/list_changed" && len(s.cfg.Resources) > 0 {
 		s.markOutdated()
@@ -77,7 +76,8 @@ func (s *server) isRenewalDue() (due bool, changes int) {
 	return due, s.renewal.changes
 }
 
-// nextRenewal is how long the tools hold; ever is true where nobody said.
+// nextRenewal returns how long the list of tools is still valid. ever is true if it does not
+// expire.
 func (s *server) nextRenewal() (wait time.Duration, ever bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of what a server's read tool offers.
+// Bounds of the description of a server's read tool.
 const (
-	maxResourceDoc = 200 // bytes of what one line says about a resource
-	// maxEnum is how many resources are listed in the tool's schema. More are only
-	// named in its description.
+	maxResourceDoc = 200 // bytes of the text about one resource
+	// maxEnum bounds the enum of URIs in the tool's schema. With more resources, only the
+	// description names them.
 	maxEnum = 100
 )
 
@@ -52,7 +52,7 @@ func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]c
 // newReadTool returns the tool that reads resources.
 func newReadTool(server, name string, resources []session.Resource) catalog.Tool {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Parts of a URI in braces are to be filled in. There are:\n", server)
+	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Replace the parts of a URI in braces. The resources are:\n", server)
 	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
 	var enum []string
 	listable := len(resources) <= maxEnum // in the schema
@@ -89,7 +89,7 @@ func (s *server) readURI(args json.RawMessage) (string, *transport.Failure) {
 		return "", &transport.Failure{Kind: InvalidArguments, Public: "missing required field: uri", NotRun: true}
 	}
 	if !s.cfg.AllowsResource(in.URI) {
-		return "", &transport.Failure{Kind: InvalidArguments, Public: "there is no resource of that URI to be read", NotRun: true}
+		return "", &transport.Failure{Kind: InvalidArguments, Public: "no resource with that URI may be read", NotRun: true}
 	}
 	return in.URI, nil
 }

@@ -137,7 +137,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	}
 	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)
 	_, err := callAs(t, c, "a_t", auth.Identity{Issuer: "https://login.example", Subject: "eve"})
-	if e := kind(t, err); !strings.Contains(e.Message, "no token") {
+	if e := kind(t, err); !strings.Contains(e.Message, "the caller sent none") {
 		t.Error(e.Message)
 	}
 }

@@ -15,28 +15,28 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// overfullTime is until tools are listed again whose list was too large.
-const overfullTime = 10 * time.Minute
+// tooLargeDelay is the time after which tools are listed again if their list was too large.
+const tooLargeDelay = 10 * time.Minute
 
-// server is one configured server: its session, its permits, its state, and the
-// supervisor goroutine that connects, lists its tools, and does so again with
-// backoff while it is down.
+// server is one configured server: its sessions, its permits, its state, and the supervisor
+// goroutine. The supervisor connects, lists the tools, and retries with backoff while the server is
+// down.
 type server struct {
 	c       *Client
-	id      int           // in the catalogue; never given to another
+	id      int           // in the catalog; never reused
 	given   config.Server // as configured
 	cfg     config.Server // with the defaults filled in
 	log     *slog.Logger
 	pool    *session.Pool // the sessions of the service itself
-	callers *userSessions // instead of them, where callers have their own; else nil
+	callers *userSessions // nil unless each caller has sessions of their own
 	dialer  dialer
 	breaker breaker
 	permits chan struct{}
-	wake    chan struct{} // of capacity 1: the supervisor is to look again
+	wake    chan struct{} // of capacity 1: wakes the supervisor
 	gone    chan struct{} // closed when the supervisor has ended
 	drain   *callDrain
 
-	life context.Context // ends with the Client's, or when a removed server has drained
+	life context.Context // ends with the Client's, or when a removed server's calls have ended
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex // protects what follows
@@ -44,22 +44,22 @@ type server struct {
 	reason  string
 	since   time.Time
 	version string           // protocol version of the session listed last
-	listed  *session.Session // that session; nil while down
+	listed  *session.Session // the session listed last; nil while down
 	renewal listExpiry       // when its tools are listed again
-	waiters []refreshWaiter  // whom the next round answers
+	waiters []refreshWaiter  // answered by the supervisor's next round
 
-	away     bool // it could not be reached when it was tried last
-	overfull bool // its list of tools was too large when it was asked for last
+	away     bool // the latest attempt could not reach it
+	tooLarge bool // the latest list of its tools was too large
 }
 
 // refreshWaiter waits for the supervisor to list the tools.
 type refreshWaiter struct {
 	done  chan error // of capacity 1
-	fresh bool       // and for a new list, even where there is one
+	fresh bool       // list again even if the list is up to date
 }
 
-// newServer is a server as configured. One that is disabled, or of a type that this
-// build doesn't speak, is only ever reported.
+// newServer returns a server with the defaults filled in. If it is disabled or cannot be used, it
+// has no session pool (isLive is false) and only its status is reported.
 func newServer(c *Client, id int, cfg config.Server) *server {
 	given := cfg
 	cfg.Type = cfg.TransportType()
@@ -107,7 +107,7 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 	return s
 }
 
-// orElse is v, or other where v isn't set.
+// orElse returns v if it is positive, otherwise other.
 func orElse[T int | time.Duration](v, other T) T {
 	if v > 0 {
 		return v
@@ -122,13 +122,13 @@ func (s *server) isLive() bool { return s.pool != nil }
 // server's life ends.
 func (s *server) superviseLoop() {
 	defer close(s.gone)
-	defer transport.Recover(s.log, func(f *transport.Failure) { s.setFailed(f) }) // calls go on without it
+	defer transport.Recover(s.log, func(f *transport.Failure) { s.setFailed(f) }) // calls still work without the supervisor
 	if s.callers != nil {
-		s.c.markTried() // nobody is here yet
+		s.c.markTried() // no caller has come yet
 		s.callers.expireLoop()
 		return
 	}
-	// The first round connects, so that tools are there before the first question.
+	// The first round connects, so that the tools are known before the first question.
 	first := true
 	for failures := 0; ; {
 		waiters, fresh := s.takeWaiters()
@@ -138,29 +138,29 @@ func (s *server) superviseLoop() {
 			s.c.markTried()
 			first = false
 		}
-		wait, asleep := s.nextRenewal()
-		switch left, resting := s.pool.ReconnectDelay(); {
+		wait, untilWoken := s.nextRenewal()
+		switch left, delayed := s.pool.ReconnectDelay(); {
 		case err != nil:
 			f, _ := errors.AsType[*transport.Failure](err)
-			wait, asleep = max(transport.Backoff(failures), f.RetryAfter()), false
+			wait, untilWoken = max(transport.Backoff(failures), f.RetryAfter()), false
 			failures++
-		case resting:
-			wait, asleep = left, false
+		case delayed:
+			wait, untilWoken = left, false
 		default:
 			failures = 0
 		}
-		s.waitForWork(wait, asleep)
+		s.waitForWork(wait, untilWoken)
 		if s.life.Err() != nil {
 			return
 		}
 	}
 }
 
-// waitForWork returns when wait is over, unless the server sleeps until somebody asks:
-// one that is up, and gave its list for good, is not polled.
-func (s *server) waitForWork(wait time.Duration, untilAsked bool) {
+// waitForWork returns after wait, or when the supervisor is woken or the server's life ends. With
+// untilWoken it ignores wait: a connected server whose list does not expire is not polled.
+func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
 	var over <-chan time.Time
-	if !untilAsked {
+	if !untilWoken {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		over = timer.C
@@ -172,16 +172,17 @@ func (s *server) waitForWork(wait time.Duration, untilAsked bool) {
 	}
 }
 
-// refreshTools lists the tools, connecting first if need be, and sets the state.
+// refreshTools lists the tools and sets the state; it connects first if needed. Without fresh it
+// does nothing if the list is up to date.
 func (s *server) refreshTools(fresh bool) (err error) {
 	defer transport.Recover(s.log, func(f *transport.Failure) {
 		s.listFailed(f)
 		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	})
 	due, changes := s.isRenewalDue()
-	// Woken by a handshake whose session has been listed already, or by the loss of
-	// one that was made a moment ago.
-	if _, resting := s.pool.ReconnectDelay(); !fresh && (!due && s.isUpToDate() || resting) {
+	// The wake-up came from a handshake whose session has been listed already, or from the loss of
+	// a session that is too young to be replaced yet.
+	if _, delayed := s.pool.ReconnectDelay(); !fresh && (!due && s.isUpToDate() || delayed) {
 		return nil
 	}
 	l, used, f := s.listTools(s.pool)
@@ -196,8 +197,8 @@ func (s *server) refreshTools(fresh bool) (err error) {
 	return nil
 }
 
-// setConnected notes the list that a session gave after so many announced changes; listed is that
-// session, and nil where each principal has sessions of his own.
+// setConnected records the list of tools from the session listed (nil if each user has sessions of
+// their own). changes is the number of change notifications when the list was requested.
 func (s *server) setConnected(l toolList, version string, listed *session.Session, changes int) {
 	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
 	s.mu.Lock()
@@ -206,21 +207,20 @@ func (s *server) setConnected(l toolList, version string, listed *session.Sessio
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed, s.away, s.overfull = version, listed, false, false
+	s.version, s.listed, s.away, s.tooLarge = version, listed, false, false
 	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)
 }
 
-// listFailed notes that the tools could not be listed. A list that is too large says
-// nothing about the server's calls, which go on with the tools that are known; and to
-// ask again soon would get the same, over a connection of messages at the price of that
-// connection.
+// listFailed records that the tools could not be listed. If the list was too large, calls of the
+// known tools still work, so listing is retried only after tooLargeDelay. An earlier retry would
+// get the same list, and over stdio or WebSocket an oversized message costs the connection.
 func (s *server) listFailed(f *transport.Failure) {
 	s.setFailed(f)
 	if f.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.overfull = true
-		s.renewal.due = time.Now().Add(overfullTime)
+		s.tooLarge = true
+		s.renewal.due = time.Now().Add(tooLargeDelay)
 	}
 }
 
@@ -228,13 +228,13 @@ func (s *server) listFailed(f *transport.Failure) {
 func (s *server) isUpToDate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.overfull && !s.cfg.Pin {
+	if s.tooLarge && !s.cfg.Pin {
 		return true
 	}
 	return s.state == Connected && s.listed == s.pool.CurrentSession()
 }
 
-// setFailed records that the server cannot be used now, and reports whether it could before.
+// setFailed records that the server cannot be used now. It reports whether the state changed.
 func (s *server) setFailed(f *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,15 +256,15 @@ func (s *server) setFailed(f *transport.Failure) bool {
 	return news
 }
 
-// isUnreachable reports whether the server could not be reached when it was tried last. A call
-// that gets through all the same shows that it is back before the supervisor looks.
+// isUnreachable reports whether the latest attempt could not reach the server. If a call succeeds
+// nevertheless, the server is back and the supervisor can be woken early.
 func (s *server) isUnreachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.away
 }
 
-// wakeSupervisor makes superviseLoop check what there is to do.
+// wakeSupervisor makes superviseLoop start its next round now.
 func (s *server) wakeSupervisor() {
 	select {
 	case s.wake <- struct{}{}:
@@ -272,9 +272,9 @@ func (s *server) wakeSupervisor() {
 	}
 }
 
-// takeWaiters is whom a round that begins now answers, and whether one of them wants a new
-// list. Who comes later waits for the next: he must not get a list from before he
-// asked.
+// takeWaiters returns the waiters that the round starting now answers, and whether one of them
+// wants a new list. Later waiters are left to the next round, because they must not get a list that
+// was requested before they asked.
 func (s *server) takeWaiters() (w []refreshWaiter, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,8 +289,8 @@ func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 	}
 }
 
-// refreshNow asks the supervisor for a new list and waits for it. A server that is used
-// on behalf of its callers is asked on behalf of who.
+// refreshNow asks the supervisor for a new list and waits for it. For a server that is used on
+// behalf of its callers, it lists the tools with the token of who.
 func (s *server) refreshNow(ctx context.Context, who auth.Identity) error {
 	if !s.isLive() {
 		st := s.currentStatus()
@@ -302,8 +302,8 @@ func (s *server) refreshNow(ctx context.Context, who auth.Identity) error {
 	return s.waitForRefresh(ctx, true)
 }
 
-// waitForRefresh waits for the next round of the supervisor; fresh makes it list the tools
-// even if it has.
+// waitForRefresh waits for the next round of the supervisor. With fresh, that round lists the tools
+// even if they are up to date.
 func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
@@ -329,8 +329,8 @@ func (s *server) currentStatus() ServerStatus {
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
 		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled,
 	}
-	// Once it has listed its tools again it is as good as any, until a call says
-	// otherwise.
+	// A half-open breaker does not make the server degraded if its tools were listed after the
+	// breaker opened, since that shows that the server works again.
 	opened, reason, halfOpen := s.breaker.currentState()
 	if known := halfOpen && s.renewal.listed.After(opened); s.state == Connected && !opened.IsZero() && !known {
 		st.State, st.Since, st.Reason = Degraded, opened, reason
@@ -341,8 +341,7 @@ func (s *server) currentStatus() ServerStatus {
 	return st
 }
 
-// closeServer waits for the supervisor, then ends the session. The server's life must be
-// over.
+// closeServer waits for the supervisor, then ends the sessions. The server's life must have ended.
 func (s *server) closeServer() {
 	<-s.gone
 	if s.callers != nil {
@@ -356,12 +355,13 @@ func (s *server) closeServer() {
 	s.dialer.close()
 }
 
-// listOutdated is the failure of a call that was not sent since the session is newer than the list of
-// tools.
+// listOutdated is the failure of a call that was not sent because the session is newer than the
+// list of tools.
 var listOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
-// waitForPinnedTools waits, where tools are pinned, until those of the current session are known:
-// a server that came back may be another.
+// waitForPinnedTools waits until the tools of the current session are known if they are pinned. A
+// server that was restarted may have changed its tools, so the accepted definitions must be
+// compared with the new list.
 func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *transport.Failure {
 	if !s.cfg.Pin || s.isUpToDate() {
 		return nil

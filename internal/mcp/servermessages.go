@@ -2,7 +2,8 @@ package mcp
 
 import "answerd/internal/mcp/session"
 
-// What a server sends and asks during a call, as the fields of Call receive it.
+// The notifications and requests that a server sends during a call, as the fields of Call receive
+// them.
 type (
 	// Progress is one progress notification.
 	Progress = session.Progress
@@ -10,7 +11,7 @@ type (
 	LogMessage = session.LogMessage
 	// Elicitation is a question to the person behind a call.
 	Elicitation = session.Elicitation
-	// ElicitationResult is what the person did.
+	// ElicitationResult is the person's answer.
 	ElicitationResult = session.ElicitationResult
 	// Sampling is a request to a language model.
 	Sampling = session.Sampling
@@ -20,7 +21,7 @@ type (
 	Sample = session.Sample
 	// ContentError is content that does not fit the form of an Elicitation.
 	ContentError = session.ContentError
-	// ContentField is what is wrong with one field of a form, or of a call's arguments.
+	// ContentField is a problem with one field of a form, or of a call's arguments.
 	ContentField = session.ContentField
 )
 
@@ -31,7 +32,7 @@ const (
 
 	Accept  = session.Accept
 	Decline = session.Decline
-	Cancel  = session.Cancel // dismissed, or nobody answered
+	Cancel  = session.Cancel // dismissed, or not answered in time
 )
 
 // ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the

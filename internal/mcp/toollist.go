@@ -18,14 +18,14 @@ const (
 	listTime = 15 * time.Second // for all pages
 )
 
-// toolList is a server's tools and how long they hold; 0 if the server did not say.
+// toolList holds a server's tools and their time to live; 0 if the server gave none.
 type toolList struct {
 	tools []catalog.Tool
 	ttl   time.Duration
 }
 
-// listTools asks for the server's tools in a session of p, and once more if that turns out to
-// be lost. It returns the session that gave them.
+// listTools requests the server's tools in a session of p, and once more if the session is lost
+// meanwhile. It also returns the session that answered.
 func (s *server) listTools(p *session.Pool) (toolList, *session.Session, *transport.Failure) {
 	deadline := time.Now().Add(p.HandshakeTimeout + listTime)
 	for try := 0; ; try++ {
@@ -51,8 +51,8 @@ func (s *server) listTools(p *session.Pool) (toolList, *session.Session, *transp
 	}
 }
 
-// collectTools returns the tools of all pages. A tool that is not valid is left out, and hides
-// no other.
+// collectTools returns the tools of all pages. It leaves out tools that are not valid and keeps the
+// others.
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
 	listed := map[string]bool{}
@@ -60,7 +60,7 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 		t, err := catalog.Decode(raw)
 		switch {
 		case err == nil && listed[t.Original]:
-			err = errors.New("its name was listed before")
+			err = errors.New("an earlier tool has the same name")
 		case err == nil && len(list.tools) == maxTools:
 			s.log.Warn("MCP tools left out", "bound", maxTools)
 			return false

@@ -14,63 +14,62 @@ import (
 )
 
 const (
-	maxSeats = 256              // principals with sessions at one server
-	seatIdle = 10 * time.Minute // after which a principal's sessions are closed
+	maxUserSessions = 256              // principals with sessions at one server
+	userSessionIdle = 10 * time.Minute // after which a principal's sessions are closed
 )
 
-// awaitCaller is the state of a server whose tools nobody could list yet.
+// awaitCaller is the reason that a server's status gives until the first caller's token has
+// arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-// userSessions are the sessions of a server that is used on behalf of its callers
-// (AuthExchange): such a server may bind a session to a user and refuse it to others
-// (go-sdk servers do, by TokenInfo.UserID), and what it remembers in a session is
-// nobody else's business. So each principal has a pool of his own, and every request
-// in it carries a token that his own was exchanged for.
+// userSessions holds the sessions of a server that is used on behalf of its callers (AuthExchange).
+// Such a server may bind a session to a user and refuse it to others (go-sdk servers do, by
+// TokenInfo.UserID), and may keep a user's data in the session. So each principal has a pool of
+// their own, and every request in it carries a token that was exchanged for the principal's token.
 //
-// The service itself has no token for such a server. Its tools are listed with the
-// token of the first caller there is, and the list is kept for all; what a principal
-// may not do, the server refuses. Nothing is done on behalf of somebody who is not
-// there: no listing again with backoff, and no reconnecting.
+// The service itself has no token for such a server. The tools are listed with the first caller's
+// token, and all callers share the list; the server refuses what a principal may not do. Nothing
+// happens without a caller: neither listing nor reconnecting is retried in the background.
 type userSessions struct {
 	delegation
-	s     *server
-	turn  chan struct{} // of capacity 1: held by who lists the tools
-	seats *lru.Cache[userKey, *userSession]
+	s        *server
+	turn     chan struct{} // of capacity 1: held while the tools are listed
+	sessions *lru.Cache[userKey, *userSession]
 
-	mu       sync.Mutex // protects what follows, and the identities in seats
+	mu       sync.Mutex // protects what follows, and the identities in sessions
 	work     sync.WaitGroup
 	closed   bool
-	known    bool      // the tools are listed, if long ago
-	failures int       // lists in a row that the server failed, not the caller
-	next     time.Time // nobody tries again before, unless asked to
+	known    bool      // the tools have been listed at least once
+	failures int       // consecutive lists that failed because of the server
+	next     time.Time // earliest time of the next attempt, except for Refresh
 }
 
 // userKey identifies a user with sessions of their own.
 type userKey struct{ issuer, subject string }
 
-// userSession has the sessions of one user at one server.
+// userSession holds the sessions of one user at one server.
 type userSession struct {
 	pool *session.Pool
 	who  userKey
-	now  auth.Identity // as he came last; his token is for what belongs to no call
+	now  auth.Identity // the latest identity; its token is for requests outside of calls
 }
 
 func newUserSessions(s *server, b delegation) *userSessions {
 	c := &userSessions{s: s, delegation: b, turn: make(chan struct{}, 1)}
-	c.seats = lru.New[userKey](maxSeats, seatIdle, c.closeSession)
+	c.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, c.closeSession)
 	return c
 }
 
 // expireLoop closes idle sessions. It returns when the Client is closed.
 func (c *userSessions) expireLoop() {
-	tick := time.NewTicker(seatIdle / 10)
+	tick := time.NewTicker(userSessionIdle / 10)
 	defer tick.Stop()
 	for {
 		select {
 		case <-c.s.life.Done():
 			return
 		case <-tick.C:
-			c.seats.Sweep()
+			c.sessions.Sweep()
 		}
 	}
 }
@@ -80,11 +79,11 @@ func (c *userSessions) acceptsUser(who auth.Identity) bool {
 	return !c.takesToken || !who.Token.IsZero()
 }
 
-// acquireSession returns the sessions of a user, which stay open at least until releaseSession.
+// acquireSession returns the sessions of a user. They stay open at least until releaseSession.
 func (c *userSessions) acquireSession(who auth.Identity) (*userSession, *transport.Failure) {
 	if !c.acceptsUser(who) {
 		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
-			Public: "it is used on behalf of its caller, and this one has brought no token"}
+			Public: "it needs the caller's token, and the caller sent none"}
 	}
 	key := userKey{who.Issuer, who.Subject}
 	c.mu.Lock()
@@ -92,10 +91,10 @@ func (c *userSessions) acquireSession(who auth.Identity) (*userSession, *transpo
 	if c.closed {
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	t, err := c.seats.Acquire(key, func() *userSession {
+	t, err := c.sessions.Acquire(key, func() *userSession {
 		t := &userSession{who: key}
-		// One caller's lost session says nothing about the server, and is made again when
-		// he comes again.
+		// OnLost does nothing: one user's lost session tells nothing about the server, and is
+		// replaced at the user's next request.
 		t.pool = session.New(session.Options{
 			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: userSessionTokens{c, t},
 			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.handleListChanged,
@@ -103,19 +102,19 @@ func (c *userSessions) acquireSession(who auth.Identity) (*userSession, *transpo
 		return t
 	})
 	if err != nil {
-		return nil, &transport.Failure{Kind: Unavailable, Public: "too many callers use it at a time", NotRun: true}
+		return nil, &transport.Failure{Kind: Unavailable, Public: "too many users use it at a time", NotRun: true}
 	}
 	t.now = who
 	return t, nil
 }
 
-// isUserFailure reports whether f concerns its caller only: it says nothing about the
-// server, to the breaker for one.
+// isUserFailure reports whether f is caused by its caller's credentials, so that it tells nothing
+// about the server and does not count for the breaker.
 func (s *server) isUserFailure(f *transport.Failure) bool {
 	return s.callers != nil && f != nil && errors.Is(f, transport.ErrCredentials)
 }
 
-func (c *userSessions) releaseSession(t *userSession) { c.seats.Release(t.who) }
+func (c *userSessions) releaseSession(t *userSession) { c.sessions.Release(t.who) }
 
 // closeSession ends a user's session at the server, if there is one.
 func (c *userSessions) closeSession(t *userSession) {
@@ -125,17 +124,18 @@ func (c *userSessions) closeSession(t *userSession) {
 	}
 }
 
-// closeAll ends all sessions and waits for what was started. The Client's life must be
-// over.
+// closeAll ends all sessions and waits for the goroutines that list tools. The Client's life must
+// have ended.
 func (c *userSessions) closeAll() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.seats.Close()
+	c.sessions.Close()
 	c.work.Wait()
 }
 
-// userSessionTokens sends the requests of a user's session that belong to no call.
+// userSessionTokens sends those requests of a user's session that are not part of a call, such as
+// DELETE.
 type userSessionTokens struct {
 	c *userSessions
 	t *userSession
@@ -149,8 +149,8 @@ func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.
 	return s.c.of(now).Send(next, r)
 }
 
-// needsListing reports whether the tools should be listed with the token of whoever asks for
-// them: nobody has, or the list is out of date.
+// needsListing reports whether the tools should be listed with the next caller's token: they never
+// were, or the list is out of date.
 func (c *userSessions) needsListing() bool {
 	due, _ := c.s.isRenewalDue()
 	c.mu.Lock()
@@ -158,27 +158,28 @@ func (c *userSessions) needsListing() bool {
 	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
 }
 
-// listForNewUser lists the tools with who's token, if nobody has lately. It waits under ctx,
-// but not where there is a list that will do meanwhile, nor where the server failed the
-// last time: that would hold up every question.
+// listForNewUser lists the tools with the token of who if needsListing. It waits under ctx only for
+// the first list. If an older list exists or the server failed last time, it lists in the
+// background, because waiting would delay every question.
 func (c *userSessions) listForNewUser(ctx context.Context, who auth.Identity) {
 	c.mu.Lock()
-	behind := c.known || c.failures > 0
+	inBackground := c.known || c.failures > 0
 	c.mu.Unlock()
-	if !behind {
-		// Why it fails is in the server's state, or is who's own trouble.
+	if !inBackground {
+		// The error is in the server's status already, or concerns only who.
 		_ = c.listTools(ctx, who, false)
 		return
 	}
 	select {
 	case c.turn <- struct{}{}:
 		c.startListing(who, c.needsListing())
-	default: // somebody is at it
+	default: // the tools are being listed already
 	}
 }
 
-// listTools lists the tools with who's token and waits for it under ctx; where they are
-// known it does so only if fresh. The error is a *ServerError, or ctx's.
+// listTools lists the tools with the token of who and waits for that under ctx. If they are known,
+// it lists them again only with fresh. The error is a *ServerError, or the cause of the ended
+// context.
 func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh bool) error {
 	select {
 	case c.turn <- struct{}{}:
@@ -195,7 +196,8 @@ func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh b
 	}
 }
 
-// startListing starts the listing, which goes on without its caller and gives the turn back.
+// startListing starts a goroutine that lists the tools, sends the result to the returned channel
+// and releases c.turn. The goroutine does not end with the caller. The caller must hold c.turn.
 func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error {
 	done := make(chan error, 1)
 	c.mu.Lock()
@@ -217,8 +219,8 @@ func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error 
 	return done
 }
 
-// refreshList lists the tools and sets the server's state. A caller whose token is refused
-// has found out nothing about the server.
+// refreshList lists the tools and sets the server's state. A refused token does not change the
+// state, since it tells nothing about the server.
 func (c *userSessions) refreshList(who auth.Identity) (err error) {
 	defer transport.Recover(c.s.log, func(f *transport.Failure) {
 		c.s.setFailed(f)
@@ -248,7 +250,8 @@ func (c *userSessions) refreshList(who auth.Identity) (err error) {
 	return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 }
 
-// noteFailure records the result of listing: after each failure the next attempt waits longer.
+// noteFailure records the result of listing; nil is success. After each failure the next attempt is
+// delayed further.
 func (c *userSessions) noteFailure(f *transport.Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

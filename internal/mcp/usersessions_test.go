@@ -45,8 +45,8 @@ func exchangeAt(t *testing.T) *token.Exchange {
 	return ex
 }
 
-// seats is a server's callers, whose sessions never dial.
-func seats(t *testing.T) *userSessions {
+// newTestSessions returns the user sessions of a server that is never dialed.
+func newTestSessions(t *testing.T) *userSessions {
 	t.Helper()
 	ex := exchangeAt(t)
 	t.Cleanup(ex.Close)
@@ -57,7 +57,7 @@ func seats(t *testing.T) *userSessions {
 // makes room, and one who has a call under way stays.
 func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := seats(t)
+		c := newTestSessions(t)
 		visit := func(n int) *userSession {
 			s, f := c.acquireSession(caller(fmt.Sprint(n)))
 			if f != nil {
@@ -68,12 +68,12 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 		busy := visit(-1)
 		first := visit(0)
 		c.releaseSession(first)
-		for n := 1; n < maxSeats+5; n++ {
+		for n := 1; n < maxUserSessions+5; n++ {
 			<-time.After(time.Second) // fake time
 			c.releaseSession(visit(n))
 		}
-		if c.seats.Len() != maxSeats {
-			t.Errorf("%d seats", c.seats.Len())
+		if c.sessions.Len() != maxUserSessions {
+			t.Errorf("%d sessions", c.sessions.Len())
 		}
 		if visit(-1) != busy || visit(0) == first {
 			t.Error("the wrong one made room")
@@ -85,11 +85,11 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 	})
 }
 
-// All seats taken by callers with calls under way: the next one is told, at once.
+// While calls of maxUserSessions users are in flight, another user is refused at once,
 func TestTooManyPrincipalsAtATime(t *testing.T) {
-	c := seats(t)
+	c := newTestSessions(t)
 	defer c.closeAll()
-	for n := range maxSeats {
+	for n := range maxUserSessions {
 		if _, f := c.acquireSession(caller(fmt.Sprint(n))); f != nil {
 			t.Fatal(f)
 		}
@@ -123,12 +123,12 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
 			t.Fatal(got, err)
 		}
-		<-time.After(seatIdle - time.Second)
+		<-time.After(userSessionIdle - time.Second)
 		synctest.Wait()
 		if len(ended) != 0 {
 			t.Errorf("ended early: %v", <-ended)
 		}
-		<-time.After(seatIdle/10 + time.Second)
+		<-time.After(userSessionIdle/10 + time.Second)
 		synctest.Wait()
 		if len(ended) != 1 || <-ended != "Bearer for-ann" {
 			t.Errorf("%d sessions ended", len(ended))
