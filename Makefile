@@ -65,7 +65,7 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 	go test -count=1 -v -run Noisy ./internal/agent/admission
 
 .PHONY: faults
-faults: ## faults F1 to F41, drains and leaks against the built binary, and their table
+faults: ## faults F1 to F43, drains and leaks against the built binary, and their table
 	go test -count=1 -v ./internal/faults | grep -v '^=== '
 
 .PHONY: soak

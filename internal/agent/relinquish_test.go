@@ -195,9 +195,9 @@ func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	}
 }
 
-// What a newer version held, or nobody can read, ends with a word.
+// Nobody continues a run whose request was stored by a newer version, cannot be read, or was lost.
 func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
-	for _, request := range []string{``, `{`, `{"version":99,"request":{}}`} {
+	for request, code := range map[string]string{``: "server_shutdown", `{`: "internal", `{"version":99,"request":{}}`: "internal"} {
 		log := newMemoryLog()
 		if err := log.Create(t.Context(), event.Run{ID: "run_a", Created: time.Now()}); err != nil {
 			t.Fatal(err)
@@ -216,8 +216,8 @@ func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 		}
 		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
 		events := h.Events(t, "run_a")
-		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "internal" || names(events, "text_start") != "text_start text_end step_end run_error" {
-			t.Errorf("%s", agenttest.TypesOf(events))
+		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != code || names(events, "text_start") != "text_start text_end step_end run_error" {
+			t.Errorf("with the request %q the run has %s and ends with %s, want %s", request, agenttest.TypesOf(events), end.Code, code)
 		}
 	}
 }

@@ -211,6 +211,10 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
+	if errors.Is(err, errJobLost) {
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err)
+		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did.", Retryable: true, PartialAnswer: partial}
+	}
 	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}

@@ -52,6 +52,10 @@ var (
 	errTakenOver  = errors.New("the run was taken over")
 )
 
+// errJobLost says that the log has lost the job of a run, and perhaps events too. Calls that were
+// made could be made again, so nobody goes on with the run.
+var errJobLost = errors.New("the log has lost the job of the run")
+
 // checkpoint is what another process needs to execute the run and readers do not see. It has no
 // token of the caller: the token was given to one process. It has the claims only if there are
 // rules, which would allow nothing without them.
@@ -96,6 +100,9 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 // the run would end one process after the other.
 func decodeCheckpoint(encoded []byte) (c checkpoint, err error) {
 	defer recoverTo(&err)
+	if len(encoded) == 0 {
+		return c, errJobLost
+	}
 	if err := json.Unmarshal(encoded, &c); err != nil {
 		return c, fmt.Errorf("decode a checkpoint: %w", err)
 	}
@@ -223,7 +230,7 @@ func (e *unrecoverableError) Error() string { return "go on with a run: " + e.er
 func (e *unrecoverableError) Unwrap() error { return e.err }
 
 // restoreFromLog reads what the run did so far and prepares to go on from there. An error is why
-// it cannot go on: *unrecoverableError if no process can. It ignores the end of the run's
+// it cannot go on: *unrecoverableError or errJobLost if no process can. It ignores the end of the run's
 // context, since a run that was cancelled needs its state to end in order. A panic becomes an
 // error, or the run would end one process after the other.
 func (r *run) restoreFromLog(badCheckpoint error) (err error) {
@@ -241,10 +248,12 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		r.out, err = event.WriterAfter(a.Log, r.ID, events)
 	}
 	switch {
-	case errors.Is(err, event.ErrGone):
-		return &unrecoverableError{"What the run did so far is no longer kept.", err}
 	case errors.Is(err, event.ErrUnavailable):
 		return err
+	case errors.Is(badCheckpoint, errJobLost):
+		return badCheckpoint
+	case errors.Is(err, event.ErrGone):
+		return &unrecoverableError{"What the run did so far is no longer kept.", err}
 	case err != nil:
 		return &unrecoverableError{"What the run did so far cannot be read.", err}
 	case badCheckpoint != nil:

@@ -2,6 +2,7 @@ package jetstream
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -81,7 +82,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 	return entries, nil
 }
 
-// readRuns returns the runs of index entries. A run that is no longer kept has no ID.
+// readRuns returns the runs of index entries. A run that cannot be read, because it is no longer
+// kept or its messages are damaged, has no ID.
 func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
@@ -102,19 +104,36 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 		if !known {
 			continue
 		}
-		r := run{log: l, id: lastToken(entries[i].subject)}
-		if r.record, err = decodeRecord(&m); err != nil {
+		last, hasEvents := lastEvents[eventSubjects[i]]
+		readable, err := l.readListed(ctx, lastToken(entries[i].subject), m, last, hasEvents)
+		if err != nil {
 			return nil, err
 		}
-		if last, hasEvents := lastEvents[eventSubjects[i]]; hasEvents {
-			if r.last, _, err = l.readEvent(ctx, last); err != nil {
-				return nil, err
-			}
-		}
-		if !r.isGoneLocked() { // no other goroutine has r
-			runs[i] = r.record.toRun(r.id)
-			runs[i].Last = r.last
-		}
+		runs[i] = readable
 	}
 	return runs, nil
+}
+
+// readListed returns the run of a record and of its last message, and a run without ID if it
+// cannot be read.
+func (l *Log) readListed(ctx context.Context, id string, stored, last message, hasEvents bool) (event.Run, error) {
+	rec, err := decodeRecord(&stored)
+	if err != nil {
+		return event.Run{}, nil
+	}
+	r := run{log: l, id: id, record: rec} // no other goroutine has it
+	if hasEvents {
+		r.last, _, err = l.readEvent(ctx, last)
+	} else if !rec.Gone {
+		rec.Gone, err = l.hasNoEventsForGood(ctx, rec)
+	}
+	switch {
+	case errors.Is(err, event.ErrUnavailable):
+		return event.Run{}, err
+	case err != nil, r.isGoneLocked():
+		return event.Run{}, nil
+	}
+	listed := rec.toRun(id)
+	listed.Last = r.last
+	return listed, nil
 }

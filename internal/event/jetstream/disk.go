@@ -194,6 +194,13 @@ func (l *Log) recoverDisk() {
 		l.logger.Warn("the event log's files could not be opened again", "error", err)
 		return
 	}
+	if e.diskFull { // when the log was opened, so nothing has been repaired yet
+		if err := l.repairRuns(l.ctx); err != nil {
+			l.logger.Warn("the runs of the event log could not be repaired", "error", err)
+			return
+		}
+		e.diskFull = false
+	}
 	l.diskFull.Store(false)
 	l.logger.Info("event log disk writable again")
 	l.requestResync()

@@ -29,7 +29,7 @@ type embedded struct {
 	dir      string
 	lock     *os.File
 	maxBytes int64 // of the log
-	diskFull bool  // when the server was started
+	diskFull bool  // the server was started on a full disk, and repairRuns is still to be called
 }
 
 // startEmbedded starts a server with its files in dir. Two processes would destroy each

@@ -321,3 +321,23 @@ func TestLoopsRecoverFromPanics(t *testing.T) {
 		}
 	})
 }
+
+// The header of a damaged message can declare any number of parts.
+func TestPayloadWithMissingPartsIsAnError(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{})
+	for i := range 2 {
+		part := nats.NewMsg(runSubject("run_a", fmt.Sprintf("%s.nonce.%d", partToken, i)))
+		part.Data = []byte("x")
+		if _, err := l.publishOnce(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for declared, want := range map[string]string{"nonce 2": "xx", "nonce 1": "x", "nonce 3": "", "nonce 1000000000": "", "nonce -1": "", "nonce 0": ""} {
+		m := message{subject: runSubject("run_a", eventToken), header: nats.Header{partsHeader: {declared}}}
+		payload, err := l.readPayload(t.Context(), m)
+		if string(payload) != want || (err == nil) != (want != "") {
+			t.Errorf("readPayload of %q = %q, %v, want %q, or an error for nothing", declared, payload, err, want)
+		}
+	}
+}

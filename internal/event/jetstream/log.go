@@ -157,6 +157,11 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	if err = l.openStreams(ctx); err != nil {
 		return l, err
 	}
+	if l.embedded != nil && !l.embedded.diskFull { // else recoverDisk does it
+		if err = l.repairRuns(ctx); err != nil {
+			return l, err
+		}
+	}
 	return l, l.startLoops()
 }
 

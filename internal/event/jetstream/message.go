@@ -44,6 +44,9 @@ const (
 	maxBatchBytes = 1 << 20
 )
 
+// maxParts bounds the parts of a payload.
+const maxParts = 1 << 14
+
 // message is a message that was read from a stream or came live.
 type message struct {
 	subject  string
@@ -144,7 +147,7 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 	}
 	nonce, countText, _ := strings.Cut(parts, " ")
 	count, err := strconv.Atoi(countText)
-	if err != nil || !event.ValidID(nonce) {
+	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a message of the log has malformed parts")
 	}
 	run := strings.SplitN(m.subject, ".", 5)[3] // answerd run SHARD ID …
@@ -159,7 +162,7 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 		if len(found) == 0 {
 			return nil, event.ErrGone
 		}
-		for _, part := range found {
+		for _, part := range found[:min(len(found), count-got)] {
 			if lastToken(part.subject) != strconv.Itoa(got) {
 				return nil, event.ErrGone
 			}

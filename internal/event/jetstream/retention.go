@@ -106,19 +106,12 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 // expireEntries deletes those runs of some index entries whose time has passed, and while
 // space is short those that have ended. It returns whether space is still short.
 func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) (bool, error) {
-	if len(entries) == 0 {
-		return short, nil
-	}
-	subjects := make([]string, len(entries))
-	for i, m := range entries {
-		subjects[i] = runSubject(lastToken(m.subject), eventToken)
-	}
-	lastEvents, err := l.readLastOfEach(ctx, runsName, subjects)
+	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
 		return short, err
 	}
-	for i, m := range entries {
-		last, hasEvents := lastEvents[subjects[i]]
+	for _, m := range entries {
+		last, hasEvents := lastEvents[runSubject(lastToken(m.subject), eventToken)]
 		expired, err := l.isExpired(ctx, m, last, hasEvents, short)
 		if err != nil {
 			return short, err
@@ -145,9 +138,10 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, sho
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
 	e, _, err := l.readEvent(ctx, last)
-	if err != nil && !errors.Is(err, event.ErrGone) {
+	if errors.Is(err, event.ErrUnavailable) {
 		return false, err
 	}
+	// A run whose last event is damaged counts as ended.
 	ended := err != nil || e.Terminal()
 	age := time.Since(last.time)
 	return age >= abandonedAfter || ended && (short || age >= l.retention), nil

@@ -1,0 +1,105 @@
+package jetstream
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+)
+
+// repairTimeout bounds repairRuns.
+const repairTimeout = time.Minute
+
+// repairRuns makes an embedded log consistent after a loss of messages, before the log takes
+// new runs. A power failure may lose the end of each file, and a damaged block its messages,
+// so that a run may be without its end and without its job. No process would ever execute it.
+//
+// A run without events is deleted, unless its executor can still begin it. A run that has not ended gets a job without a request: its
+// executor cannot know whether events are missing, and with them calls that were made, so it
+// ends the run. Runs with a job are continued as after any other end of the process.
+func (l *Log) repairRuns(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
+	defer cancel()
+	info, err := l.jobsStream.Info(ctx, js.WithSubjectFilter(jobPrefix+"*"))
+	if err != nil {
+		return unavailable("list the jobs", err)
+	}
+	deleted, released := 0, 0
+	for from := uint64(0); ; {
+		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
+		if err != nil {
+			return err
+		}
+		lastEvents, err := l.readLastEvents(ctx, entries)
+		if err != nil {
+			return err
+		}
+		for _, m := range entries {
+			id := lastToken(m.subject)
+			from = m.pos + 1
+			last, hasEvents := lastEvents[runSubject(id, eventToken)]
+			_, hasJob := info.State.Subjects[jobPrefix+id]
+			lost, err := l.isLost(ctx, id, hasEvents, hasJob)
+			switch {
+			case err != nil:
+				return err
+			case lost:
+				if err := l.deleteRun(ctx, id, m.subject); err != nil {
+					return err
+				}
+				deleted++
+				continue
+			case hasJob:
+				continue
+			}
+			if e, _, err := l.readEvent(ctx, last); err != nil || e.Terminal() {
+				continue // retention deletes a run whose last event cannot be read
+			}
+			if err := l.releaseWithoutRequest(ctx, id); err != nil {
+				return err
+			}
+			released++
+		}
+		if !more || len(entries) == 0 {
+			break
+		}
+	}
+	if deleted+released > 0 {
+		l.logger.Warn("the event log has lost messages", "runs_without_events", deleted, "runs_without_end", released)
+	}
+	return nil
+}
+
+// isLost reports whether a run has neither events nor what its executor needs to begin it.
+func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bool, error) {
+	if hasEvents || !hasJob {
+		return !hasEvents, nil
+	}
+	request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
+	return request == nil, err
+}
+
+// releaseWithoutRequest gives a run a job that has no request.
+func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
+	if err := purgeSubject(ctx, l.runsStream, runSubject(id, requestToken)); err != nil {
+		return err
+	}
+	if _, err := l.publishOnce(ctx, nats.NewMsg(jobPrefix+id)); err != nil && !isDuplicate(err) {
+		return unavailable("enqueue a run", err)
+	}
+	return nil
+}
+
+// readLastEvents returns the last messages of the runs of some index entries, by subject. At
+// most maxBatch entries.
+func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]message, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	subjects := make([]string, len(entries))
+	for i, m := range entries {
+		subjects[i] = runSubject(lastToken(m.subject), eventToken)
+	}
+	return l.readLastOfEach(ctx, runsName, subjects)
+}
