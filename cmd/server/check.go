@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -36,16 +38,19 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	return runCheck(ctx, c, *accept, stdout, stderr)
 }
 
-// runCheck connects to every MCP server as serve would, and calls no model. It fails
-// unless the event log and all enabled servers answered, and all definitions of pinned tools are
-// accepted, which accept does.
+// runCheck connects to every MCP server as serve would, and asks every model endpoint for its
+// models. It fails unless the event log, all enabled servers and all endpoints answered, and all
+// definitions of pinned tools are accepted, which accept does. Lines of the log come after the
+// report.
 func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	if c.LogLevel == "info" {
-		c.LogLevel = "warn" // the table is the message
+		c.LogLevel = "warn" // the report is the message
 	}
-	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
+	held := &heldLog{w: stderr}
+	defer held.release()
+	logger, err := telemetry.NewLogger(held, c.LogLevel, c.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
@@ -68,26 +73,116 @@ func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writ
 		return err
 	}
 	defer tools.close()
+	printConfiguration(stdout, c)
 	printModels(stdout, c)
-	failed := !printEventLog(ctx, c, stdout)
+	next := checkModelEndpoints(ctx, c, stdout)
+	if !printEventLog(ctx, c, stdout) {
+		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
+	}
 	if tools.tokens != nil {
 		_, err := tools.tokens.Token(ctx)
-		failed = failed || err != nil
-		fmt.Fprintf(stdout, "token from %s: %s\n\n", c.tokenURL(), tokenResult(err))
+		if err != nil {
+			next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
+		}
+		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(c.tokenURL()), tokenResult(err))
 	}
 	tools.client.Tools(ctx) // waits until every server was tried
 	pinned, err := checkPins(stdout, tools.client, accept)
 	if err != nil {
 		return err
 	}
+	if !pinned {
+		next = append(next, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
+	}
 	printSignIns(ctx, stdout, tools.client)
-	if !printServers(stdout, tools.client) || !pinned {
-		failed = true
+	next = append(next, printServers(stdout, tools.client)...)
+	if len(next) == 0 {
+		return nil
 	}
-	if failed {
-		return errors.New("check failed")
+	fmt.Fprintln(stdout, "\nnext steps:")
+	for _, step := range next {
+		fmt.Fprintln(stdout, "- "+step)
 	}
-	return nil
+	return errors.New("check failed")
+}
+
+// maxHeldLog bounds the bytes of log lines that wait for the end of a report.
+const maxHeldLog = 1 << 20
+
+// heldLog holds what is written until release is called, so that the log does not mix with a
+// report on the same terminal. Beyond maxHeldLog it drops lines.
+type heldLog struct {
+	w        io.Writer
+	mu       sync.Mutex // protects the fields below
+	held     []byte
+	released bool
+}
+
+// Write implements io.Writer.
+func (h *heldLog) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.released {
+		return h.w.Write(p)
+	}
+	if len(h.held)+len(p) <= maxHeldLog {
+		h.held = append(h.held, p...)
+	}
+	return len(p), nil
+}
+
+// release writes what was held. Later lines are written at once.
+func (h *heldLog) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.released = true
+	_, _ = h.w.Write(h.held) // stderr is the last resort
+	h.held = nil
+}
+
+// printConfiguration prints what answerd understood of the settings, without secrets.
+func printConfiguration(stdout io.Writer, c config) {
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONFIGURATION")
+	key := "without a key"
+	if !c.LLMAPIKey.IsZero() {
+		key = "with a key"
+	}
+	fmt.Fprintf(w, "endpoint\t%s, %s\n", publicURL(c.LLMBaseURL), key)
+	fmt.Fprintf(w, "model\t%s, tool calling %s\n", c.DefaultModelID, c.LLMToolCalling)
+	fmt.Fprintf(w, "agents\tdefault, at most %d turns\n", c.MaxTurns)
+	fmt.Fprintf(w, "servers\t%s\n", c.describeServers())
+	authentication := "none, every caller is anonymous"
+	if c.AuthIssuer != "" {
+		authentication = fmt.Sprintf("bearer JWT of %s for %s", publicURL(c.AuthIssuer), c.AuthAudience)
+	}
+	fmt.Fprintf(w, "authentication\t%s\n", authentication)
+	fmt.Fprintf(w, "address\t%s\n", c.Addr)
+	level := c.LogLevel
+	if c.Debug {
+		level = "debug"
+	}
+	fmt.Fprintf(w, "log\tlevel %s; events %s\n", level, c.describeEventLog())
+	w.Flush()
+	for _, warning := range c.warnings {
+		fmt.Fprintf(stdout, "warning: %v\n", warning)
+	}
+	fmt.Fprintln(stdout)
+}
+
+// describeServers returns the settings that MCP servers come from.
+func (c *config) describeServers() string {
+	var from []string
+	if c.MCPURL != "" {
+		from = append(from, "MCP_URL "+publicURL(c.MCPURL))
+	}
+	if c.MCPConfigPath != "" {
+		from = append(from, "MCP_CONFIG_PATH "+c.MCPConfigPath)
+	}
+	if len(from) == 0 {
+		return "none: set MCP_URL or MCP_CONFIG_PATH to give the model tools"
+	}
+	return strings.Join(from, ", ")
 }
 
 // checkPins prints how the tools of pinned servers differ from what was accepted, and
@@ -135,17 +230,42 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	}
 }
 
-// printServers prints the table and reports whether every enabled server answered.
-func printServers(stdout io.Writer, tools *mcp.Client) bool {
-	ok := true
+// printServers prints the table, and returns the next step for each enabled server that did not
+// answer.
+func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
 	for _, s := range tools.Servers() {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", s.Name, s.Type, s.State, s.Protocol, s.Tools, s.Reason)
-		ok = ok && (s.State == mcp.Connected || s.State == mcp.Disabled)
+		if s.State != mcp.Connected && s.State != mcp.Disabled {
+			next = append(next, fmt.Sprintf("server %s: %s", s.Name, serverNextStep(s.Reason)))
+		}
 	}
 	w.Flush()
-	return ok
+	return next
+}
+
+// serverNextSteps are what an operator can do about a server, by a part of the reason why it is
+// not connected. The first one that fits counts.
+var serverNextSteps = []struct{ reason, step string }{
+	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
+	{"not found", "give the whole path of the program, or set PATH in its env"},
+	{"process ended", "run its command in a terminal; what it wrote to stderr is in the log"},
+	{"connection refused", "start it, or correct the host and the port of its url"},
+	{"HTTP 404", "correct the path of its url, which is often /mcp or /sse"},
+	{"HTTP 401", "set its auth or bearerToken, which has to be a token that the server accepts"},
+	{"HTTP 403", "set its auth or bearerToken, which has to be a token that the server accepts"},
+	{"token", "correct the settings of its auth"},
+}
+
+// serverNextStep returns what an operator can do about a server.
+func serverNextStep(reason string) string {
+	for _, s := range serverNextSteps {
+		if strings.Contains(reason, s.reason) {
+			return s.step
+		}
+	}
+	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
 // checkHealth asks the answerd at ADDR whether it is alive, for containers that have no other

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"answerd/internal/llm/llmtest"
 )
 
 // runners are how the code blocks of docs/clients.md are run, by their language; others
@@ -74,7 +76,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	config := file(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
-	environ := environment{"MCP_CONFIG_PATH": config, "DEFAULT_MODEL_ID": "m"}
+	environ := environment{"MCP_CONFIG_PATH": config, "LLM_BASE_URL": llmtest.New(t, newTwoCallScript()).URL}
 	var out strings.Builder
 	if err := run(t.Context(), []string{"check"}, environ, &out, &out); err != nil || !strings.Contains(out.String(), "answerd") {
 		t.Errorf("%v: %s", err, out.String())

@@ -59,15 +59,21 @@ func (c *config) checkEventDirectory() error {
 	return nil
 }
 
-// printEventLog prints where events are stored, and reports whether that works. It does not open
-// a directory: a running answerd may use it.
+// describeEventLog returns where events are stored.
+func (c *config) describeEventLog() string {
+	switch {
+	case c.EventsURL.IsZero():
+		return "in memory, until the process ends"
+	case c.sharesLog():
+		return "on NATS"
+	}
+	return "on this disk, in " + strings.TrimPrefix(c.EventsURL.Reveal(), "file:")
+}
+
+// printEventLog prints whether a log on NATS can be reached, and reports whether the log works.
+// It does not open a directory: a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
-		where := "in memory, until the process ends"
-		if !c.EventsURL.IsZero() {
-			where = "on this disk"
-		}
-		fmt.Fprintf(stdout, "event log: %s\n\n", where)
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkLogTimeout)

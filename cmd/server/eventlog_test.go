@@ -103,7 +103,7 @@ func TestReplicasShareTheirRuns(t *testing.T) {
 func TestCheckTestsTheEventLog(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	for url, want := range map[string]string{
-		"": "event log: in memory", "file:" + t.TempDir(): "event log: on this disk", newNATS(t): "event log on NATS: reachable",
+		"": "events in memory", "file:" + t.TempDir(): "events on this disk", newNATS(t): "event log on NATS: reachable",
 		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log",
 	} {
 		out := &syncBuffer{}

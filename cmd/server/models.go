@@ -42,13 +42,9 @@ func (c *config) profiles() map[string]llm.Profile {
 
 // printModels prints the table of the models.
 func printModels(stdout io.Writer, c config) {
-	models := c.models
-	if len(models) == 0 {
-		models = []llm.Profile{{ID: c.DefaultModelID}}
-	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
-	for _, p := range models {
+	for _, p := range c.servedModels() {
 		takes := "text"
 		if p.Images {
 			takes += ", images"

@@ -25,6 +25,9 @@ const TokenDelay = 15 * time.Millisecond
 func NewModel(tokenDelay time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { serveCompletion(w, r, tokenDelay) })
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": ModelID, "object": "model", "created": 0, "owned_by": "answerd"}}})
+	})
 	mux.HandleFunc("GET /healthz", serveHealth)
 	return mux
 }

@@ -21,6 +21,9 @@ import (
 	"testing"
 )
 
+// ModelID is the only id that GET /v1/models lists. Every other id is answered, too.
+const ModelID = "scripted"
+
 // Endpoint is the running endpoint.
 type Endpoint struct {
 	URL string // up to and including /v1
@@ -107,7 +110,11 @@ func New(t testing.TB, script Script) *Endpoint {
 // such as an Example.
 func Start(script Script) (e *Endpoint, stop func()) {
 	e = &Endpoint{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model"}]}`, ModelID)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		var req Request
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -124,7 +131,8 @@ func Start(script Script) (e *Endpoint, stop func()) {
 		}
 		e.mu.Unlock()
 		script(req)(w, r)
-	}))
+	})
+	server := httptest.NewServer(mux)
 	e.URL = server.URL + "/v1"
 	return e, server.Close
 }

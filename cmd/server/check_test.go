@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// newModelList starts an endpoint that lists a model at path for that key, and answers other
+// requests with status.
+func newModelList(t *testing.T, path, key string, status int) (url string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != path:
+			w.WriteHeader(status)
+		case r.Header.Get("Authorization") != "Bearer "+key:
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			fmt.Fprint(w, `{"object":"list","data":[{"id":"a/b"}]}`)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
+	good := newModelList(t, "/v1/models", "canary-key", 404)
+	for _, c := range []struct {
+		name     string
+		settings []string
+		code     int
+		want     []string // on stdout
+	}{
+		{"a list with the model", []string{"LLM_BASE_URL", good + "/v1", "DEFAULT_MODEL_ID", "a/b"}, 0, []string{"reachable  1 models"}},
+		{"a query is kept and not printed", []string{"LLM_BASE_URL", good + "/v1?api-version=canary", "DEFAULT_MODEL_ID", "a/b"}, 0, []string{"reachable  1 models"}},
+		{"a list without the model", []string{"LLM_BASE_URL", good + "/v1", "DEFAULT_MODEL_ID", "gpt"}, 0, []string{"remark  it does not list gpt; it lists: a/b"}},
+		{"no list", []string{"LLM_BASE_URL", newModelList(t, "/none", "", 404) + "/v1"}, 0, []string{"remark", "(HTTP 404)"}},
+		{"a wrong key", []string{"LLM_BASE_URL", good + "/v1", "LLM_API_KEY", "canary-wrong"}, 1, []string{"failed  it refuses the key (HTTP 401)", "- LLM_API_KEY: set the key"}},
+		{"no key", []string{"LLM_BASE_URL", good + "/v1", "LLM_API_KEY", ""}, 1, []string{"failed  it wants a key (HTTP 401)", "- LLM_API_KEY: set the key"}},
+		{"no connection", []string{"LLM_BASE_URL", closedAddress(t)}, 1, []string{"failed  no connection:", "- LLM_BASE_URL: start the endpoint"}},
+		{"no /v1", []string{"LLM_BASE_URL", good}, 1, []string{"did you mean " + good + "/v1?", "- LLM_BASE_URL: set it to " + good + "/v1"}},
+		{"no /v1, a page there", []string{"LLM_BASE_URL", newModelList(t, "/v1/models", "canary-key", 200)}, 1, []string{"did you mean http://"}},
+		{"a failure", []string{"LLM_BASE_URL", newModelList(t, "/none", "", 503) + "/v1"}, 1, []string{"failed  it answers HTTP 503", "- LLM_BASE_URL:"}},
+		{"a redirect", []string{"LLM_BASE_URL", newModelList(t, "/none", "", 302) + "/v1"}, 1, []string{"failed  it redirects (HTTP 302)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := &syncBuffer{}
+			err := run(t.Context(), []string{"check"}, envOf(append([]string{"LLM_API_KEY", "canary-key"}, c.settings...)...), out, out)
+			if code := exitCode(err, io.Discard); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("got\n%s\nwant %q in it", out, want)
+				}
+			}
+			if strings.Contains(out.String(), "canary") {
+				t.Errorf("a secret is printed:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	out := &syncBuffer{}
+	err := run(t.Context(), []string{"check"}, w.environment(w.withInboundAuth("MCP_URL", closedAddress(t), "LLM_APIKEY", "canary")...), out, out)
+	if code := exitCode(err, io.Discard); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	report, log, _ := strings.Cut(out.String(), `{"time"`)
+	for _, want := range []string{
+		"endpoint        " + w.model.URL + ", with a key", "model           scripted, tool calling auto", "agents          default, at most 10 turns",
+		"servers         MCP_URL http://127.0.0.1:", "authentication  bearer JWT of " + w.iam.url, "address         127.0.0.1:0", "log             level warn; events in memory",
+		"warning: LLM_APIKEY: is not a setting", "next steps:\n- server default: start it, or correct the host and the port of its url\n",
+	} {
+		if !strings.Contains(report, want) {
+			t.Errorf("got\n%s\nwant %q before the log", out, want)
+		}
+	}
+	if log == "" || strings.Contains(log, "SERVER") {
+		t.Errorf("got\n%s\nwant the log after the report", out)
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/llm"
+)
+
+const (
+	modelListTimeout = 10 * time.Second // of one request for the list of models
+	maxModelList     = 4 << 20          // bytes of a list
+	maxListedModels  = 10               // model ids that a line of the check names
+)
+
+// modelEndpoint is an endpoint that models are asked at, and the settings that it comes from.
+type modelEndpoint struct {
+	urlSetting, keySetting string
+	baseURL                string
+	key                    auth.Secret
+	models                 []string // the endpoint's own ids of the models that are served from it
+}
+
+// modelEndpoints returns the endpoints of all models.
+func (c *config) modelEndpoints() []modelEndpoint {
+	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey}
+	for _, p := range c.servedModels() {
+		e.models = append(e.models, cmp.Or(p.Upstream, p.ID))
+	}
+	return []modelEndpoint{e}
+}
+
+// servedModels returns the models of MODELS_FILE; without one, the default model.
+func (c *config) servedModels() []llm.Profile {
+	if len(c.models) > 0 {
+		return c.models
+	}
+	return []llm.Profile{{ID: c.DefaultModelID}}
+}
+
+// endpointState is what a check found out about an endpoint.
+type endpointState struct {
+	state  string // reachable, remark or failed
+	reason string
+	next   string // what the operator can do; "" unless it failed
+}
+
+// checkModelEndpoints prints whether each endpoint of a model answers, and reports the next step
+// for each that does not.
+func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next []string) {
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL ENDPOINT\tSTATE\tREASON")
+	for _, e := range c.modelEndpoints() {
+		found := e.check(ctx)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", publicURL(e.baseURL), found.state, found.reason)
+		if found.next != "" {
+			next = append(next, found.next)
+		}
+	}
+	w.Flush()
+	fmt.Fprintln(stdout)
+	return next
+}
+
+// check asks the endpoint for its models. An endpoint without such a list is usable, so that is
+// only a remark.
+func (e *modelEndpoint) check(ctx context.Context) endpointState {
+	status, ids, err := e.listModels(ctx, "")
+	switch {
+	case err != nil:
+		return endpointState{"failed", "no connection: " + err.Error(), fmt.Sprintf("%s: start the endpoint at %s, or correct the URL; HTTPS_PROXY and HTTP_PROXY apply", e.urlSetting, publicURL(e.baseURL))}
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		why := "refuses the key"
+		if e.key.IsZero() {
+			why = "wants a key"
+		}
+		return endpointState{"failed", fmt.Sprintf("it %s (HTTP %d)", why, status), fmt.Sprintf("%s: set the key of %s", e.keySetting, publicURL(e.baseURL))}
+	case status == http.StatusOK && ids != nil:
+		return e.compareModels(ids)
+	}
+	if suggested, ok := e.hasVersionedPath(ctx); ok {
+		return endpointState{"failed", "it has no models there; did you mean " + suggested + "?", fmt.Sprintf("%s: set it to %s", e.urlSetting, suggested)}
+	}
+	switch {
+	case status >= 300 && status < 400:
+		return endpointState{"failed", fmt.Sprintf("it redirects (HTTP %d), which answerd does not follow", status), e.urlSetting + ": set it to the URL that the redirect leads to"}
+	case status >= 500 || status == http.StatusTooManyRequests:
+		return endpointState{"failed", fmt.Sprintf("it answers HTTP %d", status), e.urlSetting + ": look into the endpoint's own log, or try again later"}
+	case status == http.StatusOK:
+		return endpointState{"failed", "it sends something that is not a list of models", e.urlSetting + ": set it to the URL of an OpenAI-compatible API, up to and including /v1"}
+	}
+	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
+}
+
+// compareModels says which of the models the endpoint does not list. Some endpoints accept more
+// models than they list, so that is only a remark.
+func (e *modelEndpoint) compareModels(ids []string) endpointState {
+	var missing []string
+	for _, id := range e.models {
+		if !slices.Contains(ids, id) {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 0 {
+		return endpointState{"reachable", fmt.Sprintf("%d models", len(ids)), ""}
+	}
+	listed := strings.Join(ids[:min(len(ids), maxListedModels)], ", ")
+	if len(ids) > maxListedModels {
+		listed += ", …"
+	}
+	return endpointState{"remark", fmt.Sprintf("it does not list %s; it lists: %s", strings.Join(missing, ", "), cmp.Or(listed, "none")), ""}
+}
+
+// hasVersionedPath returns the base URL with /v1 added if the endpoint has a list of models there.
+func (e *modelEndpoint) hasVersionedPath(ctx context.Context) (string, bool) {
+	u, err := url.Parse(e.baseURL)
+	if err != nil || strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
+		return "", false
+	}
+	status, ids, err := e.listModels(ctx, "v1")
+	if err != nil || ids == nil && status != http.StatusUnauthorized && status != http.StatusForbidden {
+		return "", false
+	}
+	return publicURL(u.JoinPath("v1").String()), true
+}
+
+// listModels sends GET {base}/{path}/models. The ids are nil unless the reply is a list of models.
+func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
+	u, err := url.Parse(e.baseURL)
+	if err != nil {
+		return 0, nil, errors.New("not a URL")
+	}
+	ctx, cancel := context.WithTimeout(ctx, modelListTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(path, "models").String(), nil)
+	if err != nil {
+		return 0, nil, errors.New("not a URL")
+	}
+	if password, ok := u.User.Password(); ok {
+		req.SetBasicAuth(u.User.Username(), password)
+	}
+	if !e.key.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req) // follows no redirect, which could lead the key elsewhere
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, maxModelList)).Decode(&list) != nil || list.Data == nil {
+		return resp.StatusCode, nil, nil
+	}
+	ids = []string{}
+	for _, m := range list.Data {
+		ids = append(ids, fmt.Sprintf("%.100s", m.ID))
+	}
+	return resp.StatusCode, ids, nil
+}
+
+// publicURL returns a URL without what may be secret: user, password and query.
+func publicURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "(not a URL)"
+	}
+	u.User, u.RawQuery = nil, ""
+	return u.String()
+}
