@@ -28,12 +28,22 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	accept := flags.Bool("accept", false, "")
+	strict := flags.Bool("strict", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		return &usageError{"check takes only -accept; " + usage}
+		return &usageError{"check takes only -accept and -strict; " + usage}
 	}
 	c, err := loadConfig(environ)
 	if err != nil {
 		return err
+	}
+	if *strict {
+		_, warnings, err := mcpServers(c)
+		if err == nil && len(warnings) > 0 {
+			err = &configError{"MCP_CONFIG_PATH", "mcp.json: " + warnings[0]}
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return runCheck(ctx, c, *accept, stdout, stderr)
 }

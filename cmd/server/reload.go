@@ -119,13 +119,14 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 // SIGHUP does not end the process.
 func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
-		servers, err := mcpServers(c)
+		servers, warnings, err := mcpServers(c)
 		if err == nil {
 			err = t.client.Reload(servers)
 		}
 		if err != nil {
 			return slog.Attr{}, err
 		}
+		logWarnings(warnings, logger)
 		warnAboutCallers(c, servers, logger)
 		return slog.Int("servers", len(servers)), nil
 	})

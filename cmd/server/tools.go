@@ -35,10 +35,11 @@ func (t toolset) close() {
 // connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH.
 func connectTools(c config, o mcp.Options) (toolset, error) {
 	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
-	servers, err := mcpServers(c)
+	servers, warnings, err := mcpServers(c)
 	if err != nil {
 		return toolset{}, err
 	}
+	logWarnings(warnings, o.Logger)
 	warnAboutCallers(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
 	o.RedirectURL = c.redirectURL()
@@ -61,12 +62,12 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	return t, nil
 }
 
-func mcpServers(c config) ([]mcpconfig.Server, error) {
-	var servers []mcpconfig.Server
+// mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and the warnings about that file.
+func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if c.MCPURL != "" {
 		s, err := mcpconfig.Single(c.MCPURL)
 		if err != nil {
-			return nil, &configError{"MCP_URL", err.Error()}
+			return nil, nil, &configError{"MCP_URL", err.Error()}
 		}
 		s.Approval = mcpconfig.Approval(c.MCPApproval)
 		servers = append(servers, s)
@@ -74,20 +75,27 @@ func mcpServers(c config) ([]mcpconfig.Server, error) {
 	if c.MCPConfigPath != "" {
 		data, err := os.ReadFile(c.MCPConfigPath)
 		if err != nil {
-			return nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
+			return nil, nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
 		}
-		more, err := mcpconfig.Parse(data, c.lookup)
+		more, found, err := mcpconfig.Parse(data, c.lookup)
 		if err != nil {
-			return nil, &configError{"MCP_CONFIG_PATH", err.Error()}
+			return nil, nil, &configError{"MCP_CONFIG_PATH", err.Error()}
 		}
 		for _, s := range more {
 			if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !c.EnableJWTToken {
-				return nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
+				return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
 			}
 		}
-		servers = append(servers, more...)
+		servers, warnings = append(servers, more...), found
 	}
-	return servers, nil
+	return servers, warnings, nil
+}
+
+// logWarnings logs what Parse did not understand of mcp.json.
+func logWarnings(warnings []string, logger *slog.Logger) {
+	for _, w := range warnings {
+		logger.Warn("mcp.json: " + w)
+	}
 }
 
 // warnAboutCallers logs which servers cannot be used while callers send no token, and which all

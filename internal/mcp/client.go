@@ -1,7 +1,7 @@
 // Package mcp puts all configured MCP servers behind one client: it finds a tool, calls it, and
 // keeps the servers connected.
 //
-//	servers, err := config.Parse(data, getenv)
+//	servers, warnings, err := config.Parse(data, getenv)
 //	if err != nil {
 //		return err
 //	}

@@ -220,17 +220,19 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 }
 
 // needsApproval reports whether a person must approve calls of t. The server's annotations count
-// only for ApproveDestructive, and never against ApproveTools.
+// only for ApproveDestructive, and never against ApproveTools. AutoApprove counts against Approval.
 func needsApproval(s *config.Server, t Tool) bool {
+	matches := func(globs []string) bool {
+		return MatchAny(globs, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
+	}
+	selected := s.Approval == config.ApproveAlways || s.Approval == config.ApproveDestructive && t.isDestructive()
 	switch {
 	case t.SignsIn: // the person asked to sign in
 		return false
-	case s.Approval == config.ApproveAlways:
-		return true
-	case s.Approval == config.ApproveDestructive && t.isDestructive():
+	case matches(s.ApproveTools):
 		return true
 	}
-	return MatchAny(s.ApproveTools, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
+	return selected && !matches(s.AutoApprove)
 }
 
 // isDestructive interprets the annotations as MCP does (2025-11-25 schema, ToolAnnotations): a tool

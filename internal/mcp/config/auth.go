@@ -72,11 +72,13 @@ func parseAuth(s *Server, v jsonValue) error {
 		}
 	}
 	for _, f := range fields {
-		known := grantFields[f.name]
+		known, ok := grantFields[f.name]
 		switch {
 		case f.name == "type":
+		case !ok:
+			f.warnUnknown()
 		case !slices.Contains(known.types, s.Auth):
-			return f.unknownField()
+			return f.errorf("is not for auth type %s", s.Auth)
 		default:
 			if err := known.read(&s.Grant, f); err != nil {
 				return err

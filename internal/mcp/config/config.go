@@ -1,6 +1,6 @@
 // Package config reads and checks mcp.json, the list of MCP servers.
 //
-//	servers, err := config.Parse(data, os.Getenv) // mcp.json, ${NAME} replaced
+//	servers, warnings, err := config.Parse(data, os.Getenv) // mcp.json, ${NAME} replaced
 //	if err != nil {
 //		return err // one line: the server, the field and the line of the file
 //	}
@@ -28,13 +28,12 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The types of servers that a configuration may name. This build connects to
-// TypeHTTP, TypeStdio and TypeWebSocket; the others are reported as failed.
+// The types of servers that a configuration may name.
 const (
-	TypeHTTP      = "http"
+	TypeHTTP      = "http" // Streamable HTTP, else TypeSSE
 	TypeStdio     = "stdio"
 	TypeWebSocket = "websocket"
-	TypeSSE       = "sse" // the transport of 2024-11-05
+	TypeSSE       = "sse" // HTTP+SSE, the transport of 2024-11-05
 )
 
 // Server describes one server of mcp.json. It needs a Name, and a URL or a Command; the zero
@@ -55,17 +54,21 @@ type Server struct {
 	// PATH and started without a shell; a relative path is relative to WorkDir.
 	Command string
 	Args    []string
-	Env     map[string]auth.Secret // the whole environment: the process gets none of ours
-	WorkDir string                 // "" means ours
+	// Env is the whole environment. Parse adds the variables that a child process inherits.
+	Env     map[string]auth.Secret
+	WorkDir string // "" means ours
+	onlyEnv bool   // "inheritEnv": false
 
 	ToolPrefix string // "" keeps tools' bare names
 	Hidden     bool   // callable by name, but not offered to the model
 	AllowTools []string
 	DenyTools  []string // wins over AllowTools
 	// Approval and ApproveTools select the calls that a person must approve, each time. A
-	// call needs approval if either of the two selects it.
+	// call needs approval if either of the two selects it. AutoApprove are globs of tools that
+	// Approval does not select.
 	Approval     Approval
 	ApproveTools []string
+	AutoApprove  []string
 	// IdempotentTools are globs of tools that may be called again when the outcome of a
 	// call is unknown.
 	IdempotentTools []string
@@ -165,7 +168,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"idempotentTools", s.IdempotentTools}} {
+	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"autoApprove", s.AutoApprove}, {"idempotentTools", s.IdempotentTools}} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
 				return fieldErrorf(list.field, "%.80q is not a pattern", g)
@@ -196,9 +199,6 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	}
 	if f := s.checkAuth(); f != nil {
 		return f
-	}
-	if s.TransportType() != TypeHTTP && s.TransportType() != TypeWebSocket {
-		return nil // mcp.New reports that it does not support this type
 	}
 	if f := s.checkHeaders(); f != nil {
 		return f

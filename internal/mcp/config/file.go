@@ -2,88 +2,115 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 )
 
-// Parse reads mcp.json in either of two forms: mcpServers, as other hosts have it, with our
-// additions; or servers, each with a source. It returns the servers in the file's order and
-// checked. getenv returns the values of ${NAME}; a variable without value and default is an
-// error, and so is an unknown field, except for _comment and $schema. Errors are one line,
-// name the server, the field and the line, and quote no values.
-func Parse(data []byte, getenv func(string) string) ([]Server, error) {
-	top, err := parseJSON(data, getenv)
+// Parse reads mcp.json in any of three forms: mcpServers, as most hosts have it, with our
+// additions; an object servers, as VS Code has it; or an array servers, each with a source, as in
+// seed 004. It returns the servers in the file's order and checked. getenv returns the values of
+// ${NAME}; a variable without value and default is an error. Members that it does not know are
+// warnings, except for _comment and $schema. Errors and warnings are one line, name the server, the
+// member and the line, and quote no values.
+func Parse(data []byte, getenv func(string) string) (servers []Server, warnings []string, err error) {
+	r := &fileReader{getenv: getenv, inputs: map[string]string{}}
+	top, err := parseJSON(data, r)
+	if err == nil {
+		servers, err = parseFile(top)
+	}
+	if err == nil {
+		err = Check(servers, false)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("mcp.json: %w", err)
+		return nil, nil, fmt.Errorf("mcp.json: %w", err)
 	}
-	servers, err := parseFile(top)
-	if err != nil {
-		return nil, fmt.Errorf("mcp.json: %w", err)
+	if r.more > 0 {
+		r.warnings = append(r.warnings, fmt.Sprintf("%d more warnings", r.more))
 	}
-	if err := Check(servers, false); err != nil {
-		return nil, fmt.Errorf("mcp.json: %w", err)
-	}
-	return servers, nil
+	return servers, r.warnings, nil
 }
 
-// parseFile reads the servers of a file of either form.
+// parseFile reads the servers of a file of any form.
 func parseFile(top jsonValue) ([]Server, error) {
-	var out []Server
 	fields, err := top.readObject()
 	if err != nil {
 		return nil, err
 	}
-	var hasMCPServers, hasServers bool
+	var list, inputs *jsonValue
 	for _, f := range fields {
-		hasMCPServers = hasMCPServers || f.name == "mcpServers"
-		hasServers = hasServers || f.name == "servers"
+		switch {
+		case f.name == "inputs":
+			inputs = &f
+		case f.name != "mcpServers" && f.name != "servers":
+		case list != nil:
+			return nil, top.errorf("has both mcpServers and servers")
+		default:
+			list = &f
+		}
 	}
 	switch {
-	case hasMCPServers && hasServers:
-		return nil, top.errorf("has both mcpServers and servers")
-	case hasServers:
-		return parseSeedFile(fields)
-	case !hasMCPServers:
+	case list == nil:
 		return nil, top.errorf("has no mcpServers")
+	case list.name == "servers" && list.raw.Kind() == '[':
+		return parseSeedFile(fields)
+	}
+	if inputs != nil {
+		if err := inputs.readInputs(); err != nil {
+			return nil, err
+		}
 	}
 	for _, f := range fields {
-		if f.name != "mcpServers" {
-			return nil, f.unknownField()
+		if f.name != list.name && f.name != "inputs" {
+			f.warnUnknown()
 		}
-		servers, err := f.readObject()
+	}
+	servers, err := list.readObject()
+	if err != nil {
+		return nil, err
+	}
+	var out []Server
+	for _, s := range servers {
+		cfg, err := parseServer(s)
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range servers {
-			cfg, err := parseServer(s)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, cfg)
-		}
+		out = append(out, cfg)
+	}
+	if inputs != nil {
+		inputs.warnInputs()
 	}
 	return out, nil
 }
 
-// serverFields has the reader of each field of a server. Other fields are errors: a misspelt
-// "deny" that is ignored would allow what the operator wanted to forbid.
+// serverFields has the reader of each field of a server. The last ones are those of other hosts.
 var serverFields = map[string]func(*Server, jsonValue) error{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
-		s.Disabled = !on
+		s.Disabled = s.Disabled || !on
 		return err
 	},
-	"type":               parseType,
-	"url":                func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
-	"headers":            func(s *Server, v jsonValue) (err error) { s.Headers, err = v.readSecretMap(); return },
-	"query":              func(s *Server, v jsonValue) (err error) { s.Query, err = v.readStringMap(); return },
-	"bearerToken":        func(s *Server, v jsonValue) (err error) { s.BearerToken, err = v.readSecret(); return },
-	"auth":               parseAuth,
-	"command":            func(s *Server, v jsonValue) (err error) { s.Command, err = v.readString(); return },
-	"args":               func(s *Server, v jsonValue) (err error) { s.Args, err = v.readStringList(); return },
-	"env":                func(s *Server, v jsonValue) (err error) { s.Env, err = v.readSecretMap(); return },
+	"type":        parseType,
+	"url":         func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
+	"headers":     func(s *Server, v jsonValue) (err error) { s.Headers, err = v.readSecretMap(); return },
+	"query":       func(s *Server, v jsonValue) (err error) { s.Query, err = v.readStringMap(); return },
+	"bearerToken": func(s *Server, v jsonValue) (err error) { s.BearerToken, err = v.readSecret(); return },
+	"auth":        parseAuth,
+	"command":     func(s *Server, v jsonValue) (err error) { s.Command, err = v.readString(); return },
+	"args":        func(s *Server, v jsonValue) (err error) { s.Args, err = v.readStringList(); return },
+	"env": func(s *Server, v jsonValue) error {
+		env, err := v.readSecretMap()
+		s.setEnv(env, true)
+		return err
+	},
+	"inheritEnv": func(s *Server, v jsonValue) error {
+		on, err := v.readBool()
+		s.onlyEnv = !on
+		return err
+	},
 	"workDir":            func(s *Server, v jsonValue) (err error) { s.WorkDir, err = v.readOptionalString(); return },
 	"toolPrefix":         func(s *Server, v jsonValue) (err error) { s.ToolPrefix, err = v.readOptionalString(); return },
-	"timeout":            func(s *Server, v jsonValue) (err error) { s.Timeout, err = v.readDuration(); return },
+	"timeout":            func(s *Server, v jsonValue) (err error) { s.Timeout, err = v.readTimeout(); return },
 	"maxTime":            func(s *Server, v jsonValue) (err error) { s.MaxTime, err = v.readDuration(); return },
 	"standaloneStream":   func(s *Server, v jsonValue) error { open, err := v.readBool(); s.StandaloneStream = &open; return err },
 	"maxConcurrentCalls": func(s *Server, v jsonValue) (err error) { s.MaxConcurrentCalls, err = v.readCount(); return },
@@ -101,6 +128,28 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 	"resources": func(s *Server, v jsonValue) (err error) { s.Resources, err = v.readStringList(); return },
 	"pin":       func(s *Server, v jsonValue) (err error) { s.Pin, err = v.readBool(); return },
+
+	"disabled": func(s *Server, v jsonValue) error {
+		off, err := v.readBool()
+		s.Disabled = s.Disabled || off
+		return err
+	},
+	"cwd":           func(s *Server, v jsonValue) (err error) { s.WorkDir, err = v.readOptionalString(); return },
+	"envFile":       parseEnvFile,
+	"httpUrl":       func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
+	"serverUrl":     func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
+	"autoApprove":   func(s *Server, v jsonValue) error { return v.appendStrings(&s.AutoApprove) },
+	"alwaysAllow":   func(s *Server, v jsonValue) error { return v.appendStrings(&s.AutoApprove) },
+	"includeTools":  func(s *Server, v jsonValue) error { return v.appendStrings(&s.AllowTools) },
+	"excludeTools":  func(s *Server, v jsonValue) error { return v.appendStrings(&s.DenyTools) },
+	"disabledTools": func(s *Server, v jsonValue) error { return v.appendStrings(&s.DenyTools) },
+	"trust": func(s *Server, v jsonValue) error {
+		trusted, err := v.readBool()
+		if trusted {
+			s.AutoApprove = append(s.AutoApprove, "*")
+		}
+		return err
+	},
 }
 
 // parseType reads the field type.
@@ -120,6 +169,10 @@ func parseServer(v jsonValue) (Server, error) {
 	if err != nil {
 		return s, err
 	}
+	// Gemini CLI uses httpUrl where a server has both.
+	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
+		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
+	}
 	if err := applyFields(&s, fields, serverFields); err != nil {
 		return s, err
 	}
@@ -131,7 +184,8 @@ func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server,
 	for _, f := range fields {
 		set := setters[f.name]
 		if set == nil {
-			return f.unknownField()
+			f.warnUnknown()
+			continue
 		}
 		if err := set(s, f); err != nil {
 			return err
@@ -146,15 +200,18 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 		return v.errorf("has both url and command")
 	}
 	s.Type = s.TransportType()
-	if s.Type == TypeStdio && s.Command == "" {
+	switch {
+	case s.Type == TypeStdio && s.Command == "":
 		return v.errorf("command is missing")
+	case s.Type == TypeStdio && !s.onlyEnv:
+		s.setEnv(inheritedEnv(v.reader.getenv), false)
 	}
 	// Check it here, where the line is known. Whether the service has a token of its own is
 	// not known yet; mcp.New checks that.
 	if f := s.checkServer(false); f != nil {
 		v.path += ", " + f.field
 		for _, m := range fields { // name the line of the field if the file has the field
-			if m.name == strings.SplitN(f.field, ".", 2)[0] {
+			if name := strings.SplitN(f.field, ".", 2)[0]; m.name == name || slices.Contains(otherNames[name], m.name) {
 				v.nameOffset = m.nameOffset
 			}
 		}
@@ -162,6 +219,9 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	}
 	return nil
 }
+
+// otherNames are the members of other hosts that set the same field as one of ours.
+var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}}
 
 // parseTools reads the field tools: which tools may be called, and which need approval.
 func parseTools(s *Server, v jsonValue) error {
@@ -172,13 +232,13 @@ func parseTools(s *Server, v jsonValue) error {
 	for _, f := range fields {
 		switch f.name {
 		case "allow":
-			s.AllowTools, err = f.readStringList()
+			err = f.appendStrings(&s.AllowTools)
 		case "deny":
-			s.DenyTools, err = f.readStringList()
+			err = f.appendStrings(&s.DenyTools)
 		case "approve":
 			s.ApproveTools, err = f.readStringList()
 		default:
-			err = f.unknownField()
+			f.warnUnknown()
 		}
 		if err != nil {
 			return err
@@ -199,7 +259,7 @@ var seedServerFields = map[string]func(*Server, jsonValue) error{
 	"tool_prefix":          serverFields["toolPrefix"],
 	"resources":            func(s *Server, v jsonValue) (err error) { s.Resources, err = v.readStringList(); return },
 	"bearer_token":         serverFields["bearerToken"],
-	"tool_timeout_secs":    serverFields["timeout"],
+	"tool_timeout_secs":    readToolTimeout,
 	"max_concurrent_calls": serverFields["maxConcurrentCalls"],
 	"auto_register_tools":  parseAutoRegister,
 }
@@ -208,17 +268,20 @@ var seedSourceFields = map[string]func(*Server, jsonValue) error{
 	"type":         serverFields["type"],
 	"url":          serverFields["url"],
 	"headers":      serverFields["headers"],
-	"timeout_secs": optionalTimeout,
+	"timeout_secs": func(s *Server, v jsonValue) error { return v.readSeconds(&s.Timeout) },
 	"command":      serverFields["command"],
 	"args":         serverFields["args"],
 	"work_dir":     serverFields["workDir"],
 	"env":          serverFields["env"],
 }
 
-// optionalTimeout reads a timeout that may be null, as serde writes None.
-func optionalTimeout(s *Server, v jsonValue) (err error) {
+// readToolTimeout reads tool_timeout_secs, the limit of a call in all.
+func readToolTimeout(s *Server, v jsonValue) error { return v.readSeconds(&s.MaxTime) }
+
+// readSeconds reads a timeout that may be null, as serde writes None.
+func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	if !v.isNull() {
-		s.Timeout, err = v.readDuration()
+		*to, err = v.readDuration()
 	}
 	return err
 }
@@ -243,13 +306,13 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 		case "auto_register_tools":
 			err = parseAutoRegister(&defaults, f)
 		case "tool_timeout_secs":
-			err = optionalTimeout(&defaults, f)
+			err = readToolTimeout(&defaults, f)
 		case "max_concurrent_calls":
 			if !f.isNull() {
 				defaults.MaxConcurrentCalls, err = f.readCount()
 			}
 		default:
-			err = f.unknownField()
+			f.warnUnknown()
 		}
 		if err != nil {
 			return nil, err
@@ -293,6 +356,15 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	}
 	if err := applyFields(&s, fields, seedServerFields); err != nil {
 		return s, err
+	}
+	// The smaller of the two limits a call, and it is absolute: progress does not extend it.
+	if limit := max(s.Timeout, s.MaxTime); limit > 0 {
+		for _, d := range []time.Duration{s.Timeout, s.MaxTime} {
+			if d > 0 {
+				limit = min(limit, d)
+			}
+		}
+		s.Timeout, s.MaxTime = limit, limit
 	}
 	return s, s.completeServer(v, fields)
 }

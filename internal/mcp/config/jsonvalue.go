@@ -32,12 +32,32 @@ type jsonValue struct {
 	nameOffset int // offset of its name where it has one, else begin
 	name       string
 	path       string
-	getenv     func(string) string
+	reader     *fileReader
+}
+
+// fileReader is what the values of one file share: what ${…} stands for, and the warnings.
+type fileReader struct {
+	getenv   func(string) string
+	inputs   map[string]string // default values of inputs, by id
+	unset    []string          // inputs without any value that servers refer to
+	warnings []string
+	more     int // warnings that are not kept
+}
+
+// maxWarnings bounds the warnings about one file.
+const maxWarnings = 50
+
+func (r *fileReader) warn(text string) {
+	if len(r.warnings) == maxWarnings {
+		r.more++
+		return
+	}
+	r.warnings = append(r.warnings, text)
 }
 
 // parseJSON returns the JSON value that is all of data. Duplicate names in an object are an
 // error, since readers differ in which one counts.
-func parseJSON(data []byte, getenv func(string) string) (jsonValue, error) {
+func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
 		return jsonValue{}, fmt.Errorf("larger than %d bytes", maxFileSize)
@@ -50,7 +70,7 @@ func parseJSON(data []byte, getenv func(string) string) (jsonValue, error) {
 		switch {
 		case complete && errors.Is(err, io.EOF):
 			at := len(data) - len(bytes.TrimLeft(data, " \t\r\n"))
-			return jsonValue{file: data, raw: data, nameOffset: at, path: "the file", getenv: getenv}, nil
+			return jsonValue{file: data, raw: data, nameOffset: at, path: "the file", reader: reader}, nil
 		case complete:
 			return jsonValue{}, fmt.Errorf("line %d: something follows the JSON", lineNumber(data, int(dec.InputOffset())))
 		case err != nil:
@@ -93,8 +113,9 @@ func (v jsonValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s (line %d)", v.path, fmt.Sprintf(format, args...), lineNumber(v.file, v.nameOffset))
 }
 
-// unknownField returns the error for a field that has no reader.
-func (v jsonValue) unknownField() error { return v.errorf("unknown field") }
+// warnUnknown adds the warning for a member that has no reader. Other hosts have members of their
+// own, and their files load as they are.
+func (v jsonValue) warnUnknown() { v.reader.warn(v.errorf("unknown member").Error()) }
 
 // wrongKind returns the error for a value of another type than the one that is expected.
 func (v jsonValue) wrongKind(kind string) error {
@@ -114,7 +135,7 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 		if tok, err = dec.ReadToken(); err != nil {
 			break
 		}
-		m := jsonValue{file: v.file, nameOffset: v.offset + int(dec.InputOffset()), name: tok.String(), getenv: v.getenv}
+		m := jsonValue{file: v.file, nameOffset: v.offset + int(dec.InputOffset()), name: tok.String(), reader: v.reader}
 		m.raw, err = dec.ReadValue()
 		m.offset = v.offset + int(dec.InputOffset()) - len(m.raw)
 		if m.name == "_comment" || m.name == "$schema" {
@@ -150,7 +171,7 @@ func (v jsonValue) readArray() ([]jsonValue, error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(v.raw))
 	_, err := dec.ReadToken()
 	for err == nil && dec.PeekKind() != ']' {
-		item := jsonValue{file: v.file, path: fmt.Sprintf("%s[%d]", v.path, len(out)), getenv: v.getenv}
+		item := jsonValue{file: v.file, path: fmt.Sprintf("%s[%d]", v.path, len(out)), reader: v.reader}
 		item.raw, err = dec.ReadValue()
 		item.offset = v.offset + int(dec.InputOffset()) - len(item.raw)
 		item.nameOffset = item.offset
@@ -168,7 +189,7 @@ func (v jsonValue) readString() (string, error) {
 	if err != nil {
 		return "", v.errorf("is not a string")
 	}
-	s, err := expandVariables(string(raw), v.getenv)
+	s, err := v.reader.expandVariables(string(raw))
 	if err != nil {
 		return "", v.errorf("%s", err)
 	}
@@ -230,6 +251,20 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 	return d, nil
 }
 
+// maxSeconds is the largest number that readTimeout takes for seconds.
+const maxSeconds = 3600
+
+// readTimeout returns a duration like readDuration, but takes numbers above maxSeconds for
+// milliseconds, which some hosts write (Gemini CLI, MCPHub). Others write seconds (Cline).
+func (v jsonValue) readTimeout() (time.Duration, error) {
+	if v.raw.Kind() == '0' {
+		if f, err := strconv.ParseFloat(string(v.raw), 64); err == nil && f > maxSeconds && f <= MaxTimeout.Seconds()*1000 {
+			return time.Duration(f * float64(time.Millisecond)), nil
+		}
+	}
+	return v.readDuration()
+}
+
 // readStringMap returns an object of strings, such as query; null is an empty one.
 func (v jsonValue) readStringMap() (map[string]string, error) {
 	if v.isNull() {
@@ -281,6 +316,13 @@ func (v jsonValue) readStringList() ([]string, error) {
 	return out, nil
 }
 
+// appendStrings appends an array of strings to list.
+func (v jsonValue) appendStrings(list *[]string) error {
+	more, err := v.readStringList()
+	*list = append(*list, more...)
+	return err
+}
+
 // parseTransportType returns the type for s, in any of the spellings that hosts use.
 func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
@@ -293,43 +335,5 @@ func (v jsonValue) parseTransportType(s string) (string, error) {
 	case "sse":
 		return TypeSSE, nil
 	}
-	return "", v.errorf("must be http, stdio or websocket")
-}
-
-// expandVariables replaces ${NAME} and ${NAME:-default} in s. As in a shell, an empty variable
-// counts as unset. The value of a variable is not expanded again.
-func expandVariables(s string, getenv func(string) string) (string, error) {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(s, "${")
-		out.WriteString(before)
-		if !found {
-			return out.String(), nil
-		}
-		inside, after, isClosed := strings.Cut(rest, "}")
-		name, fallback, hasFallback := strings.Cut(inside, ":-")
-		if !isClosed || !isVariableName(name) {
-			return "", errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
-		}
-		value := getenv(name)
-		if value == "" && !hasFallback {
-			return "", fmt.Errorf("needs the environment variable %s, which is not set", name)
-		}
-		if value == "" {
-			value = fallback
-		}
-		out.WriteString(value)
-		s = after
-	}
-}
-
-// isVariableName reports whether s can be the name of a variable in a shell.
-func isVariableName(s string) bool {
-	for i, r := range s {
-		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-		if !letter && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return s != ""
+	return "", v.errorf("must be http, stdio, websocket or sse")
 }

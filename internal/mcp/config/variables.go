@@ -1,0 +1,270 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"answerd/internal/auth"
+)
+
+// expandVariables replaces ${NAME} and ${NAME:-default} in s, and the forms that other hosts have:
+//
+//	${env:NAME}                       Cursor, VS Code, Windsurf
+//	${input:ID}                       VS Code
+//	${file:PATH}                      Windsurf
+//	${userHome}, ${workspaceFolder}, ${workspaceFolderBasename}, ${pathSeparator}, ${/}   Cursor, VS Code
+//	$NAME                             Gemini CLI; stays as it is if the variable is not set
+//
+// As in a shell, an empty variable counts as unset. What a variable stands for is not expanded
+// again.
+func (r *fileReader) expandVariables(s string) (string, error) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "${")
+		out.WriteString(bareVariable.ReplaceAllStringFunc(before, func(name string) string {
+			if value := r.getenv(name[1:]); value != "" {
+				return value
+			}
+			return name
+		}))
+		if !found {
+			return out.String(), nil
+		}
+		inside, after, isClosed := strings.Cut(rest, "}")
+		if !isClosed {
+			return "", errNotVariable
+		}
+		value, err := r.lookup(inside)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(value)
+		s = after
+	}
+}
+
+var (
+	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
+	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
+)
+
+// lookup returns what ${inside} stands for.
+func (r *fileReader) lookup(inside string) (string, error) {
+	switch inside {
+	case "/", "pathSeparator":
+		return string(filepath.Separator), nil
+	case "workspaceFolder", "workspaceFolderBasename":
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", errors.New("needs the working directory, which cannot be found")
+		}
+		if inside == "workspaceFolderBasename" {
+			dir = filepath.Base(dir)
+		}
+		return dir, nil
+	case "userHome":
+		if home := r.getenv("USERPROFILE"); home != "" {
+			return home, nil
+		}
+		inside = "HOME"
+	}
+	if id, ok := strings.CutPrefix(inside, "input:"); ok {
+		return r.inputValue(id), nil
+	}
+	if file, ok := strings.CutPrefix(inside, "file:"); ok {
+		text, err := readText(file, r.getenv)
+		return strings.TrimSpace(text), err
+	}
+	name, fallback, hasFallback := strings.Cut(strings.TrimPrefix(inside, "env:"), ":-")
+	if !isVariableName(name) {
+		return "", errNotVariable
+	}
+	value := r.getenv(name)
+	switch {
+	case value != "":
+		return value, nil
+	case !hasFallback:
+		return "", fmt.Errorf("needs the environment variable %s, which is not set", name)
+	}
+	return fallback, nil
+}
+
+// inputVariable returns the environment variable that stands for an input of VS Code: its id in
+// upper case, with _ for each other character.
+func inputVariable(id string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '_'
+	}, strings.ToUpper(id))
+}
+
+// inputValue returns the value of an input: of its environment variable, else its default, else "".
+func (r *fileReader) inputValue(id string) string {
+	if value := r.getenv(inputVariable(id)); value != "" {
+		return value
+	}
+	value := r.inputs[id]
+	if value == "" && !slices.Contains(r.unset, id) {
+		r.unset = append(r.unset, id)
+	}
+	return value
+}
+
+// readInputs reads the defaults of inputs: what VS Code asks its user for.
+func (v jsonValue) readInputs() error {
+	items, err := v.readArray()
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		members, err := item.readObject()
+		if err != nil {
+			return err
+		}
+		var id, value string
+		for _, m := range members {
+			switch m.name {
+			case "id":
+				id, err = m.readString()
+			case "default":
+				value, err = m.readOptionalString()
+			}
+			if err != nil {
+				return err
+			}
+		}
+		v.reader.inputs[id] = value
+	}
+	return nil
+}
+
+// warnInputs adds the one warning about inputs: nobody is asked for them.
+func (v jsonValue) warnInputs() {
+	text := "the values of inputs are not asked for; they are those of environment variables"
+	if len(v.reader.unset) > 0 {
+		names := make([]string, len(v.reader.unset))
+		for i, id := range v.reader.unset {
+			names[i] = fmt.Sprintf("%.80s", inputVariable(id))
+		}
+		text += ", and empty without: set " + strings.Join(names[:min(len(names), 10)], ", ")
+	}
+	v.reader.warn(v.errorf("%s", text).Error())
+}
+
+// isVariableName reports whether s can be the name of a variable in a shell.
+func isVariableName(s string) bool {
+	for i, r := range s {
+		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// inheritedNames are the variables that a child process inherits, as with the official SDKs
+// (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS).
+func inheritedNames() []string {
+	if runtime.GOOS == "windows" {
+		return []string{"APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE",
+			"SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "USERNAME", "USERPROFILE", "PROGRAMFILES"}
+	}
+	return []string{"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"}
+}
+
+// inheritedEnv returns what a child process inherits. The SDKs leave out functions that a shell
+// exported, whose values begin with ().
+func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
+	out := map[string]auth.Secret{}
+	for _, name := range inheritedNames() {
+		if value := getenv(name); value != "" && !strings.HasPrefix(value, "()") {
+			out[name] = auth.NewSecret(value)
+		}
+	}
+	return out
+}
+
+// setEnv adds variables to Env. Those that are there already stay unless they are to be replaced.
+func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
+	for name, value := range env {
+		if _, exists := s.Env[name]; exists && !replace {
+			continue
+		}
+		if s.Env == nil {
+			s.Env = map[string]auth.Secret{}
+		}
+		s.Env[name] = value
+	}
+}
+
+// parseEnvFile reads the file that envFile names: lines NAME=value, as VS Code and Cursor read them.
+// Variables of env win.
+func parseEnvFile(s *Server, v jsonValue) error {
+	name, err := v.readString()
+	if err != nil {
+		return err
+	}
+	text, err := readText(name, v.reader.getenv)
+	if err != nil {
+		return v.errorf("%s", err)
+	}
+	env := map[string]auth.Secret{}
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if name = strings.TrimSpace(name); !ok || !isVariableName(name) {
+			return v.errorf("line %d of that file is not NAME=value", i+1)
+		}
+		env[name] = auth.NewSecret(unquoteEnv(strings.TrimSpace(value)))
+	}
+	s.setEnv(env, false)
+	return nil
+}
+
+// unquoteEnv returns a value of an environment file without its quotes, or without the comment that
+// follows it.
+func unquoteEnv(value string) string {
+	if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+		inside := value[1 : n-1]
+		if value[0] == '"' {
+			inside = strings.NewReplacer(`\n`, "\n", `\"`, `"`, `\\`, `\`).Replace(inside)
+		}
+		return inside
+	}
+	value, _, _ = strings.Cut(value, " #")
+	return strings.TrimSpace(value)
+}
+
+// readText returns the text of a regular file of at most maxFileSize bytes. ~/ stands for the home
+// directory.
+func readText(name string, getenv func(string) string) (string, error) {
+	if rest, ok := strings.CutPrefix(name, "~/"); ok {
+		name = filepath.Join(getenv("HOME"), rest)
+	}
+	fi, err := os.Stat(name)
+	if err != nil || !fi.Mode().IsRegular() {
+		return "", errors.New("needs a file that does not exist or cannot be read")
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return "", errors.New("needs a file that cannot be read")
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err != nil || len(text) > maxFileSize {
+		return "", fmt.Errorf("needs a file that cannot be read, or has more than %d bytes", maxFileSize)
+	}
+	return string(text), nil
+}
