@@ -159,7 +159,7 @@ func TestManifestsStart(t *testing.T) {
 	maps.Copy(settings, map[string]string{"MCP_CONFIG_PATH": file, "IAM_CLIENT_ID": "answerd", "IAM_CLIENT_SECRET": "s", "LLM_API_KEY": "k"})
 	c, err := loadConfig(settings)
 	if err == nil {
-		_, err = mcpServers(c)
+		_, _, err = mcpServers(c)
 	}
 	if err != nil {
 		t.Errorf("the settings of the manifests: error %v, want none", err)

@@ -4,7 +4,8 @@
 //	answerd            serve, configured by the environment
 //	answerd demo       the whole job on this machine, nothing installed, no key
 //	answerd check      read the configuration, fetch a token, list every server's tools;
-//	                   with -accept, accept the tools of pinned servers as they are now
+//	                   with -accept, accept the tools of pinned servers as they are now;
+//	                   with -strict, refuse members of mcp.json that are not known
 //	answerd version    versions of answerd, Go and the MCP protocol
 //	answerd health     ask a running answerd at ADDR whether it is alive
 //
@@ -29,7 +30,7 @@ import (
 	"answerd/internal/telemetry"
 )
 
-const usage = "usage: answerd [serve | demo | check [-accept] | version | health]"
+const usage = "usage: answerd [serve | demo | check [-accept] [-strict] | version | health]"
 
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.

@@ -179,6 +179,23 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	}
 }
 
+// An unknown member is logged with its name and line; only check -strict refuses it.
+func TestCheckStrictRefusesUnknownMembers(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	writeFile(t, path, fmt.Sprintf("{\"mcpServers\": {\"crm\": {\"url\": %q,\n\"auth\": {\"type\": \"jwt\"}, \"colour\": 1}}}", w.tools.url+demo.MCPPath))
+	settings := w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path)
+	stderr := &syncBuffer{}
+	want := `server \"crm\", colour: unknown member (line 2)`
+	if err := run(t.Context(), []string{"check"}, settings, io.Discard, stderr); err != nil || strings.Count(stderr.String(), want) != 1 {
+		t.Errorf("check = %v with the log\n%s\nwant no error and one line with %s", err, stderr, want)
+	}
+	err := run(t.Context(), []string{"check", "-strict"}, settings, io.Discard, io.Discard)
+	if exitCode(err, io.Discard) != 2 || !strings.Contains(err.Error(), `MCP_CONFIG_PATH: mcp.json: server "crm", colour: unknown member (line 2)`) {
+		t.Errorf("check -strict = %v, want exit 2 that names the member", err)
+	}
+}
+
 // A declared authentication that answerd cannot apply would leave calls without a token.
 func TestServeRefusesAuthJWTWithoutAServiceToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mcp.json")

@@ -44,6 +44,26 @@ func TestNeedsApprovalTrustsNoAnnotationAgainstTheOperator(t *testing.T) {
 	}
 }
 
+// AutoApprove lifts Approval, and not ApproveTools.
+func TestNeedsApprovalHonorsAutoApprove(t *testing.T) {
+	for _, c := range []struct {
+		approval    config.Approval
+		ask, lifted []string
+		want        bool
+	}{
+		{config.ApproveAlways, nil, []string{"add"}, false},
+		{config.ApproveAlways, nil, []string{"p_add"}, false},
+		{config.ApproveDestructive, nil, []string{"*"}, false},
+		{config.ApproveAlways, nil, []string{"sub"}, true},
+		{config.ApproveAlways, []string{"a*"}, []string{"add"}, true},
+	} {
+		cfg := config.Server{Name: "a", ToolPrefix: "p", Approval: c.approval, ApproveTools: c.ask, AutoApprove: c.lifted}
+		if got := needsApproval(&cfg, Tool{Name: "p_add", Original: "add"}); got != c.want {
+			t.Errorf("needsApproval with %q, approve %v, autoApprove %v = %v, want %v", c.approval, c.ask, c.lifted, got, c.want)
+		}
+	}
+}
+
 func TestHeaderValuesOfArguments(t *testing.T) {
 	params := []HeaderParam{{"A", []string{"a"}}, {"B", []string{"in", "b"}}}
 	for args, want := range map[string]map[string]string{

@@ -71,6 +71,14 @@ func parseAuth(s *Server, v jsonValue) error {
 			return f.errorf(authTypesText)
 		}
 	}
+	// Cursor has an OAuth client in auth, without a type. Sign-ins need to be asked for here.
+	if s.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
+		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
+		return nil
+	}
+	if s.Auth == "" {
+		return v.errorf("has no type")
+	}
 	for _, f := range fields {
 		known, ok := grantFields[f.name]
 		switch {
@@ -84,9 +92,6 @@ func parseAuth(s *Server, v jsonValue) error {
 				return err
 			}
 		}
-	}
-	if s.Auth == "" {
-		return v.errorf("has no type")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestParseReadsGrants(t *testing.T) {
 				SubjectTokenType: "urn:ietf:params:oauth:token-type:access_token"},
 		},
 	} {
-		got, err := Parse([]byte(file), testGetenv)
+		got, _, err := Parse([]byte(file), testGetenv)
 		if err != nil || len(got) != 1 || got[0].Auth != want.Auth || got[0].Grant != want.Grant {
 			t.Errorf("Parse(%s)\n got %+v, %v\nwant %+v", file, got, err, want)
 		}
@@ -48,14 +48,13 @@ func TestParseReadsGrants(t *testing.T) {
 func TestParseErrorsInAuth(t *testing.T) {
 	const client = `"clientId": "me", "clientSecret": "s3cret"`
 	for fields, want := range map[string]string{
-		`"type": "magic"`:                                          `auth.type: must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code`,
-		`"type": 7`:                                                `auth.type: must be a string, not a number`,
-		`"type": "jwt", "clientId": "me"`:                          `auth.clientId: unknown field`,
-		`"type": "none", "issuer": "https://i"`:                    `auth.issuer: unknown field`,
-		`"issuer": "https://i"`:                                    `auth.issuer: unknown field`,
-		`"type": "client_credentials", "secret": "s3cret"`:         `auth.secret: unknown field`,
-		`"type": "client_credentials", "audience": "a", ` + client: `auth.audience: unknown field`,
-		`"type": "exchange", ` + client:                            `auth: needs issuer or tokenUrl`,
+		`"type": "magic"`:                       `auth.type: must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code`,
+		`"type": 7`:                             `auth.type: must be a string, not a number`,
+		`"type": "jwt", "clientId": "me"`:       `auth.clientId: is not for auth type jwt`,
+		`"type": "none", "issuer": "https://i"`: `auth.issuer: is not for auth type none`,
+		`"issuer": "https://i"`:                 `auth: has no type`,
+		`"type": "client_credentials", "audience": "a", ` + client:                                        `auth.audience: is not for auth type client_credentials`,
+		`"type": "exchange", ` + client:                                                                   `auth: needs issuer or tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "tokenUrl": "https://i", ` + client:                   `auth: has both issuer and tokenUrl`,
 		`"type": "exchange", "issuer": "https://i", "clientSecret": "s3cret"`:                             `auth.clientId: is missing`,
 		`"type": "exchange", "issuer": "https://i", "clientId": "me"`:                                     `auth.clientSecret: is missing`,
@@ -71,20 +70,20 @@ func TestParseErrorsInAuth(t *testing.T) {
 		`"type": "client_credentials", "privateKeyFile": "/k", ` + client:                                 `auth: has more than one of clientSecret, privateKey and privateKeyFile`,
 		`"type": "client_credentials", "clientId": "me", "privateKey": "s3cret"`:                          `auth.privateKey: cannot be used: the private key is not PEM`,
 		`"type": "client_credentials", "dpop": "true", ` + client:                                         `auth.dpop: must be a boolean, not a string`,
-		`"type": "exchange", "dpop": true, ` + client:                                                     `auth.dpop: unknown field`,
+		`"type": "exchange", "dpop": true, ` + client:                                                     `auth.dpop: is not for auth type exchange`,
 		`"type": "jwt_bearer"`: `auth: needs assertion or assertionFile`,
 		`"type": "jwt_bearer", "assertion": "a", "assertionFile": "b"`:                           `auth: needs assertion or assertionFile`,
 		`"type": "enterprise", "idpClientId": "a", ` + client:                                    `auth.idpTokenUrl: is missing`,
 		`"type": "enterprise", "idpTokenUrl": "https://i", ` + client:                            `auth.idpClientId: is missing`,
 		`"type": "enterprise", "idpTokenUrl": "http://i.example", "idpClientId": "a", ` + client: `auth.idpTokenUrl: cannot be used: the token URL must be https, or http on the loopback address`,
-		`"type": "enterprise", "tokenUrl": "https://i", ` + client:                               `auth.tokenUrl: unknown field`,
+		`"type": "enterprise", "tokenUrl": "https://i", ` + client:                               `auth.tokenUrl: is not for auth type enterprise`,
 		`"type": "enterprise", "subjectTokenType": "saml", ` + client:                            `auth.subjectTokenType: must be id_token or access_token`,
 		`"type": "authorization_code", "clientSecret": "s3cret"`:                                 `auth.clientId: is missing`,
 		`"type": "authorization_code", "clientMetadataUrl": "https://me.example"`:                `auth.clientMetadataUrl: must be an https:// URL with a path`,
 		`"type": "authorization_code", "clientMetadataUrl": "https://me.example/c", ` + client:   `auth: has both clientId and clientMetadataUrl`,
 		`"type": "authorization_code", "redirectUrl": "http://me.example/cb"`:                    `auth.redirectUrl: cannot be used: the redirect URL must be https, or http on the loopback address`,
 	} {
-		_, err := Parse([]byte(fileWithAuth(fields)), testGetenv)
+		_, _, err := Parse([]byte(fileWithAuth(fields)), testGetenv)
 		if want = `mcp.json: server "crm", ` + want + ` (line 3)`; err == nil || err.Error() != want {
 			t.Errorf("Parse of fields %s\n got %v\nwant %s", fields, err, want)
 		}
@@ -107,7 +106,7 @@ func TestParseErrorsInAuth(t *testing.T) {
 		`"url": "https://h", ` + code:                                 ``,
 		`"url": "http://127.0.0.1:1", "headers": {"X": ""}, ` + grant: ``,
 	} {
-		_, err := Parse([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), testGetenv)
+		_, _, err := Parse([]byte(`{"mcpServers": {"crm": {`+fields+`}}}`), testGetenv)
 		if want == "" && err == nil {
 			continue
 		}

@@ -92,7 +92,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 	"type":        parseType,
 	"url":         func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
-	"headers":     func(s *Server, v jsonValue) (err error) { s.Headers, err = v.readSecretMap(); return },
+	"headers":     parseHeaders,
 	"query":       func(s *Server, v jsonValue) (err error) { s.Query, err = v.readStringMap(); return },
 	"bearerToken": func(s *Server, v jsonValue) (err error) { s.BearerToken, err = v.readSecret(); return },
 	"auth":        parseAuth,
@@ -150,6 +150,19 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 		}
 		return err
 	},
+}
+
+// parseHeaders reads the field headers. Files of other hosts have Accept and Content-Type, which the
+// transport sets.
+func parseHeaders(s *Server, v jsonValue) (err error) {
+	s.Headers, err = v.readSecretMap()
+	for name := range s.Headers {
+		if low := strings.ToLower(name); low == "accept" || low == "content-type" {
+			delete(s.Headers, name)
+			v.reader.warn(v.errorf("%s is not sent: the transport sets it", name).Error())
+		}
+	}
+	return err
 }
 
 // parseType reads the field type.

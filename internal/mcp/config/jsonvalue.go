@@ -64,6 +64,7 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	case !utf8.Valid(data):
 		return jsonValue{}, errors.New("not UTF-8")
 	}
+	data = blankComments(data)
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	for complete := false; ; complete = dec.StackDepth() == 0 {
 		_, err := dec.ReadToken()
@@ -77,6 +78,43 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 			return jsonValue{}, syntaxError(data, err)
 		case dec.StackDepth() > maxFileDepth:
 			return jsonValue{}, fmt.Errorf("line %d: nested deeper than %d levels", lineNumber(data, int(dec.InputOffset())), maxFileDepth)
+		}
+	}
+}
+
+// blankComments returns data with spaces for comments, so that offsets and lines stay. VS Code,
+// Cursor and Gemini CLI read files that have them.
+func blankComments(data []byte) []byte {
+	out := bytes.Clone(data)
+	for i := 0; i < len(out); i++ {
+		rest := out[i:]
+		switch {
+		case out[i] == '"':
+			for i++; i < len(out) && out[i] != '"'; i++ {
+				if out[i] == '\\' {
+					i++
+				}
+			}
+		case bytes.HasPrefix(rest, []byte("//")):
+			n := bytes.IndexByte(rest, '\n')
+			if n < 0 {
+				n = len(rest)
+			}
+			blank(rest[:n])
+		case bytes.HasPrefix(rest, []byte("/*")):
+			if n := bytes.Index(rest[2:], []byte("*/")); n >= 0 {
+				blank(rest[:n+4])
+			}
+		}
+	}
+	return out
+}
+
+// blank replaces everything but line feeds by spaces.
+func blank(text []byte) {
+	for i, c := range text {
+		if c != '\n' {
+			text[i] = ' '
 		}
 	}
 }
