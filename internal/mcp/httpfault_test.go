@@ -391,30 +391,6 @@ func TestEndlessProgressTimesOut(t *testing.T) {
 	})
 }
 
-// In a file of seed 004 the smaller of the two limits is absolute: progress does not extend it.
-func TestSeed004CallTimeoutIsAbsolute(t *testing.T) {
-	for _, limits := range []string{`"tool_timeout_secs": 3, "timeout_secs": 60`, `"tool_timeout_secs": 60, "timeout_secs": 3`} {
-		call, source, _ := strings.Cut(limits, ", ")
-		servers, _, err := config.Parse([]byte(`{"servers": [{"id": "a", "source": {"type": "Http", "url": "http://localhost", `+source+`}}], `+call+`}`), func(string) string { return "" })
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Test(t, func(t *testing.T) {
-			wire := func(http.RoundTripper) http.RoundTripper {
-				return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
-			}
-			c := open(t, Options{Transport: wire}, servers...)
-			c.Tools(t.Context())
-			begin := time.Now()
-			_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) {}})
-			if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != 3*time.Second {
-				t.Errorf("Call() with %s = %v after %s, want a timeout after 3s", limits, e, time.Since(begin))
-			}
-			_ = c.Close()
-		})
-	}
-}
-
 // ticking is a server whose tool reports progress each second and never ends.
 type ticking struct{ fake }
 

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"answerd/internal/mcp/config"
 
@@ -90,5 +93,29 @@ func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 	}
 	if got[len(got)-1] != sent || !slices.IsSorted(got) || slices.Contains(got, 0) {
 		t.Errorf("got %v, want a rising part of 1 to %d with the last", got, sent)
+	}
+}
+
+// In a file of seed 004 the smaller of the two limits is absolute: progress does not extend it.
+func TestSeed004CallTimeoutIsAbsolute(t *testing.T) {
+	for _, limits := range []string{`"tool_timeout_secs": 3, "timeout_secs": 60`, `"tool_timeout_secs": 60, "timeout_secs": 3`} {
+		call, source, _ := strings.Cut(limits, ", ")
+		servers, _, err := config.Parse([]byte(`{"servers": [{"id": "a", "source": {"type": "Http", "url": "http://localhost", `+source+`}}], `+call+`}`), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			wire := func(http.RoundTripper) http.RoundTripper {
+				return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+			}
+			c := open(t, Options{Transport: wire}, servers...)
+			c.Tools(t.Context())
+			begin := time.Now()
+			_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) {}})
+			if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != 3*time.Second {
+				t.Errorf("Call() with %s = %v after %s, want a timeout after 3s", limits, e, time.Since(begin))
+			}
+			_ = c.Close()
+		})
 	}
 }
