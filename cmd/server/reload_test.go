@@ -120,9 +120,9 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 		t.Error(got)
 	}
 
-	writeFile(t, path, file(server("one", ""), server("two", `, "pni": true`)))
+	writeFile(t, path, file(server("one", ""), server("two", `, "pin": "yes"`)))
 	p.signal(t, syscall.SIGHUP)
-	if line := p.waitForLine(t, "refused"); !strings.Contains(line, `server \"two\", pni: unknown field (line 3)`) {
+	if line := p.waitForLine(t, "refused"); !strings.Contains(line, `server \"two\", pin: must be a boolean, not a string (line 3)`) {
 		t.Error(line)
 	}
 	if got := serverStates(t, c, url); got != "one connected 0, two connected 10" {
