@@ -2,11 +2,13 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"answerd/internal/mcp/config"
@@ -31,10 +33,12 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeHTTP:      dialHTTP,
 	config.TypeStdio:     dialStdio,
 	config.TypeWebSocket: dialWebSocket,
+	config.TypeSSE:       dialLegacySSE,
 }
 
-// dialHTTP returns the dialer of a server over Streamable HTTP. The endpoint's TCP connections
-// outlive sessions.
+// dialHTTP returns the dialer of a server over Streamable HTTP, or over HTTP+SSE if it refuses the
+// former.
+// The endpoint's TCP connections outlive sessions.
 func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -48,7 +52,86 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 		URL: cfg.URL, RoundTripper: out, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, o),
 	}), out.close)
 	d.delegation = out.delegation
+	if d.delegation == nil { // those servers have one session for each caller
+		d.connect = legacyFallback(d.connect, dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), func() {}), &d)
+	}
 	return d, nil
+}
+
+// dialLegacySSE returns the dialer of a server over HTTP+SSE.
+func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return dialer{}, err
+	}
+	out, err := newRoundTripper(cfg, o, base)
+	if err != nil {
+		return dialer{}, err
+	}
+	return dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), out.close), nil
+}
+
+func newLegacySSE(cfg config.Server, o Options, base *url.URL, out *roundTripper) transport.Endpoint {
+	return transport.NewLegacySSE(transport.LegacySSEConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)})
+}
+
+// legacySSE returns cfg with a protocol version that begins with initialize: servers over HTTP+SSE
+// do not know server/discover.
+func legacySSE(cfg config.Server) config.Server {
+	if cfg.ProtocolVersion == "" {
+		cfg.ProtocolVersion = session.LastInitialize
+	}
+	return cfg
+}
+
+// legacyRetry is how long a server that refused both transports is not asked for HTTP+SSE again.
+const legacyRetry = 10 * time.Minute
+
+// legacyFallback returns a connect that makes a session by streamable, or by legacy if the server
+// refuses that (2025-11-25 basic/transports, "Backwards Compatibility"). It keeps to
+// the transport that worked. d closes both.
+func legacyFallback(streamable func(context.Context) (*sdk.ClientSession, error), legacy dialer, d *dialer) func(context.Context) (*sdk.ClientSession, error) {
+	closeStreamable := d.close
+	d.close = func() {
+		legacy.close()
+		closeStreamable()
+	}
+	var mu sync.Mutex // protects what follows
+	var useLegacy, useStreamable bool
+	var refused time.Time // when both were refused last
+	return func(ctx context.Context) (*sdk.ClientSession, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if useLegacy {
+			cs, err := legacy.connect(ctx)
+			if !refusesTransport(err) {
+				return cs, err
+			}
+			useLegacy = false // the server may have been upgraded
+		}
+		cs, err := streamable(ctx)
+		if err == nil {
+			useStreamable = true
+			return cs, nil
+		}
+		if useStreamable || !refusesTransport(err) || !refused.IsZero() && time.Since(refused) < legacyRetry {
+			return nil, err
+		}
+		cs, legacyErr := legacy.connect(ctx)
+		if legacyErr != nil {
+			refused = time.Now()
+			return nil, err
+		}
+		useLegacy = true
+		return cs, nil
+	}
+}
+
+// refusesTransport reports whether err is a refusal with one of the HTTP statuses that mean an older
+// transport: 404 and 405, and 400, with which the SSE server of the go-sdk answers.
+func refusesTransport(err error) bool {
+	f, ok := errors.AsType[*transport.Failure](err)
+	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}, f.Status)
 }
 
 // startTimeout bounds the handshake with a child process, which has to start first: npx and uvx

@@ -42,7 +42,7 @@ func TestServersAreIndependent(t *testing.T) {
 off disabled 
 child failed its command is not found
 socket failed connection refused
-old failed type sse is not supported by this build
+old failed connection refused
 good connected `
 	if got := strings.Join(states, "\n"); got != want {
 		t.Errorf("states\n%s", got)

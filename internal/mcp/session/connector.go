@@ -50,8 +50,8 @@ func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 // requests during a call, until the server refuses it.
 func (c *Connector) UseInitialize() { c.negotiator.setInitialize() }
 
-// lastInitialize is the last protocol version that begins with initialize.
-const lastInitialize = "2025-11-25"
+// LastInitialize is the last protocol version that begins with initialize.
+const LastInitialize = "2025-11-25"
 
 // versionNegotiator settles the protocol version of a server. The SDK asks server/discover
 // first, which a server of before 2026-07-28 refuses. So the version that a handshake
@@ -61,7 +61,7 @@ type versionNegotiator struct {
 
 	mu         sync.Mutex // protects what follows
 	learned    string     // by the last handshake that succeeded; "" before, and after a refusal
-	initialize bool       // begin with lastInitialize, also if the server has later versions
+	initialize bool       // begin with LastInitialize, also if the server has later versions
 }
 
 // connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
@@ -79,7 +79,7 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	// Some servers of before 2026-07-28 close the connection on a request that comes before
 	// initialize (go-sdk#1177).
 	if errors.Is(err, transport.ErrHungUp) {
-		cs, err = connect(lastInitialize)
+		cs, err = connect(LastInitialize)
 	}
 	if err == nil {
 		n.setLearned(negotiatedVersion(cs))
@@ -91,7 +91,7 @@ func (n *versionNegotiator) learnedVersion() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.initialize {
-		return lastInitialize
+		return LastInitialize
 	}
 	return n.learned
 }

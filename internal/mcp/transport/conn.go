@@ -13,9 +13,9 @@ import (
 )
 
 // MessageConn is a connection that carries whole JSON-RPC messages: the pipes of a child process,
-// or a WebSocket. Read is called by one goroutine and Write by one other; Close may be called from
-// anywhere and more than once. Every error of Read or Write ends the connection; if it is a
-// *Failure, callers are given its public text.
+// a WebSocket, or HTTP+SSE. Read is called by one goroutine and Write by one other; Close may be
+// called from anywhere and more than once. Every error of Read or Write ends the connection, except
+// for a *requestError of Read; if it is a *Failure, callers are given its public text.
 type MessageConn interface {
 	// Read returns the next message, in a slice of its own and of at most 4 MiB; a longer one is
 	// the failure AnswerTooLarge. After Close it fails at once.

@@ -48,6 +48,7 @@ type Failure struct {
 	NotRun bool          // the server provably did not carry the request out
 	Lost   bool          // the session is gone
 	Err    error         // the cause, for the log; may be nil
+	Status int           // HTTP status of a refusal; 0: none
 	Later  time.Duration // how long the server asked not to be called; 0: it did not say
 }
 
@@ -159,7 +160,7 @@ func connectReason(err error) string {
 // 504 and a 500 do not. The reply's body is repeated nowhere: it may hold what the server was
 // sent.
 func badStatus(status int) *Failure {
-	f := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true}
+	f := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.Kind, f.Public = Unavailable, fmt.Sprintf("it refused our credentials (HTTP %d)", status)

@@ -18,6 +18,9 @@ func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	})
 	for {
 		data, err := c.nextMessage()
+		if c.failRequest(err) {
+			continue
+		}
 		if err != nil {
 			c.end(err)
 			return nil, fmt.Errorf("read: %w", err)
