@@ -1,5 +1,5 @@
-// Package transport connects to MCP servers: over Streamable HTTP, to a child process over its
-// standard input and outputX Transport and
+// Package transport connects to MCP servers: over Streamable HTTP, over HTTP+SSE, to a child process
+// over its standard input and output, and over a WebSocket. It implements the interfaces Transport and
 // Connection of the go-sdk, and keeps one session usable for all callers where the SDK's own
 // transports cannot be bounded (docs/internals/mcp-transport.md says which of their limits it
 // is for).
