@@ -47,6 +47,8 @@ type config struct {
 	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	// Longest silence within a model's answer.
 	LLMIdleTimeout time.Duration `env:"LLM_IDLE_TIMEOUT" envDefault:"30s"`
+	// Add what a model's endpoint says about an error to the problem's detail, for the caller. It is always in the log.
+	LLMShowErrors bool `env:"LLM_SHOW_ERRORS" envDefault:"false"`
 	// Repetitions of a failed model call, only before its first delta.
 	LLMMaxRetries int `env:"LLM_MAX_RETRIES" envDefault:"2"`
 

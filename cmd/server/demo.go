@@ -165,7 +165,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
 		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
-		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"),
+		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
 	modelURL, isReal := environ.get("LLM_BASE_URL"), true
 	if modelURL == "" && environ.get("OPENAI_API_KEY") == "" {

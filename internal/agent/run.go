@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -225,7 +226,10 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	var model *llm.Error
 	if errors.As(err, &model) {
 		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err)
-		end := event.RunError{Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable, PartialAnswer: partial}
+		end := event.RunError{
+			Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable,
+			RetryAfter: int64(math.Ceil(model.RetryAfter.Seconds())), PartialAnswer: partial,
+		}
 		if model.UnknownModel {
 			end.Reason = event.ModelNotFound
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"answerd/internal/agent"
@@ -59,6 +60,7 @@ var problemKinds = map[string]struct {
 	"rate_limited":       {http.StatusTooManyRequests, "Too many requests"},
 	"internal":           {http.StatusInternalServerError, "Internal error"},
 	"model_error":        {http.StatusBadGateway, "The model failed"},
+	"model_rate_limited": {http.StatusServiceUnavailable, "The model is rate limited"},
 	"tool_error":         {http.StatusBadGateway, "The tool failed"},
 	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
 	"overloaded":         {http.StatusServiceUnavailable, "Overloaded"},
@@ -208,6 +210,9 @@ func runProblem(run event.Run, e event.RunError) *problem {
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.withRetryAfter()
 	}
+	if e.RetryAfter > 0 {
+		p.header.Set("Retry-After", strconv.FormatInt(e.RetryAfter, 10))
+	}
 	return p
 }
 
@@ -257,15 +262,18 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 }
 
 // openAIError returns the status and the body of a problem in OpenAI's error shape. There, a
-// model that does not exist is 404.
+// model that does not exist is 404, and one that is rate limited 429.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
 		conversation = "messages"
 	}
 	status, code, message, param := p.Status, p.Code, p.Detail, p.param
-	if p.unknownModel {
+	switch {
+	case p.unknownModel:
 		status, code, param = http.StatusNotFound, event.ModelNotFound, "model"
+	case code == "model_rate_limited":
+		status = http.StatusTooManyRequests
 	}
 	if len(p.Errors) > 0 {
 		first := p.Errors[0]

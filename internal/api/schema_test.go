@@ -308,7 +308,7 @@ func bodies() []event.Body {
 		event.BudgetResolved{InterruptID: "int_2", Limit: "tool_calls", Approved: true, Max: 16, Reason: "nearly there", By: "ada"},
 		event.Suspended{Interrupts: []event.Interrupt{{ID: "i", Kind: "approval"}}},
 		event.FinalAnswer{Answer: "a", Metadata: metadata, FinishReason: "stop"},
-		event.RunError{Code: "model_error", Reason: event.ModelNotFound, Message: "m", Retryable: true, PartialAnswer: "p"},
+		event.RunError{Code: "model_error", Reason: event.ModelNotFound, Message: "m", Retryable: true, RetryAfter: 7, PartialAnswer: "p"},
 		event.Cancelled{Reason: "requested", PartialAnswer: "p"},
 	}
 }

@@ -251,6 +251,7 @@ type (
 		Reason        string `json:"reason,omitempty"`
 		Message       string `json:"message"`
 		Retryable     bool   `json:"retryable"`
+		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the model's endpoint wants it; 0 if it does not say
 		PartialAnswer string `json:"partial_answer"`
 	}
 	// Cancelled ends a run that was told to stop.

@@ -1,6 +1,9 @@
 package llm
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Kind is what went wrong with a model call, in the terms that a caller can act on.
 type Kind string
@@ -11,6 +14,8 @@ const (
 	ModelError Kind = "model_error"
 	// ModelTimeout: no first byte, or no further byte, within the time allowed.
 	ModelTimeout Kind = "model_timeout"
+	// RateLimited: the endpoint answers fewer requests than it gets. Trying again later helps.
+	RateLimited Kind = "model_rate_limited"
 	// TooLarge: the conversation is longer than the model's context window.
 	TooLarge Kind = "too_large"
 	// UpstreamTruncated: the stream ended before the model said that it had finished.
@@ -26,7 +31,14 @@ type Error struct {
 	Retryable bool   // the same request may succeed later
 	// UnknownModel says that the endpoint does not know the model.
 	UnknownModel bool
-	Err          error
+	// Message is what the endpoint says about the failure, without keys and 500 bytes at most;
+	// "" if it says nothing. It is for the log, and for callers only if the operator wants that.
+	Message string
+	// RetryAfter is when the endpoint wants to be asked again; 0 if it does not say.
+	RetryAfter time.Duration
+	// Unavailable says that this endpoint cannot answer now, so another one may be asked.
+	Unavailable bool
+	Err         error
 }
 
 func (e *Error) Error() string {

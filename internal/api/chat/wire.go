@@ -138,7 +138,11 @@ func runErrorBody(b event.RunError) Error {
 		param := "model"
 		return Error{Message: b.Message, Type: "invalid_request_error", Param: &param, Code: b.Reason}
 	}
-	return Error{Message: b.Message, Type: "server_error", Code: b.Code}
+	kind := "server_error"
+	if b.Code == "model_rate_limited" {
+		kind = "rate_limit_error"
+	}
+	return Error{Message: b.Message, Type: kind, Code: b.Code}
 }
 
 // WithoutTools is the suffix of a model's id that turns tools off. Chat UIs use such a model for

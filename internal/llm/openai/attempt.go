@@ -95,7 +95,7 @@ func connectError(err error) error {
 		f.retry, err = true, sent.Err
 	}
 	f.err = newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
-	f.err.Retryable = f.retry
+	f.err.Retryable, f.err.Unavailable = f.retry, f.retry
 	return f
 }
 

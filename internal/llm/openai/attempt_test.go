@@ -129,7 +129,11 @@ func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 			t.Parallel()
 			_, m := newEndpoint(t, Config{}, c.step)
 			_, err := llmtest.Collect(t.Context(), m, testRequest)
-			e := requireError(t, err, llm.ModelError)
+			kind := llm.ModelError
+			if c.public == publicLimited {
+				kind = llm.RateLimited
+			}
+			e := requireError(t, err, kind)
 			if e.Public != c.public {
 				t.Errorf("got public text %q, want %q", e.Public, c.public)
 			}
@@ -218,7 +222,11 @@ func TestRetriesShareOneLimit(t *testing.T) {
 				t.Error(err)
 			}
 			if c.status != 0 {
-				if e := requireError(t, err, llm.ModelError); e.Status != c.status {
+				kind := llm.ModelError
+				if c.status == http.StatusTooManyRequests {
+					kind = llm.RateLimited
+				}
+				if e := requireError(t, err, kind); e.Status != c.status {
 					t.Errorf("got status %d, want %d", e.Status, c.status)
 				}
 			}
@@ -300,7 +308,7 @@ func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
 	} {
 		_, m := newEndpoint(t, Config{}, step)
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
-		if e := requireError(t, err, llm.ModelError); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
+		if e := requireError(t, err, llm.RateLimited); e.Status != 429 || e.Public != publicLimited || !e.Retryable {
 			t.Errorf("%s: got %+v, want status 429 and %q", name, e, publicLimited)
 		}
 	}

@@ -66,7 +66,7 @@ func BenchmarkRequestBody(b *testing.B) {
 			var cache toolCache
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := encodeRequest(&r, &cache, ""); err != nil {
+				if _, err := encodeRequest(&r, &cache, "", dialect{}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -116,7 +116,7 @@ func BenchmarkLongConversation(b *testing.B) {
 	var cache toolCache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := encodeRequest(&r, &cache, ""); err != nil {
+		if _, err := encodeRequest(&r, &cache, "", dialect{}); err != nil {
 			b.Fatal(err)
 		}
 	}

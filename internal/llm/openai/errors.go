@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ const (
 	publicUnknown      = "The model endpoint does not know the model."
 	publicContext      = "The conversation is too long for the model's context window."
 	publicLimited      = "The model endpoint is rate limiting."
+	publicQuota        = "The quota at the model endpoint is exhausted. Its operator has to raise it, or to pay."
 	publicFailing      = "The model endpoint failed."
 	publicRedirect     = "The model endpoint answered with a redirect, which is not followed."
 	publicNonsense     = "The model endpoint sent something that is not a model's answer."
@@ -60,7 +62,7 @@ const maxErrorText = 2 << 10
 // came inside a stream. said is the endpoint's text.
 func statusError(status int, said []byte) *retryableError {
 	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
-	e.Status = status
+	e.Status, e.Message = status, errorMessage(said)
 	f := &retryableError{err: e}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
 		e.Kind, e.Public = llm.TooLarge, publicContext
@@ -68,7 +70,10 @@ func statusError(status int, said []byte) *retryableError {
 	}
 	// Retried is what the next moment may cure. A model call changes nothing at the
 	// endpoint, so even a 500 of unknown effect may be sent again.
+	e.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
+	case quotaExhausted(status, said):
+		e.Public, e.Unavailable = publicQuota, true
 	case status >= 300 && status < 400:
 		e.Public = publicRedirect
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -76,7 +81,8 @@ func statusError(status int, said []byte) *retryableError {
 	case status == http.StatusNotFound:
 		e.Public, e.UnknownModel = publicUnknown, containsAny(strings.ToLower(string(said)), modelWords)
 	case status == http.StatusTooManyRequests:
-		e.Public, e.Retryable, f.retry = publicLimited, true, true
+		e.Kind, e.Public, e.Retryable, f.retry = llm.RateLimited, publicLimited, true, true
+		f.retryAfter = retryInfo(said)
 	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
 		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
 		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
@@ -95,7 +101,10 @@ func responseError(res *http.Response) *retryableError {
 	if err != nil {
 		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
 	}
-	f.retryAfter = res.Header.Get("Retry-After")
+	f.retryAfter = cmp.Or(res.Header.Get("Retry-After"), f.retryAfter)
+	if d, ok := parseRetryAfter(f.retryAfter, time.Now()); ok {
+		f.err.RetryAfter = d
+	}
 	return f
 }
 
@@ -111,7 +120,7 @@ func timeoutError(cause error, after time.Duration) *llm.Error {
 	default:
 		return nil
 	}
-	e.Retryable = true
+	e.Retryable, e.Unavailable = true, true
 	return e
 }
 
@@ -156,6 +165,39 @@ func containsAny(text string, words []string) bool {
 		}
 	}
 	return false
+}
+
+// quotaWords mark, in lower case, an account that has used up what it paid for. Waiting does
+// not help, so such a request is not sent again.
+var quotaWords = []string{
+	"insufficient_quota",          // OpenAI, Azure
+	"billing_hard_limit_reached",  // OpenAI
+	"insufficient balance",        // DeepSeek, with 402
+	"insufficient credits",        // OpenRouter, with 402
+	"credit balance is too low",   // Anthropic, with 400
+	"monthly spending limit",      // xAI, with 403
+	"exceeded your current quota", // OpenAI; Gemini, which says the same of a limit per minute
+}
+
+// quotaExhausted reports whether an endpoint's error says that the quota is used up. Gemini
+// names the limit and the time to wait if it is one per minute.
+func quotaExhausted(status int, said []byte) bool {
+	text := strings.ToLower(string(said))
+	if status == http.StatusPaymentRequired {
+		return true
+	}
+	return status >= 400 && status < 500 && containsAny(text, quotaWords) && !strings.Contains(text, "perminute") && retryInfo(said) == ""
+}
+
+// retryDelayMember finds the time to wait in an error of Google's: google.rpc.RetryInfo.
+var retryDelayMember = regexp.MustCompile(`"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"`)
+
+// retryInfo returns that time in seconds, as in a Retry-After; "" if there is none.
+func retryInfo(said []byte) string {
+	if m := retryDelayMember.FindSubmatch(said); m != nil {
+		return string(m[1])
+	}
+	return ""
 }
 
 // codeWord matches what may be logged of an endpoint's error: a code made of words. Keys and

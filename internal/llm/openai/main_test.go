@@ -137,6 +137,6 @@ func requireError(t *testing.T, err error, kind llm.Kind) *llm.Error {
 	return e
 }
 
-var publicTexts = []string{publicUnreachable, publicRefused, publicCredentials, publicUnknown, publicContext, publicLimited,
+var publicTexts = []string{publicUnreachable, publicRefused, publicCredentials, publicUnknown, publicContext, publicLimited, publicQuota,
 	publicFailing, publicRedirect, publicNonsense, publicTooLarge, publicTooManyCalls, publicTruncated,
 	publicNoFirstByte, publicIdle}

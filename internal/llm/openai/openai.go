@@ -14,8 +14,8 @@
 //
 // openai-go sends the requests. The chunks are decoded here, because endpoints vary in what
 // they send, and the SDK needs at least 25 times as long for each. A request is retried only while
-// no part of its answer was emitted. Errors never contain what the endpoint wrote, except
-// its error codes.
+// no part of its answer was emitted. Of what an endpoint writes about an error, the text of the
+// error has its codes only; the log has the message, without keys.
 package openai
 
 import (
@@ -52,6 +52,8 @@ type Config struct {
 	Meter     metric.Meter // nil records nothing
 	Logger    *slog.Logger // nil discards
 	System    string       // gen_ai.provider.name; empty is "openai"
+
+	ShowErrors bool // the public text of an error ends with what the endpoint says
 }
 
 // Times and sizes that Config leaves open.
@@ -77,6 +79,9 @@ type Model struct {
 	telemetry        *instruments
 	tools            toolCache
 	endpoint         string // names it in llm.Extensions
+	apiKey           string
+	dialect          dialectStore
+	showErrors       bool
 }
 
 // New returns a model for cfg. It asks nothing of the endpoint; a BaseURL that is
@@ -109,6 +114,8 @@ func New(cfg Config) *Model {
 		log:              cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry:        newTelemetry(cfg, base),
 		endpoint:         endpointID(base),
+		apiKey:           cfg.APIKey,
+		showErrors:       cfg.ShowErrors,
 	}
 }
 
@@ -140,22 +147,46 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 
 // streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
-	body, err := encodeRequest(r, &m.tools, m.endpoint)
+	dialect := m.dialect.Load()
+	body, err := m.encode(r, dialect)
 	if err != nil {
-		return newError(llm.ModelError, publicRefused, err)
+		return err
 	}
 	// One budget for all reasons. Only what try marks as a failure comes back here, and it
 	// does so only while no part has been handed out.
 	for try := 0; ; try++ {
 		err := m.attempt(ctx, body, emit)
+		if failed, ok := errors.AsType[*llm.Error](err); ok {
+			m.reportError(ctx, r.Model, failed, []string{m.apiKey})
+		}
 		var f *retryableError
 		if !errors.As(err, &f) {
 			return err
+		}
+		if other := dialect.without(f.err, body); other != dialect {
+			dialect = other
+			if m.dialect.Store(dialect.remembered()); ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if body, err = m.encode(r, dialect); err != nil {
+				return err
+			}
+			try--
+			continue
 		}
 		if err := m.waitForRetry(ctx, r.Model, try, f); err != nil {
 			return err
 		}
 	}
+}
+
+// encode renders r for the endpoint.
+func (m *Model) encode(r *llm.Request, d dialect) ([]byte, error) {
+	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
+	if err != nil {
+		return nil, newError(llm.ModelError, publicRefused, err)
+	}
+	return body, nil
 }
 
 // waitForRetry waits until it is time for another attempt. Its error ends the answer; if

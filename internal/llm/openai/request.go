@@ -15,12 +15,13 @@ import (
 // wireRequest is the head of a Chat Completions request; the messages and the tools are
 // appended to it.
 type wireRequest struct {
-	Model         string        `json:"model"`
-	Stream        bool          `json:"stream"`
-	StreamOptions streamOptions `json:"stream_options"`
-	ToolChoice    any           `json:"tool_choice,omitempty"` // a ToolChoice or a wireChoice
+	Model         string         `json:"model"`
+	Stream        bool           `json:"stream"`
+	StreamOptions *streamOptions `json:"stream_options,omitempty"`
+	ToolChoice    any            `json:"tool_choice,omitempty"` // a ToolChoice or a wireChoice
 	// The name that replaced max_tokens, which newer models of OpenAI refuse.
-	MaxTokens int64 `json:"max_completion_tokens,omitempty"`
+	MaxTokens    int64 `json:"max_completion_tokens,omitempty"`
+	OldMaxTokens int64 `json:"max_tokens,omitempty"` // in place of it
 	llm.Sampling
 }
 
@@ -50,13 +51,22 @@ type streamOptions struct {
 // so it is sent with tools only; and None with tools offered sends both, for models
 // that refuse a history with calls when they are shown no tools. Only members that came from
 // endpoint are sent to it.
-func encodeRequest(r *llm.Request, cache *toolCache, endpoint string) ([]byte, error) {
+func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
 	head := wireRequest{
 		Model:         r.Model,
 		Stream:        true,
-		StreamOptions: streamOptions{IncludeUsage: true},
+		StreamOptions: &streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
 		Sampling:      r.Sampling,
+	}
+	if d.oldMaxTokens {
+		head.MaxTokens, head.OldMaxTokens = 0, r.MaxTokens
+	}
+	if d.noStreamOptions {
+		head.StreamOptions = nil
+	}
+	if d.noExtensions {
+		endpoint = ""
 	}
 	var tools []byte
 	if len(r.Tools) == 0 {

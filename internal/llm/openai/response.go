@@ -146,8 +146,10 @@ func streamError(object []byte) error {
 		return statusError(status, object)
 	}
 	err := fmt.Errorf("error in the stream: %s", loggableCodes(object))
+	e := newError(llm.ModelError, publicFailing, err)
 	if exceedsContext(string(object)) {
-		return newError(llm.TooLarge, publicContext, err)
+		e = newError(llm.TooLarge, publicContext, err)
 	}
-	return newError(llm.ModelError, publicFailing, err)
+	e.Message = errorMessage(object)
+	return e
 }

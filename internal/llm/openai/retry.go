@@ -13,6 +13,7 @@ import (
 const (
 	backoffBase   = 200 * time.Millisecond
 	backoffMax    = 5 * time.Second
+	longestWait   = 24 * time.Hour   // a longer Retry-After counts as this
 	maxRetryAfter = 10 * time.Second // a caller waits; beyond this it is told at once
 )
 
@@ -46,16 +47,16 @@ func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	}
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
 		switch {
-		case seconds >= 0 && seconds <= maxRetryAfter.Seconds():
+		case seconds >= 0 && seconds <= longestWait.Seconds():
 			return time.Duration(seconds * float64(time.Second)), true
-		case seconds > maxRetryAfter.Seconds():
-			return maxRetryAfter + 1, true // however long: too long, and no overflow
+		case seconds > longestWait.Seconds():
+			return longestWait, true // before the number overflows
 		default:
 			return 0, false
 		}
 	}
 	if date, err := http.ParseTime(value); err == nil {
-		return max(date.Sub(now), 0), true
+		return min(max(date.Sub(now), 0), longestWait), true
 	}
 	return 0, false
 }

@@ -1,0 +1,105 @@
+package openai
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+func TestErrorMessageIsLoggedWithoutKeys(t *testing.T) {
+	for said, want := range map[string]string{
+		`{"error":{"message":"Unknown parameter: 'x'.","code":"unknown_parameter"}}`:        "Unknown parameter: 'x'.",
+		`[{"error":{"code":400,"message":"Function call is missing a thought_signature"}}]`: "Function call is missing a thought_signature",
+		`{"error":"model not found"}`:                                                        "model not found",
+		`{"object":"error","message":"bad\nrequest","code":400}`:                             "bad request",
+		`{"object":"error","message":{"detail":[{"msg":"Extra inputs are not permitted"}]}}`: `[{"msg":"Extra inputs are not permitted"}]`,
+		`{"error":{"message":"Incorrect API key provided: sk-proj-abcdef123456."}}`:          "Incorrect API key provided: [redacted]",
+		`{"error":{"message":"Authorization: Bearer abc.def wrong, CANARY-KEY wrong"}}`:      "Authorization: [redacted] wrong, [redacted] wrong",
+		`{"error":{"message":"` + strings.Repeat("é ", 400) + `"}}`:                          strings.Repeat("é ", 165) + "é…",
+		`slow down`:                       "slow down",
+		`<html>Sign in</html>`:            "",
+		`{"error":{"code":"no_message"}}`: `{"code":"no_message"}`,
+	} {
+		var log bytes.Buffer
+		_, m := newEndpoint(t, Config{APIKey: "CANARY-KEY", Logger: slog.New(slog.NewTextHandler(&log, nil))}, replyStatus(400, said))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		e := requireError(t, err, llm.ModelError)
+		if e.Message != want || len(e.Message) > maxMessage {
+			t.Errorf("%.60s: got message %q, want %q", said, e.Message, want)
+		}
+		if warned := strings.Contains(log.String(), "level=WARN"); warned != (want != "") || strings.Contains(log.String(), "CANARY") {
+			t.Errorf("%.60s: got log %q, want a warning without the key", said, log.String())
+		}
+	}
+}
+
+func TestErrorMessageIsShownIfTheOperatorWantsIt(t *testing.T) {
+	_, m := newEndpoint(t, Config{ShowErrors: true}, replyStatus(400, `{"error":{"message":"No such parameter."}}`))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	if got, want := llmtest.RequireError(t, err, llm.ModelError).Public, publicRefused+" It said: No such parameter."; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestExhaustedQuotaIsNotRetried(t *testing.T) {
+	for name, c := range map[string]struct {
+		status    int
+		said      string
+		exhausted bool
+	}{
+		"OpenAI":            {429, `{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}`, true},
+		"DeepSeek":          {402, `{"error":{"message":"Insufficient Balance","type":"unknown_error","code":"invalid_request_error"}}`, true},
+		"OpenRouter":        {402, `{"error":{"message":"Insufficient credits","code":402}}`, true},
+		"Anthropic":         {400, `{"error":{"message":"Your credit balance is too low to access the API."}}`, true},
+		"OpenAI per minute": {429, `{"error":{"message":"Rate limit reached for gpt-5 on tokens per min","code":"rate_limit_exceeded"}}`, false},
+		"Gemini per minute": {429, `[{"error":{"code":429,"message":"You exceeded your current quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"0.001s"}]}}]`, false},
+	} {
+		s, m := newEndpoint(t, Config{MaxRetries: 1}, replyStatus(c.status, c.said))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		kind, public, requests := llm.RateLimited, publicLimited, 2
+		if c.exhausted {
+			kind, public, requests = llm.ModelError, publicQuota, 1
+		}
+		e := requireError(t, err, kind)
+		if n := len(s.receivedRequests()); e.Public != public || e.Retryable == c.exhausted || n != requests {
+			t.Errorf("%s: got %q, retryable %v, after %d requests, want %q after %d", name, e.Public, e.Retryable, n, public, requests)
+		}
+	}
+}
+
+func TestRateLimitHasTheEndpointsRetryAfter(t *testing.T) {
+	for header, want := range map[string]time.Duration{"37": 37 * time.Second, "": 0, "soon": 0} {
+		_, m := newEndpoint(t, Config{}, replyStatus(429, `{}`, "Retry-After", header))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.RateLimited); e.RetryAfter != want {
+			t.Errorf("%q: got %s, want %s", header, e.RetryAfter, want)
+		}
+	}
+}
+
+// What an endpoint refuses by name is left out, at once and in later requests.
+func TestRefusedMembersAreLeftOut(t *testing.T) {
+	refuse := replyStatus(422, `{"message":{"detail":[{"type":"extra_forbidden","loc":["body","max_completion_tokens"],"msg":"Extra inputs are not permitted"}]}}`)
+	s, m := newEndpoint(t, Config{}, refuse, sendStream(helloStream))
+	r := testRequest
+	r.MaxTokens = 7
+	for range 2 {
+		if _, err := llmtest.Collect(t.Context(), m, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requests := s.receivedRequests()
+	if len(requests) != 3 {
+		t.Fatalf("got %d requests, want 3", len(requests))
+	}
+	for i, member := range []string{`"max_completion_tokens":7`, `"max_tokens":7`, `"max_tokens":7`} {
+		if !bytes.Contains(requests[i].body, []byte(member)) || i > 0 && bytes.Contains(requests[i].body, []byte("max_completion_tokens")) {
+			t.Errorf("request %d: got %s, want %s", i, requests[i].body, member)
+		}
+	}
+}
