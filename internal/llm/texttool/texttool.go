@@ -95,6 +95,10 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) err
 			if m.native {
 				err = x.passNativeCall(p)
 			}
+		case llm.Extensions:
+			if m.native { // as text, a message has no calls that they could belong to
+				usage = append(usage, p)
+			}
 		case llm.Usage:
 			usage = append(usage, p) // complete calls come before it
 		case llm.Finish:
