@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
@@ -45,6 +47,28 @@ func (r modelReply) hasClientCalls() bool {
 
 // maxToolName bounds the name of a call, in bytes; tools have 64 at most.
 const maxToolName = 128
+
+// safeToolName returns the name of a call as events, metadata and the conversation have it. No tool has
+// a name that this changes, so what it changes is invented: it escapes control and format
+// characters, which include those that reorder text (Unicode Bidirectional Algorithm), and cuts the
+// name at maxToolName.
+func safeToolName(name string) string {
+	if IsToolName(name) {
+		return name
+	}
+	var b strings.Builder
+	for _, r := range name { // a byte that is not UTF-8 becomes U+FFFD
+		text := string(r)
+		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+			text = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
+		}
+		if b.Len()+len(text) > maxToolName {
+			break
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
 
 // modelStream turns the parts of one model answer into events.
 type modelStream struct {
@@ -198,8 +222,7 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 		return err
 	}
 	s.recordFirstOutput(ctx)
-	// No tool has a longer name, so a longer one is invented and is not repeated in full.
-	name = name[:min(len(name), maxToolName)]
+	name = safeToolName(name)
 	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
 	s.byIndex[index] = c

@@ -84,3 +84,56 @@ func TestDirectCallDeclinesQuestions(t *testing.T) {
 		t.Error("it sampled")
 	}
 }
+
+// Clients parse events and answers with bounds on the depth, some of 1,000 levels.
+func TestResultThatIsNestedTooDeepIsTooLarge(t *testing.T) {
+	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+	for name, c := range map[string]struct {
+		result string
+		fails  bool
+	}{
+		"structured at the bound":   {`{"content":[],"structuredContent":{"a":` + nested(127) + `}}`, false},
+		"structured beyond":         {`{"content":[],"structuredContent":{"a":` + nested(128) + `}}`, true},
+		"a block beyond":            {`{"content":[{"type":"text","text":"x","_meta":{"a":` + nested(127) + `}}]}`, true},
+		"brackets in a text":        {`{"content":[{"type":"text","text":"` + strings.Repeat(`[\"`, 500) + `"}]}`, false},
+		"many values side by side":  {`{"content":[],"structuredContent":{"a":[` + strings.Repeat("[],", 500) + `1]}}`, false},
+		"as deep as parsers accept": {`{"content":[],"structuredContent":{"a":` + nested(9000) + `}}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var args string
+			h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+				return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "give", Args: args}), llmtest.Says("Done."))(r)
+			}, nil)
+			args = h.Tools.SetResult("deep", c.result)
+			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+			failed := agenttest.EventsOf[event.ToolError](events)
+			if len(failed) > 0 != c.fails {
+				t.Fatalf("failures %+v, want some: %t", failed, c.fails)
+			}
+			if c.fails && (failed[0].Kind != "too_large" || !strings.Contains(failed[0].Payload, "nested deeper than 128 levels") || !strings.Contains(failed[0].Payload, `[[[[`)) {
+				t.Errorf("%s: %s, want too_large with a preview", failed[0].Kind, failed[0].Payload)
+			}
+		})
+	}
+}
+
+func TestToolNameOfAModelIsEscapedAndCut(t *testing.T) {
+	for name, want := range map[string]string{
+		"a\u202eb\u2066c":               `a\u202eb\u2066c`,
+		"line\nfeed\x1b[31m":            `line\nfeed\x1b[31m`,
+		strings.Repeat("é", 100_000/2):  strings.Repeat("é", 64),
+		strings.Repeat("\u202e", 1000):  strings.Repeat(`\u202e`, 21),
+		"x" + strings.Repeat("é", 1000): "x" + strings.Repeat("é", 63),
+	} {
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: name, Args: `{}`}), llmtest.Says("Done.")), nil)
+		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
+		for _, e := range agenttest.EventsOf[event.ToolCall](events) {
+			if e.Tool != want {
+				t.Errorf("%.20q: the event names %q, want %q", name, e.Tool, want)
+			}
+		}
+		if got := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolNames; len(got) != 1 || got[0] != want {
+			t.Errorf("%.20q: tool_names %q, want %q", name, got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/api"
+	"answerd/internal/console"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
@@ -427,5 +428,15 @@ func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 	end := agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
 	if end.Reason != "abandoned" {
 		t.Errorf("end %+v", end)
+	}
+}
+
+func TestUnknownPathOfTheConsoleIsAProblemDocument(t *testing.T) {
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Console = console.Handler(console.Options{}) })
+	for _, path := range []string{"/console/none.js", "/console/", "/console/../x"} {
+		refused(t, s.do(t, "GET", path, ""), 404, "not_found")
+	}
+	if resp := s.do(t, "GET", "/", ""); resp.StatusCode != 200 {
+		t.Errorf("the page: %s, want 200", resp.Status)
 	}
 }

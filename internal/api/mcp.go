@@ -55,7 +55,15 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	h.mcpServer.ServeHTTP(w, r)
+	// The SDK says 403 of another caller's session and 404 of an unknown one. Callers must not learn
+	// which of the two it is.
+	hasSession := r.Header.Get("Mcp-Session-Id") != ""
+	p := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
+		return hasSession && (status == http.StatusForbidden || status == http.StatusNotFound)
+	}}
+	if h.mcpServer.ServeHTTP(p, r); p.dropped {
+		return newProblem("not_found", "There is no such session.")
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -308,9 +309,19 @@ func TestMCPRunBelongsToItsCaller(t *testing.T) {
 	session := s.starts(t, ada...)
 	for _, header := range [][]string{append(session[:4:4], eve...), session[:4]} {
 		resp := s.sends(bounded(t), t, "tools/list", `{}`, header...)
-		if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("another's session: %s", resp.Status)
+		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("another's session: %s, want 404 or 401", resp.Status)
 		}
+	}
+	// Nor does the answer reveal that the session exists.
+	unknown := append([]string{"Mcp-Session-Id", "none", "Mcp-Protocol-Version", "2025-11-25"}, eve...)
+	foreign := refused(t, s.sends(bounded(t), t, "tools/list", `{}`, append(session[:4:4], eve...)...), 404, "not_found")
+	if none := refused(t, s.sends(bounded(t), t, "tools/list", `{}`, unknown...), 404, "not_found"); !reflect.DeepEqual(foreign, none) {
+		t.Errorf("another's session: %+v, want %+v as of an unknown one", foreign, none)
+	}
+	refused(t, s.do(t, "DELETE", "/mcp", "", append(session[:4:4], eve...)...), 404, "not_found")
+	if resp := s.sends(bounded(t), t, "tools/list", `{}`, append(session[:4:4], ada...)...); resp.StatusCode != http.StatusOK {
+		t.Errorf("the owner's session: %s, want 200", resp.Status)
 	}
 }
 

@@ -39,3 +39,12 @@ func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	_, err := w.Write(h.OpenAPI)
 	return err
 }
+
+// getConsole serves the console and its files.
+func (h *Handler) getConsole(w http.ResponseWriter, r *http.Request) error {
+	f := &statusFilter{ResponseWriter: w, drops: func(status int) bool { return status == http.StatusNotFound }}
+	if h.Console.ServeHTTP(f, r); f.dropped {
+		return notFound(w, r)
+	}
+	return nil
+}

@@ -25,8 +25,8 @@ func (h *Handler) newRouter() http.Handler {
 	getOrHead(r, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
 	getOrHead(r, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
 	if h.Console != nil {
-		getOrHead(r, "/", h.Console)
-		getOrHead(r, "/console/*", h.Console)
+		getOrHead(r, "/", h.withProblems(h.getConsole))
+		getOrHead(r, "/console/*", h.withProblems(h.getConsole))
 	}
 
 	// The browser returns here from an authorization server, so any origin may send it.

@@ -87,3 +87,29 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 }
+
+// statusFilter drops responses of a handler that is not ours and has a status for which drops is
+// true. The caller then answers with a problem document.
+type statusFilter struct {
+	http.ResponseWriter
+	drops   func(status int) bool
+	dropped bool
+}
+
+// Unwrap lets http.ResponseController reach the wrapped writer.
+func (f *statusFilter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (f *statusFilter) WriteHeader(status int) {
+	if f.dropped = f.dropped || f.drops(status); !f.dropped {
+		f.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (f *statusFilter) Write(b []byte) (int, error) {
+	if f.dropped {
+		return len(b), nil
+	}
+	return f.ResponseWriter.Write(b)
+}

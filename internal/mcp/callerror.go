@@ -67,6 +67,9 @@ func decodeFailure(err error) *transport.Failure {
 	if bad, ok := errors.AsType[*content.DecodeError](err); ok {
 		return transport.BadReply(bad.Reason, bad.Err)
 	}
+	if deep, ok := errors.AsType[*content.DepthError](err); ok {
+		return &transport.Failure{Kind: TooLarge, Public: deep.Error() + "; it begins with " + deep.Preview, Err: err}
+	}
 	return &transport.Failure{Kind: Protocol, Public: err.Error()}
 }
 

@@ -44,7 +44,7 @@ type Result struct {
 
 // Decode reads a tools/call result as it was received: the SDK's types turn large integers into
 // floats and refuse content of unknown types. The result keeps raw, which must not change. An
-// error is a *DecodeError or ErrInputRequired.
+// error is a *DecodeError, a *DepthError or ErrInputRequired.
 func Decode(raw json.RawMessage) (*Result, error) {
 	// The decoder accepts invalid UTF-8 within strings. Events and requests must not have it.
 	if !utf8.Valid(raw) {
@@ -84,7 +84,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if string(r.Structured) == "null" {
 		r.Structured = nil
 	}
-	return r, nil
+	return r, r.checkDepth()
 }
 
 // readBlocks reads the list of content blocks out of raw. null is an empty list.
@@ -125,7 +125,7 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 		}
 		r.Content = append(r.Content, block)
 	}
-	return r, nil
+	return r, r.checkDepth()
 }
 
 // ErrInputRequired says that a result asks for input once more, after all rounds that a request
