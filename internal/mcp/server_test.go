@@ -16,8 +16,8 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// S3.5, S4.2: a server that is down, disabled, or of a type that this build doesn't
-// speak is reported and keeps nothing else from working.
+// S3.5, S4.2: a server that is down, disabled, or speaks another transport
+// is reported and keeps nothing else from working.
 func TestServersAreIndependent(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	web := serve(t, s)
@@ -42,7 +42,7 @@ func TestServersAreIndependent(t *testing.T) {
 off disabled 
 child failed its command is not found
 socket failed connection refused
-old failed connection refused
+old failed it answered HTTP 405
 good connected `
 	if got := strings.Join(states, "\n"); got != want {
 		t.Errorf("states\n%s", got)

@@ -200,6 +200,9 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if f := s.checkAuth(); f != nil {
 		return f
 	}
+	if !slices.Contains([]string{TypeHTTP, TypeWebSocket, TypeSSE}, s.TransportType()) {
+		return nil // mcp.New reports that it does not support this type
+	}
 	if f := s.checkHeaders(); f != nil {
 		return f
 	}
