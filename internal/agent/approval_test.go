@@ -329,6 +329,7 @@ func TestApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 	offer("sends a postcard")
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer func() {
+		web.CloseClientConnections() // the standalone stream
 		web.Close()
 		for s := range server.Sessions() {
 			s.Close()
