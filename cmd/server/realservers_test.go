@@ -55,6 +55,9 @@ var everything = []realCall{
 
 var realServers = []realServer{
 	{name: "everything", transport: "http", calls: everything},
+	{name: "everything", transport: "sse", calls: everything},
+	// The same address without a type: the server refuses Streamable HTTP there.
+	{name: "everything", transport: "http at sse", calls: everything},
 	{name: "everything", transport: "stdio", calls: append([]realCall{
 		// S4.6: a child has the environment that it is given, and no other.
 		{tool: "get-env", args: `{}`, want: `given`, never: "ANSWERD_REAL_SERVERS"},
@@ -93,8 +96,13 @@ func realServersDir(t *testing.T) string {
 // config is the server as mcp.json has it; dir is a folder of its own.
 func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
 	t.Helper()
-	if s.transport == "http" {
-		return map[string]any{"type": "http", "url": startEverything(t, modules, "").url}
+	switch s.transport {
+	case "http":
+		return map[string]any{"type": "http", "url": startEverything(t, modules, "", "streamableHttp").url}
+	case "sse":
+		return map[string]any{"type": "sse", "url": startEverything(t, modules, "", "sse").url}
+	case "http at sse":
+		return map[string]any{"url": startEverything(t, modules, "", "sse").url}
 	}
 	args := []string{script(modules, s.name)}
 	if s.args != nil {
@@ -126,7 +134,7 @@ func startWithServer(t *testing.T, server map[string]any, calls []realCall) *ser
 		turns = append(turns, llmtest.Calls(llmtest.Call{Name: "real_" + c.tool, Args: c.args}))
 	}
 	model := llmtest.New(t, llmtest.Turns(append(turns, llmtest.Says("Done."))...))
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file))
+	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file, "PATH", os.Getenv("PATH"), "HOME", os.Getenv("HOME")))
 
 	// A refresh returns when the server is connected, or has failed.
 	resp := post(t, newClient(t), s.url+"/servers/real/refresh", "")
@@ -201,13 +209,13 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 // so in its own words: 400, "No valid session ID".
 func TestRealServerRestartLosesNoCall(t *testing.T) {
 	modules := realServersDir(t)
-	first := startEverything(t, modules, "")
+	first := startEverything(t, modules, "", "streamableHttp")
 	s := startWithServer(t, map[string]any{"type": "http", "url": first.url}, nil)
 	c := newClient(t)
 	for life := range 3 {
 		if life > 0 {
 			first.stop()
-			first = startEverything(t, modules, first.port)
+			first = startEverything(t, modules, first.port, "streamableHttp")
 		}
 		for range 3 {
 			status, body := callTool(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
@@ -221,7 +229,23 @@ func TestRealServerRestartLosesNoCall(t *testing.T) {
 	}
 }
 
-// everythingServer is the reference server over Streamable HTTP, as a process.
+// A file of Claude Desktop finds npx, and npx finds node: the child inherits PATH and HOME.
+func TestRealServerOfNpx(t *testing.T) {
+	modules := realServersDir(t)
+	if _, err := exec.LookPath("npx"); err != nil {
+		t.Skip("npx is missing")
+	}
+	dir := t.TempDir()
+	s := startWithServer(t, map[string]any{
+		"command": "npx", "args": []string{"--no-install", "--prefix", filepath.Dir(modules), "mcp-server-filesystem", dir},
+	}, nil)
+	status, body := callTool(t, newClient(t), s.url, "real_list_allowed_directories", `{}`)
+	if status != http.StatusOK || !strings.Contains(body, dir) {
+		t.Errorf("list_allowed_directories = %d %s, want %s", status, body, dir)
+	}
+}
+
+// everythingServer is the reference server over HTTP, as a process.
 type everythingServer struct {
 	url, port string
 	stop      func()
@@ -242,14 +266,14 @@ func script(modules, server string) string {
 }
 
 // startEverything starts the server on that port, on a free one for "", and returns
-// when it listens.
-func startEverything(t *testing.T, modules, port string) everythingServer {
+// when it listens. transport is that of its command line: streamableHttp or sse.
+func startEverything(t *testing.T, modules, port, transport string) everythingServer {
 	t.Helper()
 	if port == "" {
 		port = freePort(t)
 	}
 	read, write := io.Pipe()
-	cmd := exec.Command(nodeCommand(t), script(modules, "everything"), "streamableHttp")
+	cmd := exec.Command(nodeCommand(t), script(modules, "everything"), transport)
 	cmd.Env = []string{"PORT=" + port}
 	cmd.Stdout, cmd.Stderr = write, write
 	if err := cmd.Start(); err != nil {
@@ -264,7 +288,7 @@ func startEverything(t *testing.T, modules, port string) everythingServer {
 		defer close(gone)
 		told := false
 		for lines := bufio.NewScanner(read); lines.Scan(); {
-			if !told && strings.Contains(lines.Text(), "listening") {
+			if !told && (strings.Contains(lines.Text(), "listening") || strings.Contains(lines.Text(), "running on")) {
 				close(listening)
 				told = true
 			}
@@ -280,7 +304,8 @@ func startEverything(t *testing.T, modules, port string) everythingServer {
 	case <-gone:
 		t.Fatal("the server ended before it listened")
 	}
-	return everythingServer{"http://127.0.0.1:" + port + "/mcp", port, stop}
+	path := map[string]string{"streamableHttp": "/mcp", "sse": "/sse"}[transport]
+	return everythingServer{"http://127.0.0.1:" + port + path, port, stop}
 }
 
 // freePort is one that was free a moment ago.
@@ -386,7 +411,10 @@ func startPythonServer(t *testing.T, interpreter, script, transport string, opti
 
 func TestRealServersInPython(t *testing.T) {
 	for _, server := range pythonServers {
-		for _, mode := range []string{"stdio", "http", "http stateless", "http json", "http stateless json"} {
+		for _, mode := range []string{"stdio", "sse", "http", "http stateless", "http json", "http stateless json"} {
+			if mode == "sse" && server.requirements == "sdk" {
+				continue // sdk_server.py does not serve it
+			}
 			t.Run(server.requirements+" over "+mode, func(t *testing.T) {
 				interpreter, script := pythonCommand(t, server.requirements, server.script)
 				transport, options, _ := strings.Cut(mode, " ")
@@ -394,7 +422,7 @@ func TestRealServersInPython(t *testing.T) {
 				if transport == "stdio" {
 					config = map[string]any{"type": "stdio", "command": interpreter, "args": []string{script, "stdio"}}
 				} else {
-					config = map[string]any{"type": "http", "url": startPythonServer(t, interpreter, script, transport, strings.Fields(options)...)}
+					config = map[string]any{"type": transport, "url": startPythonServer(t, interpreter, script, transport, strings.Fields(options)...)}
 				}
 				s := startWithServer(t, config, server.calls)
 				c := newClient(t)
@@ -431,12 +459,12 @@ func checkGrow(t *testing.T, c *http.Client, url string) {
 // TestRealServerAsksTheUser has FastMCP's ctx.elicit answered by the caller of a run. FastMCP 4 has no
 // elicitation with 2026-07-28, so answerd uses 2025-11-25 for it.
 func TestRealServerAsksTheUser(t *testing.T) {
-	for _, server := range []struct{ requirements, transport string }{{"fastmcp4", "http"}, {"fastmcp4", "stdio"}, {"fastmcp2", "http"}} {
+	for _, server := range []struct{ requirements, transport string }{{"fastmcp4", "http"}, {"fastmcp4", "stdio"}, {"fastmcp4", "sse"}, {"fastmcp2", "http"}} {
 		t.Run(server.requirements+" over "+server.transport, func(t *testing.T) {
 			interpreter, script := pythonCommand(t, server.requirements, "fastmcp_server.py")
 			config := map[string]any{"type": "stdio", "command": interpreter, "args": []string{script, "stdio"}}
-			if server.transport == "http" {
-				config = map[string]any{"type": "http", "url": startPythonServer(t, interpreter, script, "http")}
+			if server.transport != "stdio" {
+				config = map[string]any{"type": server.transport, "url": startPythonServer(t, interpreter, script, server.transport)}
 			}
 			s := startWithServer(t, config, []realCall{{tool: "greet", args: `{}`}})
 			c := newClient(t)
