@@ -59,7 +59,7 @@ var realServers = []realServer{
 	// The same address without a type: the server refuses Streamable HTTP there.
 	{name: "everything", transport: "http at sse", calls: everything},
 	{name: "everything", transport: "stdio", calls: append([]realCall{
-		// S4.6: a child has the environment that it is given, and no other.
+		// A child has the variables that the official SDKs pass on and those under env, and no others.
 		{tool: "get-env", args: `{}`, want: `given`, never: "ANSWERD_REAL_SERVERS"},
 	}, everything...), env: func(string) map[string]string { return map[string]string{"MARK": "given"} }},
 	{name: "filesystem", transport: "stdio",
