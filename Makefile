@@ -40,6 +40,7 @@ race: ## the same under the race detector (SHORT=-short without what takes long 
 durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 times kill -9
 	ANSWERD_TEST_RUNS=200 ANSWERD_TEST_KILLS=50 ANSWERD_TEST_CALLS=1000 ANSWERD_TEST_DISK_KILLS=100 \
 		go test ./cmd/server -count=1 -timeout 5m -v -run 'Replica|Killed|Partition'
+	ANSWERD_TEST_KEY_KILLS=1000 go test ./internal/event/jetstream -count=1 -timeout 5m -v -run KeyOfAKilledCreator
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
@@ -65,7 +66,7 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 	go test -count=1 -v -run Noisy ./internal/agent/admission
 
 .PHONY: faults
-faults: ## faults F1 to F43, drains and leaks against the built binary, and their table
+faults: ## faults F1 to F44, drains and leaks against the built binary, and their table
 	go test -count=1 -v ./internal/faults | grep -v '^=== '
 
 .PHONY: soak

@@ -326,6 +326,9 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 		if ru.relinquished() == errHandedOver {
 			return ErrDraining // which began while the log was asked
 		}
+		if errors.Is(err, event.ErrFenced) { // a request with its key had waited for it too long
+			return fmt.Errorf("start a run: %w", event.ErrStarting)
+		}
 		return fmt.Errorf("start a run: %w", err)
 	}
 	a.mu.Lock()

@@ -146,6 +146,7 @@ var sentinelProblems = []struct {
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
 	{event.ErrGone, "gone", "This part of the run is no longer kept."},
 	{event.ErrUnavailable, "log_unavailable", "The event log cannot be reached, or has no space, at the moment."},
+	{event.ErrStarting, "overloaded", "An earlier request with this Idempotency-Key is being started."},
 	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
 }
 

@@ -61,7 +61,9 @@ type Directory interface {
 	// of a page.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
 	// RunByKey returns the run that an owner's idempotency key refers to, with its
-	// Fingerprint, or ErrNotFound.
+	// Fingerprint, or ErrNotFound. A log that processes share returns a run only once it has
+	// an event. It waits for that for some seconds, and then returns ErrStarting, or
+	// ErrNotFound if the process that created the run has died.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete removes a run: its events, results, inputs, job and key. Reading it and
 	// appending to it returns ErrGone from then on.

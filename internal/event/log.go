@@ -26,6 +26,8 @@ var (
 	ErrDuplicateInput = errors.New("this input was given before")
 	// ErrUnavailable: the log did not answer, or not in time.
 	ErrUnavailable = errors.New("the log is not available")
+	// ErrStarting: the run that a key refers to was created and has no event yet.
+	ErrStarting = errors.New("the run is being started")
 	// ErrTooLarge: a result is longer than MaxResult.
 	ErrTooLarge = errors.New("the result is too large to be kept")
 )

@@ -16,6 +16,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		appendUntilKilled(dir) // this process is the one that TestKill9LosesNoAcknowledgedEvent kills
 	}
+	if url := os.Getenv(createURL); url != "" {
+		createUntilKilled(url) // this process is one that TestKeyOfAKilledCreatorIsFreeAfterALease kills
+	}
 	goleak.VerifyTestMain(m)
 }
 

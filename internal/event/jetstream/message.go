@@ -33,6 +33,8 @@ const (
 	kindNote     = "note"     // event.Journal
 	kindReleased = "released" // the writer gave the run up for others to claim
 	kindParked   = "parked"   // the writer gave the run up until an input or a time
+	// kindAbandoned: the run was created and not started, and cannot be started any more.
+	kindAbandoned = "abandoned"
 )
 
 // readTimeout bounds one request to a stream.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
@@ -183,10 +184,84 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 	if err := json.Unmarshal(m.data, &k); err != nil {
 		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
-	run, err := l.Run(ctx, k.Run)
+	run, err := l.awaitStart(ctx, k.Run)
 	if errors.Is(err, event.ErrGone) {
 		err = event.ErrNotFound
 	}
 	run.Fingerprint = k.Fingerprint
 	return run, err
+}
+
+// awaitStart returns a run once it has its first event. An instance that dies while it creates a
+// run leaves a key that refers to a run without events. So after one lease without an event the
+// result is ErrStarting if the run has a job, which another instance is about to claim, and else
+// ErrGone: the run was abandoned, and its key may be used again. The lease is measured here,
+// because the clocks of instances may differ.
+func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
+	lease := time.NewTimer(l.lease)
+	defer lease.Stop()
+	for {
+		run, err := l.Run(ctx, id)
+		if err != nil || run.Last.Seq > 0 {
+			return run, err
+		}
+		page, err := l.After(ctx, id, 0)
+		if err != nil {
+			return run, err
+		}
+		if len(page.Events) > 0 {
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-lease.C:
+			if err := l.abandon(ctx, id); !errors.Is(err, event.ErrFenced) {
+				return run, err
+			}
+			lease.Reset(l.lease) // the run has a message now
+		case <-ctx.Done():
+			return run, unavailable("wait for the start of a run", context.Cause(ctx))
+		case <-l.ctx.Done():
+			return run, unavailable("wait for the start of a run", l.ctx.Err())
+		}
+	}
+}
+
+// abandon makes a run without messages impossible to start, and returns ErrGone; ErrFenced if it
+// has a message meanwhile, and ErrStarting if an instance executes it or is about to. Its creator
+// may be alive and slow: its first append expects that the run has no message, and fails.
+func (l *Log) abandon(ctx context.Context, id string) error {
+	r, err := l.getRun(id)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	isCreator := r.writer != nil
+	r.mu.Unlock()
+	if isCreator {
+		return event.ErrStarting
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	switch _, err := l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id); {
+	case err == nil:
+		return event.ErrStarting
+	case !errors.Is(err, js.ErrMsgNotFound):
+		return unavailable("look for the job of a run", err)
+	}
+	rec, err := l.readRecord(ctx, id)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(runSubject(id, eventToken))
+	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1, kind: kindAbandoned}.String())
+	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
+		return err
+	}
+	l.logger.Warn("a run was not started by the process that created it", "run_id", id)
+	l.markGone(id)
+	if err := l.writeTombstone(ctx, id, *rec); err != nil {
+		return err
+	}
+	return event.ErrGone
 }

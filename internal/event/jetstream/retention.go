@@ -144,6 +144,9 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, sho
 	// A run whose last event is damaged counts as ended.
 	ended := err != nil || e.Terminal()
 	age := time.Since(last.time)
+	if isAbandoned(last) {
+		return age >= startTimeout, nil
+	}
 	return age >= abandonedAfter || ended && (short || age >= l.retention), nil
 }
 

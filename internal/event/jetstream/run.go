@@ -326,6 +326,11 @@ func (r *run) load(ctx context.Context, rec *record) error {
 			return err
 		}
 	}
+	if newest != nil && isAbandoned(*newest) {
+		gone := *rec
+		gone.Gone = true
+		rec = &gone
+	}
 	if newest == nil && !rec.Gone {
 		if rec.Gone, err = r.log.hasNoEventsForGood(ctx, rec); err != nil {
 			return err
@@ -347,6 +352,12 @@ func (r *run) load(ctx context.Context, rec *record) error {
 		return r.catchUp(ctx, head)
 	}
 	return r.loadNewest(ctx, *newest)
+}
+
+// isAbandoned reports whether a run's last message says that the run was never started.
+func isAbandoned(last message) bool {
+	by, err := parseWriterID(last.header)
+	return err == nil && by.kind == kindAbandoned
 }
 
 // loadNewest replaces the tail by the newest message.

@@ -1,0 +1,147 @@
+package jetstream_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/event/jetstream"
+)
+
+// createURL is the environment variable that has the server of a process that is to be killed
+// while it creates runs.
+const createURL = "ANSWERD_TEST_CREATE_URL"
+
+// startKeyedRun creates a run with a key as the agent does.
+func startKeyedRun(ctx context.Context, l *jetstream.Log, key string) (run event.Run, job event.Job, err error) {
+	run = event.Run{ID: l.NewID(), Key: key, Created: time.Now()}
+	if err = l.Create(ctx, run); err == nil {
+		job, err = l.CreateJob(ctx, run.ID, []byte("request"))
+	}
+	if err == nil {
+		_, err = l.Append(ctx, run.ID, event.Start{})
+	}
+	return run, job, err
+}
+
+// createUntilKilled creates runs and prints the key of each before.
+func createUntilKilled(url string) {
+	log, err := jetstream.Open(context.Background(), jetstream.Options{URL: url, Lease: lease})
+	for n := 0; err == nil; n++ {
+		key := fmt.Sprintf("%d-%d", os.Getpid(), n)
+		fmt.Println(key)
+		var run event.Run
+		var job event.Job
+		if run, job, err = startKeyedRun(context.Background(), log, key); err == nil {
+			_, err = log.Append(context.Background(), run.ID, event.FinalAnswer{})
+			err = errors.Join(err, job.Done(context.Background()))
+		}
+	}
+	fmt.Println("failed:", err)
+	os.Exit(1)
+}
+
+// keyAfterKill starts a process that creates runs, kills it after a random time, and returns the
+// key of the run that it was creating.
+func keyAfterKill(t *testing.T, url string) (key string) {
+	t.Helper()
+	p := exec.CommandContext(t.Context(), os.Args[0])
+	p.Env = append(os.Environ(), createURL+"="+url)
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for n := 0; lines.Scan(); n++ {
+		if key = lines.Text(); n == 1 {
+			time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Microsecond, func() { _ = p.Process.Kill() })
+		}
+	}
+	_ = p.Wait() // killed
+	return key
+}
+
+// A process that dies while it creates a run leaves a key without a run, or a run without events.
+// A request with the same key gets a run with an event after about one lease, or is told to come
+// back meanwhile.
+func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
+	t.Parallel()
+	kills := 8
+	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KEY_KILLS")); err == nil {
+		kills = n
+	}
+	url := startCluster(t)
+	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	ctx := t.Context()
+	jobs := claimInBackground(t, log)
+	go func() { // what the agent does with a run that was not started
+		for {
+			var job event.Job
+			select {
+			case job = <-jobs:
+			case <-ctx.Done():
+				return
+			}
+			if run, err := log.Run(ctx, job.Run()); err == nil && run.Last.Seq == 0 {
+				_, _ = log.Append(ctx, job.Run(), event.Start{}) // the request below finds out
+			}
+		}
+	}()
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex // guards longest and created
+		longest time.Duration
+		created int
+		slots   = make(chan struct{}, 8)
+	)
+	for range kills {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			key := keyAfterKill(t, url)
+			began := time.Now()
+			isNew := false
+			for {
+				run, err := log.RunByKey(ctx, event.Owner{}, key)
+				if errors.Is(err, event.ErrNotFound) {
+					run, _, err = startKeyedRun(ctx, log, key)
+					isNew = err == nil
+				}
+				if _, taken := errors.AsType[*event.KeyError](err); taken || errors.Is(err, event.ErrStarting) {
+					continue // as a caller does who gets 503
+				}
+				if err != nil {
+					t.Errorf("a request with the key %s = %v, want a run", key, err)
+				}
+				if page, err := log.After(ctx, run.ID, 0); err != nil || len(page.Events) == 0 {
+					t.Errorf("the run of the key %s has %d events, %v, want one", key, len(page.Events), err)
+				}
+				break
+			}
+			took := time.Since(began)
+			mu.Lock()
+			defer mu.Unlock()
+			longest = max(longest, took)
+			if isNew {
+				created++
+			}
+			if took > 4*lease {
+				t.Errorf("the key %s was blocked for %s, want at most four leases of %s", key, took, lease)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d kills; %d runs created again; a key was blocked for %s at most, with a lease of %s", kills, created, longest.Round(time.Millisecond), lease)
+}
