@@ -30,7 +30,7 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	accept := flags.Bool("accept", false, "")
 	strict := flags.Bool("strict", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		return &usageError{"check takes only -accept and -strict; " + usage}
+		return &usageError{"check takes only -accept and -strict; answerd help describes the commands"}
 	}
 	c, err := loadConfig(environ)
 	if err != nil {
@@ -258,6 +258,7 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 // serverNextSteps are what an operator can do about a server, by a part of the reason why it is
 // not connected. The first one that fits counts.
 var serverNextSteps = []struct{ reason, step string }{
+	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
 	{"not found", "give the whole path of the program, or set PATH in its env"},
 	{"process ended", "run its command in a terminal; what it wrote to stderr is in the log"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -227,9 +228,36 @@ func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
 }
 
 func TestVersionPrintsTheProtocolVersions(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		out := &syncBuffer{}
+		err := run(t.Context(), []string{arg}, envOf(), out, io.Discard)
+		for _, want := range []string{"answerd " + version, "commit ", runtime.Version(), "2026-07-28", "2025-11-25"} {
+			if err != nil || !strings.Contains(out.String(), want) {
+				t.Errorf("answerd %s = %v, %s, want %q", arg, err, out, want)
+			}
+		}
+	}
+}
+
+func TestHelpPrintsTheCommands(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}, {"check", "-h"}, {"demo", "--help"}} {
+		out := &syncBuffer{}
+		if err := run(t.Context(), args, envOf(), out, io.Discard); err != nil {
+			t.Errorf("%v: %v, want no error", args, err)
+		}
+		for _, want := range []string{"answerd serve ", "answerd demo ", "answerd check ", "answerd version ", "answerd health ", "LLM_BASE_URL", ".env.example"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%v prints\n%s\nwant %q", args, out, want)
+			}
+		}
+	}
+}
+
+func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 	out := &syncBuffer{}
-	if err := run(t.Context(), []string{"version"}, envOf(), out, io.Discard); err != nil || !strings.Contains(out.String(), "2026-07-28") {
-		t.Errorf("%v: %s", err, out)
+	code := exitCode(run(t.Context(), []string{"sevre"}, envOf(), io.Discard, io.Discard), out)
+	if want := "answerd: \"sevre\" is not a command; the commands are serve, demo, check,"; code != 2 || !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("exit code %d, %q, want 2 and one line that begins with %q", code, out, want)
 	}
 }
 

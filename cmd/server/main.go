@@ -8,6 +8,7 @@
 //	                   with -strict, refuse members of mcp.json that are not known
 //	answerd version    versions of answerd, Go and the MCP protocol
 //	answerd health     ask a running answerd at ADDR whether it is alive
+//	answerd help       print the commands
 //
 // Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments.
 package main
@@ -22,15 +23,86 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
 )
 
-const usage = "usage: answerd [serve | demo | check [-accept] [-strict] | version | health]"
+// command is a command of answerd.
+type command struct {
+	name string
+	args string // as help prints them
+	does string
+	// flags reports whether the command reads arguments.
+	flags bool
+	run   func(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error
+}
+
+// commands returns all commands, in the order of the help.
+func commands() []command {
+	return []command{
+		{"serve", "", "serve, configured by the environment; the default", false, func(ctx context.Context, _ []string, environ environment, _, stderr io.Writer) error {
+			c, err := loadConfig(environ)
+			if err != nil {
+				return err
+			}
+			return serve(ctx, c, stderr, func(string) {})
+		}},
+		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
+		{"check", "[-accept] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
+		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
+			return printVersion(stdout)
+		}},
+		{"health", "", "ask a running answerd at ADDR whether it is alive", false, func(ctx context.Context, _ []string, environ environment, _, _ io.Writer) error {
+			return checkHealth(ctx, environ)
+		}},
+		{"help", "", "this text", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
+			return printHelp(stdout)
+		}},
+	}
+}
+
+// commandNames returns the names of all commands, for an error on one line.
+func commandNames() string {
+	var names []string
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// printHelp prints the commands and where the settings are described.
+func printHelp(stdout io.Writer) error {
+	var b strings.Builder
+	b.WriteString("answerd answers questions over HTTP: a language model uses the tools of your MCP servers.\n\nCommands:\n")
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, c := range commands() {
+		name := strings.TrimSpace("answerd " + c.name + " " + c.args)
+		for line := range strings.Lines(c.does) {
+			fmt.Fprintf(w, "  %s\t%s\n", name, strings.TrimSpace(line))
+			name = ""
+		}
+	}
+	w.Flush()
+	b.WriteString(`
+Settings are environment variables; .env.example and README.md list all of them. The first ones:
+  LLM_BASE_URL      OpenAI-compatible endpoint, up to and including /v1; default: OpenAI's
+  LLM_API_KEY       its key
+  DEFAULT_MODEL_ID  model of questions that name none
+  MCP_CONFIG_PATH   mcp.json with your MCP servers; MCP_URL for a single one
+  ADDR              address to listen on; default: 127.0.0.1:8080
+
+Without a key, begin with: answerd demo
+Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments.
+`)
+	_, err := io.WriteString(stdout, b.String())
+	return err
+}
 
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
@@ -59,31 +131,30 @@ const stderrTimeout = time.Second
 // run executes a command, for main and for the end-to-end tests. It returns when the command
 // is done, or drained after ctx has ended.
 func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	command := "serve"
+	name := "serve"
 	if len(args) > 0 {
-		command, args = args[0], args[1:]
+		name, args = args[0], args[1:]
 	}
-	if len(args) > 0 && command != "demo" && command != "check" {
-		return &usageError{fmt.Sprintf("%s takes no arguments; %s", command, usage)}
+	switch {
+	case isHelpFlag(name), slices.ContainsFunc(args, isHelpFlag):
+		name, args = "help", nil
+	case name == "-version", name == "--version":
+		name = "version"
 	}
-	switch command {
-	case "serve":
-		c, err := loadConfig(environ)
-		if err != nil {
-			return err
+	for _, c := range commands() {
+		switch {
+		case c.name != name:
+		case len(args) > 0 && !c.flags:
+			return &usageError{name + " takes no arguments; answerd help describes the commands"}
+		default:
+			return c.run(ctx, args, environ, stdout, stderr)
 		}
-		return serve(ctx, c, stderr, func(string) {})
-	case "demo":
-		return demoCommand(ctx, args, environ, stdout, stderr)
-	case "check":
-		return checkCommand(ctx, args, environ, stdout, stderr)
-	case "version":
-		return printVersion(stdout)
-	case "health":
-		return checkHealth(ctx, environ)
 	}
-	return &usageError{usage}
+	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
 }
+
+// isHelpFlag reports whether an argument asks for help.
+func isHelpFlag(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
 type usageError struct{ text string }
 

@@ -100,7 +100,7 @@ func TestSignInDuringARun(t *testing.T) {
 	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation suspended elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
 		t.Errorf("events %s", got)
 	}
-	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "there are: crm_whoami") {
+	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "from the next question on: crm_whoami") {
 		t.Errorf("the run says %s", wire.String())
 	}
 	if a := postQuestion(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
@@ -136,7 +136,7 @@ func TestCheckPrintsWhereCallersSignIn(t *testing.T) {
 	as, config := newSignInServer(t)
 	var out, errs strings.Builder
 	err := checkCommand(t.Context(), nil, envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
-	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "its tools are listed once a caller has allowed") {
+	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "- server crm: sign in once") {
 		t.Errorf("%v\n%s%s", err, out.String(), errs.String())
 	}
 }
