@@ -91,7 +91,7 @@ func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 		return x.failure(mcp.Denied, x.refusal)
 	}
 	// The tool as it is defined now; the run knows it as it was when the run began.
-	if tool, known := a.Tools.Tool(x.Tool); known && x.builtin == nil {
+	if tool, known := a.Tools.Tool(a.presentName(x)); known && x.builtin == nil {
 		x.tool = tool
 	}
 	switch {

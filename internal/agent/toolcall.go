@@ -128,7 +128,7 @@ func (x *toolExecution) canceledFailure(ctx context.Context) error {
 // refuseRepetition ends a call that a process sent before it died, unless its tool may be called
 // twice: nobody knows whether the server carried it out.
 func (a *Agent) refuseRepetition(x *toolExecution) error {
-	if x.replayed == nil || !x.replayed.Sent || a.Tools.Repeatable(x.Tool) {
+	if x.replayed == nil || !x.replayed.Sent || a.Tools.Repeatable(a.presentName(x)) {
 		return nil
 	}
 	x.decision = decision{verdict: allowed}
@@ -137,6 +137,9 @@ func (a *Agent) refuseRepetition(x *toolExecution) error {
 	}
 	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
+
+// presentName returns the name by which the call's tool is found now.
+func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
 
 // resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
 // JSON object.
@@ -163,7 +166,7 @@ func (a *Agent) validateArgs(_ context.Context, x *toolExecution) error {
 	if x.refusal != "" || x.builtin != nil {
 		return nil // no second try can succeed; and a builtin tool checks its own arguments
 	}
-	args, err := a.Tools.CheckArgs(x.Tool, x.args)
+	args, err := a.Tools.CheckArgs(a.presentName(x), x.args)
 	if err != nil {
 		return err
 	}
@@ -184,7 +187,7 @@ func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 		return err
 	}
 	tool := x.tool
-	if current, exists := a.Tools.Tool(x.Tool); exists && x.builtin == nil {
+	if current, exists := a.Tools.Tool(a.presentName(x)); exists && x.builtin == nil {
 		tool = current // the definition may have changed since the run began
 	}
 	hinted := *failed
@@ -225,7 +228,7 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 		return err
 	}
 	request := mcp.Call{
-		Tool: x.Tool, Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
+		Tool: a.presentName(x), Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
 	}
 	if x.notifications != nil {
 		request.Progress = func(p mcp.Progress) { x.notifications.appendProgress(ctx, p) }

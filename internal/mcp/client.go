@@ -194,6 +194,11 @@ func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	return b.Tool, true
 }
 
+// NameOf returns the present name of the tool that a run was offered as name, of that server, and ""
+// if there is no such tool. A server that was down when the run began, or is down now, can change which
+// tool the name itself stands for. An empty server stands for any.
+func (c *Client) NameOf(server, name string) string { return c.catalog.NameOf(server, name) }
+
 // waitForFirstAttempts waits for the first attempts to connect, and lists the tools of servers that
 // need a caller's token with that of who. It waits for Options.StartWait at most.
 func (c *Client) waitForFirstAttempts(ctx context.Context, who auth.Identity) {

@@ -71,7 +71,11 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 		left = append(left, s)
 	}
 	// Set the catalog first: a call whose server is being removed looks its tool up again.
-	c.catalog.SetServers(order, replaced, func(id int) *config.Server { return &byID[id].cfg })
+	configs := map[int]*config.Server{}
+	for _, s := range next {
+		configs[s.id] = &s.cfg
+	}
+	c.catalog.SetServers(order, replaced, func(id int) *config.Server { return configs[id] })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next

@@ -11,7 +11,7 @@
 //	tool, ok := c.Resolve("crm_get_customer") // a name that the model wrote
 //
 // Which tool gets a name depends on the configuration's order and the lists alone, not on which
-// server answered first; a name that was offered stays with its tool. No method blocks for longer
+// server answered first. No method blocks for longer
 // than it takes to compile and name the tools of one server. A Catalog may be used concurrently.
 package catalog
 
@@ -51,14 +51,15 @@ type serverEntry struct {
 // Catalog has the tools of all servers under unique names. New makes one.
 //
 // Which tool gets a name depends on the configuration's order and the lists alone, not on which
-// server answered first. But a name that was once offered stays with its tool for the life of the
-// process: when an earlier server connects late or is removed, a running run must not find
-// another tool under a name that it was offered.
+// server answered first. A name that was once offered does not go to a tool of a later server, or to
+// another tool of its own server, for the life of the process. It does go to a tool of an earlier
+// server that connects late: NameOf then leads a run to the tool that it was offered.
 type Catalog struct {
 	log *slog.Logger
 
-	mu            sync.Mutex // protects what follows
-	order         []int      // the servers' ids, in the configuration's order
+	mu            sync.Mutex             // protects what follows
+	order         []int                  // the servers' ids, in the configuration's order
+	configs       map[int]*config.Server // of the servers in order
 	entries       map[int]serverEntry
 	pins          *acceptedTools
 	reservedNames map[string]toolID // by the name that was offered
@@ -143,14 +144,19 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 
 // SetServers sets the ids of the configured servers, in the configuration's order. replacements
 // maps the id of a reconfigured server to the id that it had before: it starts with the tools that
-// were listed before, under its new configuration, which cfg returns.
+// were listed before, under its new configuration. cfg returns the configuration of each server.
 func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.order = order
+	c.order, c.configs = order, map[int]*config.Server{}
+	for _, id := range order {
+		if cfg != nil {
+			c.configs[id] = cfg(id)
+		}
+	}
 	for id, before := range replacements {
 		if e, ok := c.entries[before]; ok {
-			e.cfg = cfg(id)
+			e.cfg = c.configs[id]
 			if e.cfg.Pin && e.digests == nil {
 				e.digests = digestsOf(e.cfg, e.listed)
 			}
@@ -216,7 +222,7 @@ func (c *Catalog) Offered() []Tool {
 		c.reservedNames = map[string]toolID{} // some server keeps inventing tools
 	}
 	for name, b := range c.byName {
-		if b.Disabled == "" {
+		if b.Disabled == "" && b.Name == name {
 			c.reservedNames[name] = toolID{b.Server, b.Original}
 		}
 	}
@@ -241,12 +247,16 @@ func (c *Catalog) rebuildLocked() {
 	c.isStale = false
 	c.byName = map[string]Resolved{}
 	c.offered = []Tool{} // not nil, so that JSON has an array
+	pending := map[string]bool{}
 	for _, id := range c.order {
 		e, ok := c.entries[id]
 		if !ok {
+			if cfg := c.configs[id]; cfg != nil && !cfg.Disabled {
+				maps.Copy(pending, c.configuredNames(cfg))
+			}
 			continue
 		}
-		n := toolNamer{cfg: e.cfg, isTaken: c.isTakenLocked}
+		n := toolNamer{cfg: e.cfg, isTaken: c.isTakenLocked, pending: pending}
 		var own []Tool
 		for _, t := range n.sortTools(e.usable) {
 			name, clash := n.nameTool(t.Original)
@@ -265,6 +275,20 @@ func (c *Catalog) rebuildLocked() {
 		c.offered = append(c.offered, own...)
 	}
 	c.nameBlockedLocked()
+	c.addAliasesLocked()
+}
+
+// addAliasesLocked lets each tool be found as <server>_<tool>, too, whatever other servers list.
+func (c *Catalog) addAliasesLocked() {
+	aliases := map[string]Resolved{}
+	for _, b := range c.byName {
+		if e, ok := c.entries[b.ServerID]; ok {
+			if name := nameWithServer(e.cfg, b.Original); !c.isTakenLocked(name, toolID{b.Server, b.Original}) {
+				aliases[name] = b
+			}
+		}
+	}
+	maps.Copy(c.byName, aliases)
 }
 
 // nameBlockedLocked names the blocked tools, so that a call of one returns the reason. They come
@@ -291,11 +315,50 @@ func (c *Catalog) nameBlockedLocked() {
 	}
 }
 
-// isTakenLocked reports whether another tool has the name or has it reserved.
+// NameOf returns the present name of the tool of a server that a run was offered as name: other servers
+// may have been listed since, in this process or in the one that the run began in. It returns "" if
+// there is no such tool. An empty server stands for any.
+func (c *Catalog) NameOf(server, name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rebuildLocked()
+	b, ok := c.byName[name]
+	switch {
+	case server == "" || ok && b.Server == server:
+		return name
+	case !ok && !slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server }):
+		return name // for the failure that says so
+	}
+	for now, b := range c.byName {
+		if e, ok := c.entries[b.ServerID]; ok && b.Server == server && b.Name == now && slices.Contains(possibleNames(e.cfg, b.Original), name) {
+			return now
+		}
+	}
+	return ""
+}
+
+// isTakenLocked reports whether another tool has the name or has it reserved. A tool of a server that
+// is later in the configuration has no name reserved against an earlier one.
 func (c *Catalog) isTakenLocked(name string, by toolID) bool {
 	if b, ok := c.byName[name]; ok {
 		return toolID{b.Server, b.Original} != by
 	}
 	r, ok := c.reservedNames[name]
-	return ok && r != by
+	return ok && r != by && !c.isLaterLocked(r.server, by.server)
+}
+
+// isLaterLocked reports whether a server comes after another one in the configuration.
+func (c *Catalog) isLaterLocked(server, than string) bool {
+	passed := false
+	for _, id := range c.order {
+		e, ok := c.entries[id]
+		if !ok {
+			continue
+		}
+		if passed && e.cfg.Name == server {
+			return true
+		}
+		passed = passed || e.cfg.Name == than
+	}
+	return false
 }

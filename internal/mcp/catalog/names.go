@@ -79,6 +79,8 @@ func withDigest(s string, of toolID) string {
 type toolNamer struct {
 	cfg     *config.Server
 	isTaken func(name string, by toolID) bool
+	// pending are the names of tools of earlier servers that have not been listed yet.
+	pending map[string]bool
 	wanted  map[string]int // how many of the server's tools have this preferred name
 }
 
@@ -109,20 +111,45 @@ func (n *toolNamer) isChanged(original string) bool {
 
 // nameTool returns the name of a tool. It is the preferred one; with a digest if tools of the same
 // server have the same preferred name; <server>_<tool> if another server's tool has it; and with a
-// digest if that is taken too. clash says why it is not the preferred one, if it is not.
+// digest if that is taken too. A name stays with an earlier server that has not been listed
+// yet if that one's configuration names it. clash says why it is not the preferred one, if it is not.
 func (n *toolNamer) nameTool(original string) (name, clash string) {
 	me := toolID{n.cfg.Name, original}
 	plain := prefixedName(n.cfg, original)
 	if n.wanted[plain] > 1 && n.isChanged(original) {
 		return n.freeName(withDigest(sanitizeName(joinName(n.cfg.ToolPrefix, original)), me), me), "another tool of the server has the same name once made safe"
 	}
-	if !n.isTaken(plain, me) {
+	if !n.isTaken(plain, me) && !n.pending[plain] {
 		return plain, ""
 	}
-	if s := nameWithServer(n.cfg, original); !n.isTaken(s, me) {
+	if s := nameWithServer(n.cfg, original); !n.isTaken(s, me) && !n.pending[s] {
 		return s, "another server's tool has its name"
 	}
 	return n.freeName(withDigest(plain, me), me), "other tools have its names"
+}
+
+// possibleNames returns the names that a tool may have, depending on what other servers list.
+func possibleNames(cfg *config.Server, original string) []string {
+	me, plain := toolID{cfg.Name, original}, prefixedName(cfg, original)
+	return []string{plain, nameWithServer(cfg, original), withDigest(plain, me), withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), me)}
+}
+
+// configuredNames returns the names that the tools of a server may have as far as its configuration
+// says: with Pin those of the accepted tools, else those of an allow list without wildcards.
+func (c *Catalog) configuredNames(cfg *config.Server) map[string]bool {
+	names := map[string]bool{}
+	if cfg.Pin {
+		for original := range c.pins.servers[cfg.Name] {
+			names[prefixedName(cfg, original)] = true
+		}
+		return names
+	}
+	for _, name := range cfg.AllowTools { // a tool's own name or one that it may be offered under
+		if !strings.ContainsAny(name, `*?[\`) {
+			names[name], names[prefixedName(cfg, name)] = true, true
+		}
+	}
+	return names
 }
 
 // freeName returns name, or a name made from it that no tool has. The latter is needed only for a

@@ -83,21 +83,44 @@ func TestNamesOfClashingToolsDoNotDependOnTheListsOrder(t *testing.T) {
 	}
 }
 
-// A name that was offered stays with its tool when an earlier server comes up late:
-// a run must not find another tool under it.
-func TestOfferedNameIsNeverGivenToAnotherTool(t *testing.T) {
+// The order of the configuration decides who gets a name, also if the earlier server comes up late. A
+// run that was offered the name finds the tool of its server under the present name, and no other.
+func TestNameGoesToTheEarlierServerAndRunsKeepTheirTool(t *testing.T) {
 	c := newTestCatalog()
 	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
 		t.Fatalf("names = %q, want b/search=search", got)
 	}
-	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=a_search b/search=search" {
-		t.Errorf("names = %q, want a/search=a_search b/search=search", got)
+	c.SetServers([]int{0, 1}, nil, func(id int) *config.Server { return &config.Server{Name: string(rune('a' + id))} })
+	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
+		t.Errorf("names = %q, want a/search=search b/search=b_search as after a restart", got)
 	}
-	if got := namesIn(c, []string{"search"}, nil); got != "a/search=a_search" {
-		t.Errorf("names = %q, want a/search=a_search", got)
+	for server, want := range map[string]string{"a": "search", "b": "b_search", "": "search"} {
+		if got := c.NameOf(server, "search"); got != want {
+			t.Errorf("NameOf(%q, search) = %q, want %q", server, got, want)
+		}
 	}
-	if b, ok := c.Resolve("search"); ok {
-		t.Errorf("Resolve(search) = %s of %s, want none", b.Original, b.Server)
+	if got := namesIn(c, []string{"search"}, nil); got != "a/search=search" || c.NameOf("b", "search") != "" {
+		t.Errorf("names = %q and NameOf(b, search) = %q, want a/search=search and none", got, c.NameOf("b", "search"))
+	}
+}
+
+// A later server does not get a name that the configuration of an earlier one speaks of, although that
+// one was never listed.
+func TestNameIsReservedForAServerThatWasNeverUp(t *testing.T) {
+	c := newTestCatalog()
+	c.SetServers([]int{0, 1}, nil, func(id int) *config.Server {
+		return &config.Server{Name: string(rune('a' + id)), AllowTools: []string{"search"}}
+	})
+	c.SetTools(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}, {Original: "add", Server: "b"}})
+	var got []string
+	for _, tool := range c.Offered() {
+		got = append(got, tool.Name)
+	}
+	if names := strings.Join(got, " "); names != "add b_search" {
+		t.Errorf("names = %q, want add b_search", names)
+	}
+	if _, ok := c.Resolve("b_add"); !ok {
+		t.Error("Resolve(b_add) = none, want the tool add of b")
 	}
 }
 
