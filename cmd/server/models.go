@@ -22,6 +22,9 @@ func (c *config) readModels(defaultSet bool) error {
 	if c.models, err = llm.ParseProfiles(data); err != nil {
 		return &configError{"MODELS_FILE", err.Error()}
 	}
+	if err := c.expandModels(); err != nil {
+		return err
+	}
 	if !defaultSet {
 		c.DefaultModelID = c.models[0].ID
 	}

@@ -84,8 +84,10 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())
+	defer addEndpoints(router, c, tel, logger)()
 	runs, err := agent.New(agent.Options{
-		Model: llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles()), Tools: tools.client, Log: log,
+		Model: router, Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns,
@@ -177,12 +179,21 @@ func trimElements(list []string) (out []string) {
 }
 
 func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.Model {
-	return openai.New(openai.Config{
+	return openai.New(openAIConfig(c, tel, logger))
+}
+
+// openAIConfig returns how LLM_BASE_URL is asked.
+func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
+	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(),
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
 		Transport: tel.Transport,
 		Tracer:    tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
-	})
+	}
+	if path := c.lookup("LLM_API_KEY_FILE"); path != "" {
+		cfg.Key = (&keyFile{path: path, logger: logger}).read
+	}
+	return cfg
 }
 
 // newHooks returns the client of the operator's webhook service; nil if there is none.

@@ -43,6 +43,7 @@ type loop struct {
 	stopReason  string // the finish reason of a run that was stopped by a limit; "" before
 	media       mediaBudget
 
+	preferred    string // the model that answered last, for llm.Request
 	metadata     event.Metadata
 	metadataSize int // bytes of the calls in metadata
 
@@ -150,7 +151,7 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 // modelRequest returns the request of a turn.
 func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
-	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling}
+	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling, Preferred: l.preferred}
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {

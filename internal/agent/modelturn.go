@@ -171,9 +171,9 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 		s.metadata.Usage.OutputTokens += p.Output
 		s.metadata.Usage.TotalTokens += p.Total
 	case llm.Finish:
-		s.finish = p.Reason
+		s.finish, s.preferred = p.Reason, p.Asked
 		if p.Model != "" {
-			s.metadata.Model = p.Model
+			s.metadata.UpstreamModel = p.Model
 		}
 	}
 	return nil

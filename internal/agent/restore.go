@@ -83,6 +83,7 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 		l.agent.Logger.Warn("stored extensions of an answer cannot be used", "run_id", l.run.ID, "error", err)
 		return nil
 	}
+	l.preferred = x.Model
 	return &x
 }
 

@@ -45,14 +45,15 @@ func (u Usage) Plus(v Usage) Usage {
 // Metadata summarizes the calls and the cost of a run. The three arrays have one element for
 // every call, in call order, failed ones included.
 type Metadata struct {
-	ToolNames    []string          `json:"tool_names"`
-	ToolParams   []json.RawMessage `json:"tool_params"`
-	ToolResults  []json.RawMessage `json:"tool_results"`
-	Model        string            `json:"model"`
-	Steps        int               `json:"steps"`
-	FinishReason string            `json:"finish_reason"`
-	Usage        Usage             `json:"usage"`
-	Cost         *float64          `json:"cost,omitempty"` // of Usage, in the operator's currency; nil without a price
+	ToolNames     []string          `json:"tool_names"`
+	ToolParams    []json.RawMessage `json:"tool_params"`
+	ToolResults   []json.RawMessage `json:"tool_results"`
+	Model         string            `json:"model"`                    // that was asked for
+	UpstreamModel string            `json:"upstream_model,omitempty"` // that answered last, as its endpoint calls it
+	Steps         int               `json:"steps"`
+	FinishReason  string            `json:"finish_reason"`
+	Usage         Usage             `json:"usage"`
+	Cost          *float64          `json:"cost,omitempty"` // of Usage, in the operator's currency; nil without a price
 }
 
 type (

@@ -45,6 +45,7 @@ type Request struct {
 	MustCall   string     // with Required: the tool to call; "" is any
 	MaxTokens  int64      // of the answer; 0 leaves it to the provider
 	Sampling   Sampling
+	Preferred  string // of the models that a Router may ask, the one to ask first; "" is Model
 }
 
 // Role is who speaks in a Message.
@@ -144,6 +145,7 @@ type ToolCall struct {
 // must carry them when it is sent back: some endpoints refuse it otherwise. They are for the
 // endpoint alone, and nothing of them is for the caller.
 type Extensions struct {
+	Model    string          `json:"model,omitempty"`   // the model that a Router asked
 	Endpoint string          `json:"endpoint"`          // names the endpoint, without its keys
 	Message  json.RawMessage `json:"message,omitempty"` // of the message, as a JSON object; nil for none
 	// Calls has those of the calls, in their order; nil or null for a call without any, and
@@ -161,6 +163,7 @@ type Usage struct {
 type Finish struct {
 	Reason string
 	Model  string
+	Asked  string // the id of the model that a Router asked; "" without one
 }
 
 func (Text) part()          {}

@@ -28,6 +28,16 @@ type Profile struct {
 	Images          bool   `json:"images"`            // it takes images
 	Audio           bool   `json:"audio"`             // it takes audio
 	Price           *Price `json:"price"`             // nil is unknown
+
+	// An endpoint of its own, with its own key; "" is the setting's, with the setting's key.
+	BaseURL    string            `json:"base_url"`     // up to and including /v1; its query is kept
+	APIKey     string            `json:"api_key"`      // sent as a bearer token; "" sends none
+	APIKeyFile string            `json:"api_key_file"` // in place of it
+	Headers    map[string]string `json:"headers"`      // sent with every request
+	Query      map[string]string `json:"query"`        // query parameters of every request
+	// Fallback lists models of the file to ask, in order, when this one cannot be reached, is
+	// rate limited or fails with 5xx before the first part of its answer.
+	Fallback []string `json:"fallback"`
 }
 
 // Price is what tokens of a model cost, in the operator's currency.
@@ -93,6 +103,13 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 		}
 		ids[profiles[i].ID] = i
 	}
+	for i, p := range profiles {
+		for n, id := range p.Fallback {
+			if _, known := ids[id]; !known || id == p.ID {
+				return nil, fmt.Errorf("/%d/fallback/%d: not another model of the list", i, n)
+			}
+		}
+	}
 	return profiles, nil
 }
 
@@ -151,6 +168,7 @@ func (p *Profile) check(at string) error {
 		{"/id", "not a name", badID(p.ID)},
 		{"/upstream", "not a name", badID(p.Upstream)},
 		{"/tool_calling", "not auto, native or text", !slices.Contains([]ToolCalling{"", AutoCalling, NativeCalling, TextCalling}, p.ToolCalling)},
+		{"/api_key_file", "given beside api_key", p.APIKey != "" && p.APIKeyFile != ""},
 		{"/context_tokens", "below 0", p.ContextTokens < 0},
 		{"/max_output_tokens", "below 0", p.MaxOutputTokens < 0},
 		{"/max_output_tokens", "not below context_tokens", p.ContextTokens > 0 && p.MaxOutputTokens >= p.ContextTokens},

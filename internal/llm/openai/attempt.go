@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"answerd/internal/llm"
 
@@ -103,10 +104,11 @@ func connectError(err error) error {
 // 4xx or 5xx, it returns both a reply and an error.
 func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
-	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{},
+	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{}, slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
 		// As bytes: the SDK's parameters would marshal the tools again with each request.
 		option.WithRequestBody("application/json", body),
-		option.WithResponseBodyInto(&res)) // the reply as it is, for us to decode
+		option.WithResponseBodyInto(&res), // the reply as it is, for us to decode
+	})...)
 	// Of an error reply whose "error" is not an object, as Ollama's, and of one that breaks
 	// off, the SDK returns another error. Then res is the reply all the same.
 	if refused, ok := errors.AsType[*sdk.Error](err); ok {

@@ -24,7 +24,10 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"answerd/internal/llm"
@@ -38,8 +41,11 @@ import (
 // Config says which endpoint to ask and how patiently. Its zero value asks
 // OpenAI's own without a key.
 type Config struct {
-	BaseURL string // up to and including /v1; empty is OpenAI's
-	APIKey  string // sent as a bearer token to BaseURL alone; empty sends none
+	BaseURL string            // up to and including /v1; empty is OpenAI's
+	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends none
+	Key     func() string     // in place of APIKey, asked for each request; nil is APIKey
+	Headers map[string]string // sent with every request; an Authorization replaces the key
+	Query   map[string]string // added to the query of BaseURL
 
 	FirstByteTimeout time.Duration // until the reply's first byte, for each try; 0 or less is 60 s
 	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less is 30 s
@@ -79,7 +85,9 @@ type Model struct {
 	telemetry        *instruments
 	tools            toolCache
 	endpoint         string // names it in llm.Extensions
-	apiKey           string
+	key              func() string
+	options          []option.RequestOption // of every request: query and headers
+	secrets          []string               // values of headers, which no log may have
 	dialect          dialectStore
 	showErrors       bool
 }
@@ -95,13 +103,28 @@ func New(cfg Config) *Model {
 	if cfg.Transport != nil {
 		transport = cfg.Transport(transport)
 	}
-	base := cmp.Or(cfg.BaseURL, defaultBaseURL)
+	base, query := splitQuery(cmp.Or(cfg.BaseURL, defaultBaseURL))
+	key := cfg.Key
+	if key == nil {
+		key = func() string { return cfg.APIKey }
+	}
+	options := []option.RequestOption{}
+	for name, values := range query {
+		for _, v := range values {
+			options = append(options, option.WithQueryAdd(name, v))
+		}
+	}
+	for name, v := range cfg.Query {
+		options = append(options, option.WithQuery(name, v))
+	}
+	for name, v := range cfg.Headers {
+		options = append(options, option.WithHeader(name, v))
+	}
 	return &Model{
 		// The service and not openai.NewClient, which reads OPENAI_* from the environment:
 		// a key meant for OpenAI would go to whatever endpoint is configured here.
 		chat: sdk.NewChatCompletionService(
 			option.WithBaseURL(base),
-			option.WithAPIKey(cfg.APIKey),
 			option.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: refuseRedirect}),
 			// Retries are made by stream and not by the SDK: whether a request may be sent
 			// again depends on whether a part of its answer was handed out.
@@ -114,9 +137,22 @@ func New(cfg Config) *Model {
 		log:              cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		telemetry:        newTelemetry(cfg, base),
 		endpoint:         endpointID(base),
-		apiKey:           cfg.APIKey,
+		key:              key,
+		options:          options,
+		secrets:          slices.Collect(maps.Values(cfg.Headers)),
 		showErrors:       cfg.ShowErrors,
 	}
+}
+
+// splitQuery returns a base URL without its query, which openai-go would drop, and the query.
+func splitQuery(base string) (string, url.Values) {
+	u, err := url.Parse(base)
+	if err != nil || u.RawQuery == "" {
+		return base, nil
+	}
+	query := u.Query()
+	u.RawQuery = ""
+	return u.String(), query
 }
 
 // refuseRedirect returns a redirect as the reply: following it would send the key and the
@@ -157,7 +193,7 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 	for try := 0; ; try++ {
 		err := m.attempt(ctx, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, r.Model, failed, []string{m.apiKey})
+			m.reportError(ctx, r.Model, failed, append(m.secrets, m.key()))
 		}
 		var f *retryableError
 		if !errors.As(err, &f) {
