@@ -115,6 +115,10 @@ conformance: ## the public MCP conformance suite (needs Node; skips without)
 upstream: ## the defects of the MCP SDK that are worked around, whether they are still there (docs/internals/upstream)
 	docs/internals/upstream/run.sh
 
+.PHONY: providers
+providers: ## scripted endpoints with the documented behaviour of model providers, each asked through the whole service
+	go test -count=1 -v -run 'TestProvider|TestFallback' ./cmd/server
+
 .PHONY: real-servers
 real-servers: ## public MCP servers and servers in Python, called directly and in runs (needs Node and Python; skips without)
 	cmd/server/testdata/realservers/run.sh

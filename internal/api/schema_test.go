@@ -283,7 +283,7 @@ func bodies() []event.Body {
 	usage := event.Usage{InputTokens: 1, OutputTokens: 1, TotalTokens: 2}
 	metadata := event.Metadata{
 		ToolNames: []string{"t", "u"}, ToolParams: []json.RawMessage{raw(`{"a":1}`), raw(`{}`)},
-		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
+		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, UpstreamModel: "u", Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
 	}
 	return []event.Body{
 		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}},

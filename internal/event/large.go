@@ -87,6 +87,9 @@ func (m Metadata) AppendJSON(b []byte) []byte {
 	b = appendList(append(b, `,"tool_params":`...), m.ToolParams)
 	b = appendList(append(b, `,"tool_results":`...), m.ToolResults)
 	b = appendMember(append(b, ','), "model", m.Model)
+	if m.UpstreamModel != "" {
+		b = appendMember(append(b, ','), "upstream_model", m.UpstreamModel)
+	}
 	b = strconv.AppendInt(append(b, `,"steps":`...), int64(m.Steps), 10)
 	b = appendMember(append(b, ','), "finish_reason", m.FinishReason)
 	b = appendSmall(append(b, `,"usage":`...), m.Usage)
