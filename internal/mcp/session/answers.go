@@ -14,8 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// clientOptions returns the SDK's options that answer a server's requests. What nobody could
-// answer is not declared.
+// clientOptions returns the SDK's options with the handlers for a server's requests. It declares
+// sampling only if the configuration allows it.
 func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
 		// Not nil, which would declare roots. URL mode has to be declared as well.
@@ -49,8 +49,8 @@ func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	return x.session.requests.claim(tag)
 }
 
-// answerElicitation is the SDK's handler for elicitation/create. It declines if nobody is
-// there to answer.
+// answerElicitation handles elicitation/create for the SDK. It declines if the call has no handler
+// for it.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
@@ -79,8 +79,8 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	return result, nil
 }
 
-// answerSampling is the SDK's handler for sampling/createMessage. Only sessions whose server
-// is configured to allow sampling have it.
+// answerSampling handles sampling/createMessage for the SDK. Only sessions with a server that is
+// configured to allow sampling use it.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)

@@ -26,7 +26,7 @@ var rawMethods = []string{
 	"tools/list", methodCall, "prompts/list", methodPrompt, "resources/list", "resources/templates/list", methodRead, methodListen,
 }
 
-// newClient returns the SDK's side of a server, whatever the transport. It may make many sessions.
+// newClient returns an SDK client for one server, with any transport. It may open many sessions.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
 	for _, method := range rawMethods {

@@ -41,7 +41,7 @@ const (
 
 	Accept  = "accept"
 	Decline = "decline"
-	Cancel  = "cancel" // dismissed, or nobody answered
+	Cancel  = "cancel" // dismissed, or not answered in time
 )
 
 // Bounds of one elicitation.

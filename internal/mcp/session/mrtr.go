@@ -49,11 +49,11 @@ func decodeInputRequired(result json.RawMessage) (in inputRequired, ok bool) {
 	return in, err == nil && in.ResultType == "input_required" && (in.Requests != nil || in.State != "")
 }
 
-// answerInputs sends a request by send, answers what its result asks for, and sends it again
-// with the answers and the server's state, until the result is complete. The SDK does this
-// for its own result types only. A server that asks for nothing may be overloaded, so each
-// round trip then waits twice as long as the one before. Whoever decodes the result must
-// refuse one that is still not complete.
+// answerInputs sends a request by send, answers what its result asks for, and sends it again with
+// the answers and the server's state, until the result is complete. The SDK does this for its own
+// result types only. A server that asks for nothing may be overloaded, so each round trip then
+// waits twice as long as the one before. The caller must refuse a result that is still not
+// complete.
 func (x *Request) answerInputs(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	result, f := send(nil, "")
 	for sent, wait := 1, retryWait; f == nil && sent < maxRoundTrips; sent, wait = sent+1, 2*wait {

@@ -153,8 +153,8 @@ func handshakeFailure(x *Request, err error) *transport.Failure {
 	return f
 }
 
-// handshakeFailed ends a handshake that failed with f. Whatever went wrong, no call has been
-// sent, so the next call tries again.
+// handshakeFailed ends a handshake that failed with f. No call has been sent, so the next call
+// tries again.
 func (p *Pool) handshakeFailed(s *Session, x *Request, f *transport.Failure) {
 	if isClosed(s.ready) { // only what follows the handshake failed
 		p.handleLoss(s, f)
@@ -178,7 +178,7 @@ func (p *Pool) handshakeFailed(s *Session, x *Request, f *transport.Failure) {
 // call. Over HTTP a session ends only by DropSession or Close; a child process may exit
 // and a connection break at any time.
 func (p *Pool) waitForEnd(s *Session) {
-	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) }) // or nobody would learn of its end
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) }) // otherwise the session's end would go unnoticed
 	err := s.cs.Wait()
 	f, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
@@ -187,8 +187,8 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, f)
 }
 
-// handleLoss reports the loss of s, which no call has found. It does nothing if s is no longer
-// the current session: then we closed it, or whoever found it lost makes the next one.
+// handleLoss reports the loss of s, which no call has found. It does nothing if s is no longer the
+// current session: then we closed it, or the call that found it lost makes the next one.
 func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	if !p.DropSession(s) {
 		return
@@ -247,8 +247,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// ReconnectDelay returns how long the supervisor must wait before it makes a session, and
-// whether it must: there is none, and the last one was lost a short time ago.
+// ReconnectDelay returns how long the supervisor must wait before it makes a session. waiting is
+// false if it need not wait: there is a session, or the last one was not lost recently.
 func (p *Pool) ReconnectDelay() (left time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxPages = 16             // of one list
-	maxTTL   = 24 * time.Hour // of a list or resource, whatever the server says
+	maxTTL   = 24 * time.Hour // bound on the server's ttl for a list or resource
 )
 
 // RequestFunc sends one request, such as by ask, and returns its result as received.

@@ -15,7 +15,7 @@ const methodAcknowledged = "notifications/subscriptions/acknowledged"
 const (
 	maxCacheEntries = 64      // results
 	maxCacheBytes   = 8 << 20 // of all results
-	maxEntryBytes   = 1 << 20 // of one result; larger ones are read anew each time
+	maxEntryBytes   = 1 << 20 // of one result; larger ones are not cached
 	// maxSubscriptions bounds the resources of a session that are subscribed to: first those
 	// that the server lists, then those that are read.
 	maxSubscriptions = 128

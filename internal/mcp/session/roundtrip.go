@@ -13,15 +13,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Request is one request of a session, with what the session does for it besides sending it.
-// Several messages are sent for one if the server asks for input.
+// Request is one request of a session: its round trip, its notifications and the server's requests
+// during it. It sends several messages if the server asks for input.
 type Request struct {
 	transport.RoundTrip
 	session         *Session
 	discoverTimeout time.Duration      // of a handshake: for the answer to server/discover
-	notifications   *notificationQueue // of the call; nil if nobody reads them
+	notifications   *notificationQueue // of the call; nil if the caller does not read them
 	wantsLog        bool               // its reader takes log messages
-	serverRequests  *serverRequests    // answers the server's own requests; nil: nobody does
+	serverRequests  *serverRequests    // answers the server's own requests; nil declines them
 	tagged          atomic.Bool        // the server asked something
 }
 
@@ -79,7 +79,7 @@ func connectionHandlers(s *Session) transport.Handlers {
 		Progress:     func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueProgress(message) },
 		Log:          func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueLog(message) },
 		Listening:    s.setListening,
-		Forgotten:    s.forgotten,
+		Forgotten:    s.markForgotten,
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 type Sampling struct {
 	System    string // may be empty
 	Messages  []SamplingMessage
-	MaxTokens int64 // of the answer: 1 to 4096, whatever the server asked for
+	MaxTokens int64 // of the answer: 1 to 4096; the server's value is clamped
 }
 
 // SamplingMessage is one message of the conversation that the server wants answered.

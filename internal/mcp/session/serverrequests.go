@@ -43,7 +43,7 @@ type requestRegistry struct {
 // serverRequest is one request of a server within one of our calls.
 type serverRequest struct {
 	call    *transport.RoundTrip
-	answers *serverRequests // of that call; nil if nobody answers
+	answers *serverRequests // of that call; nil declines the request
 	params  json.RawMessage // as received: the SDK's types lose the order of fields
 }
 
@@ -182,7 +182,8 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	}, true
 }
 
-// endAnswer is the end of the request that was the id-th.
+// endAnswer removes the server request with the number id. After the last one that asked a person,
+// it resumes the call's timer.
 func (r *serverRequests) endAnswer(id int, person bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -74,9 +74,9 @@ func (s *Session) capabilities() sdk.ServerCapabilities {
 	return sdk.ServerCapabilities{}
 }
 
-// forgotten is called when the server turns out to have forgotten the session and no call
-// was there to notice. It does not wait.
-func (s *Session) forgotten() {
+// markForgotten marks the session as lost when the server has forgotten it and no call was in
+// flight to notice. It does not block.
+func (s *Session) markForgotten() {
 	s.conn.Lost.Store(true) // so that the next call notices
 	if isClosed(s.ready) {
 		s.pool.handleLoss(s, transport.LostSession(nil))

@@ -30,7 +30,7 @@ const calmStream = 10 * time.Second
 // that are configured. It returns when ctx ends, which is when the session is no longer the
 // current one, or when the server offers no notifications.
 func (s *Session) subscribeChanges(ctx context.Context) {
-	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session's calls go on
+	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session's calls continue
 	stateless := s.Protocol() >= transport.StatelessVersion
 	// A stream connection carries notifications at any time; over HTTP they need the
 	// standalone stream.
@@ -64,7 +64,7 @@ func (s *Session) subscribeResources(ctx context.Context) {
 			case f == nil:
 				s.resources.setSubscribed(uri)
 			}
-			// A resource that the server refuses to subscribe us to is read anew each time.
+			// A resource without a subscription is read from the server each time.
 		}
 		select {
 		case <-ctx.Done():

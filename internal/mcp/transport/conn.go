@@ -97,7 +97,7 @@ type pendingRequest struct {
 	writing bool // the writer has it
 }
 
-// maxDropLog is how many dropped messages of one connection are logged.
+// maxDropLog bounds how many dropped messages of one connection are logged.
 const maxDropLog = 5
 
 func newStreamConn(e *streamEndpoint) *streamConn {

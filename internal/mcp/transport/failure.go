@@ -61,7 +61,7 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// maxRetryAfter bounds how long a server is not called because it said so.
+// maxRetryAfter bounds the delay that a server can impose with Retry-After.
 const maxRetryAfter = time.Minute
 
 // RetryAfter returns how long the server asked not to be called, at most one minute; 0 where it
@@ -76,8 +76,9 @@ func (f *Failure) RetryAfter() time.Duration {
 	return 0
 }
 
-// StateReason returns why the server cannot be used, for everyone who may see its state: the text
-// of a JSON-RPC error is only for whoever made the request.
+// StateReason returns why the server cannot be used. Everyone who may see the server's state may
+// read it, so it leaves out the text of a JSON-RPC error, which only the caller of the request may
+// see.
 func (f *Failure) StateReason() string {
 	if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
 		return fmt.Sprintf("it answered with the error %d", e.Code)
@@ -134,8 +135,8 @@ func noReply(err error, sent bool) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 
-// connectReason says why there is no connection, in words fit for the caller: the texts of the
-// standard library name addresses, and proxies with their passwords.
+// connectReason returns why there is no connection, in a text that may be shown to the caller. The
+// standard library's texts may not: they contain addresses, and proxy URLs with passwords.
 func connectReason(err error) string {
 	_, unknownCA := errors.AsType[x509.UnknownAuthorityError](err)
 	_, wrongHost := errors.AsType[x509.HostnameError](err)

@@ -17,10 +17,10 @@ import (
 
 const (
 	// NotifyTimeout bounds requests that no caller waits for: notifications, and the DELETE that
-	// ends a session. The SDK sends them with contexts that nobody cancels.
+	// ends a session. The SDK sends them with contexts that are never cancelled.
 	NotifyTimeout = 2 * time.Second
-	// answerTimeout bounds answers to a server's requests: one that is lost leaves the server, and
-	// so the call, waiting.
+	// answerTimeout bounds sending an answer to a server's request. If an answer is lost, the
+	// server waits for it, and so does the call.
 	answerTimeout = 20 * time.Second
 	// maxQueued is how many messages wait for the SDK before reading stops.
 	maxQueued = 10
@@ -153,10 +153,10 @@ func (e *httpEndpoint) Close() { e.background.Wait() }
 
 // httpConn is the connection of one session over Streamable HTTP: each message of ours is a POST
 // whose reply has the answer (2025-11-25 and 2026-07-28 basic/transports). It notes for each
-// RoundTrip whether the request was sent, hands what the server sends in the answer's stream to
-// the RoundTrip that it belongs to, and bounds what is read. Whatever is wrong with a reply ends
-// that one request (RoundTrip.fail), and the session that all runs share goes on. The id of a
-// session that the server forgot is never sent again.
+// RoundTrip whether the request was sent, hands what the server sends in the answer's stream to the
+// RoundTrip that it belongs to, and bounds what is read. An invalid reply ends only its own request
+// (RoundTrip.fail), because all runs share the session. The id of a session that the server has
+// lost is never sent again.
 //
 // It is the sdk.Transport and the sdk.Connection of one session.
 type httpConn struct {

@@ -71,9 +71,9 @@ var (
 	logMessage      = &jsonrpc.Request{Method: notificationMessage}
 )
 
-// decodeStreamed is decodeMessage for a message that may be one of very many: of progress and log
-// messages that name their method first, as all SDKs write them, it reads no more than that. Their
-// call decides with the text whether they are delivered at all, and only then decodes them.
+// decodeStreamed decodes a message of a stream, which may have very many. Of progress and log
+// messages it decodes only the method, provided that comes first, as all SDKs write it. The call
+// decides from the text whether to deliver such a message, and decodes the rest only then.
 func decodeStreamed(data []byte) (jsonrpc.Message, error) {
 	switch streamedMethod(data) {
 	case notificationProgress:

@@ -20,8 +20,8 @@ const (
 	maxTailRate  = 100      // lines of it in the debug log, per second
 )
 
-// readStdout reads the child's standard output until its end. It reads on when nobody wants messages
-// any more, so that a full pipe does not keep the child from exiting.
+// readStdout reads the child's standard output until its end. It keeps reading after the connection
+// was closed, so that a full pipe does not keep the child from exiting.
 func (p *process) readStdout() {
 	p.outErr = p.readMessages()
 	close(p.outDone)

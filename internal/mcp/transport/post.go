@@ -112,7 +112,7 @@ func (c *httpConn) deliverAnswer(ctx context.Context, x *RoundTrip, m *jsonrpc.R
 	if m.Method == methodInitialize {
 		c.noteInitialized(answer.Result)
 	}
-	_ = c.deliver(ctx, answer) // its error says that nobody waits any more
+	_ = c.deliver(ctx, answer) // an error means that the connection was closed
 }
 
 // noteInitialized notes what initialize has negotiated. A version that the SDK does not know ends the
@@ -157,7 +157,7 @@ func (c *httpConn) processRefusal(ctx context.Context, x *RoundTrip, m *jsonrpc.
 	x.fail(refusal(resp))
 }
 
-// notify sends a message that nobody waits for, or a DELETE, within timeout.
+// notify sends a message that has no answer, or a DELETE, within timeout.
 func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
 	if c.stale() {
 		return nil
@@ -186,7 +186,8 @@ const (
 	nameHeader    = "Mcp-Name" // of the tool, prompt or resource that a request is about
 )
 
-// Values that all requests share. Nobody appends to them, because their capacity is used up.
+// Header values that all requests share. Appending to one copies it, because its capacity is used
+// up.
 var (
 	jsonOnly     = []string{"application/json"}
 	jsonOrStream = []string{"application/json, text/event-stream"}

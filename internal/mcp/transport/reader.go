@@ -71,8 +71,8 @@ func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// processAnswer notes an answer for the RoundTrip that waits for it. One that nobody waits for is
-// dropped: it came twice, or late because its caller gave up.
+// processAnswer records an answer for the RoundTrip that waits for it. It drops an answer without
+// one, which is a duplicate or came after its caller gave up.
 func (c *streamConn) processAnswer(m *jsonrpc.Response) jsonrpc.Message {
 	q := c.removePending(m.ID)
 	if q == nil {
@@ -196,9 +196,9 @@ func (c *streamConn) dropMessage(reason string) {
 }
 
 // On a connection that all calls share, a server's log messages and requests do not say which call
-// they are about. A guess could show one caller's question to another. So they go to a call only
-// if there is no other that they could be about; else requests are declined and log messages
-// dropped. (From 2026-07-28 on questions are part of answers, and this does not apply.)
+// they are about. A guess could show one caller's question to another. So they go to a call only if
+// no other call could be meant. Otherwise requests are declined and log messages dropped. (From
+// 2026-07-28 on questions are part of answers, and this does not apply.)
 
 // maxGivenUp bounds the calls of a connection that are kept as given up.
 const maxGivenUp = 1000

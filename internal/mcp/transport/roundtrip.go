@@ -27,7 +27,7 @@ type roundTripKey struct{}
 // Set the exported fields before the request is sent, then call Start; call Finish when the SDK
 // has returned. A RoundTrip that is the handshake's covers all requests of the handshake.
 type RoundTrip struct {
-	// Owner is for whoever made the RoundTrip, and is not used here.
+	// Owner is for the creator of the RoundTrip; this package does not use it.
 	Owner   any
 	Session *Session
 	// Handshake says that the request is server/discover or initialize, which must not be
@@ -38,7 +38,8 @@ type RoundTrip struct {
 	Query map[string]string
 	// Headers are sent with a tools/call from StatelessVersion on (SEP-2243).
 	Headers map[string]string
-	// ProgressToken is the token under which the server reports progress; "" where nobody asked.
+	// ProgressToken is the token under which the server reports progress; "" if progress was not
+	// requested.
 	ProgressToken string
 	// Tokens sends the request with a bearer token; nil: Session.Tokens, or the server's.
 	Tokens Sender
@@ -119,7 +120,8 @@ func (x *RoundTrip) ResumeTimer() { x.timer.resume() }
 // Sent reports whether the server may have got the request.
 func (x *RoundTrip) Sent() bool { return x.sent.Load() }
 
-// SetNotSent says that whatever was sent was refused, so the server has not carried it out.
+// SetNotSent records that every request sent so far was refused, so that the server has not carried
+// it out.
 func (x *RoundTrip) SetNotSent() { x.sent.Store(false) }
 
 // FetchingToken reports whether the request waits for its token, or did not get one.
@@ -169,8 +171,8 @@ func (x *RoundTrip) countReceived(n int) *Failure {
 	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("the server sent more than %d messages or %d bytes before its answer", maxReceivedMessages, maxReceivedBytes)}
 }
 
-// countOrAbort is countReceived for a message that did not come in a stream of the request. It ends
-// a request for which a server sends too much.
+// countOrAbort counts a message that did not come in a stream of the request, and ends the request
+// if the server has sent too much for it.
 func (x *RoundTrip) countOrAbort(n int) {
 	if f := x.countReceived(n); f != nil {
 		x.abort(f)
@@ -183,8 +185,8 @@ func (x *RoundTrip) hasToken(message []byte) bool {
 	return x.ProgressToken != "" && bytes.Contains(message, []byte(`"`+x.ProgressToken+`"`))
 }
 
-// fail ends the request because of f, unless it has ended already. To end its context is how one
-// request fails while the session goes on: the SDK does not have an exported error for that. The
+// fail ends the request because of f, unless it has ended already. It ends the request's context,
+// because the SDK has no exported error with which one request fails and its session continues. The
 // SDK then sends notifications/cancelled, which failed keeps from the server.
 func (x *RoundTrip) fail(f *Failure) {
 	if x.cancel(f); context.Cause(x.ctx) == error(f) {
@@ -267,8 +269,8 @@ func (x *RoundTrip) streamOpened() {
 	x.streams++
 }
 
-// streamClosed is called once for each streamOpened. The last stream of a finished request frees
-// the request's context.
+// streamClosed ends what streamOpened began; call it once for each. The last stream of a finished
+// request releases the request's context.
 func (x *RoundTrip) streamClosed() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -41,9 +41,9 @@ const calmStream = 10 * time.Second
 const changesWait = 500 * time.Millisecond
 
 // openStandaloneStream opens the standalone stream and reads it until the session ends. The first
-// GET is made before the session is used, because most servers do not keep what they send while
-// nobody listens. It does not wait for the reply for long: some servers send the reply's
-// headers along with the first event.
+// GET is made before the session is used, because most servers drop messages that they send while
+// no stream is open. It does not wait for the reply for long: some servers send the reply's headers
+// along with the first event.
 func (c *httpConn) openStandaloneStream() {
 	c.session.standalone.Store(true)
 	c.session.attributes.Store(c.StandaloneStream != nil)

@@ -68,8 +68,8 @@ func (t *idleTimer) resetLocked(now time.Time) {
 	}
 }
 
-// check is called when the timer fires. It ends the request, or sets the timer again if the server
-// was heard from meanwhile.
+// check runs when the timer fires. It ends the request, or sets the timer again if the server has
+// sent something meanwhile.
 func (t *idleTimer) check() {
 	t.mu.Lock()
 	now := time.Now()

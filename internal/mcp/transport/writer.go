@@ -127,7 +127,7 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 }
 
-// writeLoop is the only goroutine that writes to the connection.
+// writeLoop writes the queued messages. No other goroutine writes to the connection.
 func (c *streamConn) writeLoop() {
 	defer close(c.written)
 	for {
