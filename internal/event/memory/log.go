@@ -17,7 +17,7 @@
 // drops an event, a page that has it stays valid.
 //
 // The log keeps a run for Retention after its terminal event, and drops the runs that ended
-// first when all runs together exceed MaxBytes. Of a run that was dropped it keeps the owner
+// first when all runs together exceed MaxBytes: of an owner above an equal share, if there is one. Of a run that was dropped it keeps the owner
 // (a tombstone), so that the owner reads ErrGone and everyone else reads ErrNotFound.
 package memory
 
@@ -58,7 +58,7 @@ type Options struct {
 	Retention time.Duration
 	// MaxBytes bounds the events, inputs, notes and results of all runs together; 0 means
 	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which
-	// they ended. If none has ended, the run that appends loses its oldest results and
+	// they ended, those of owners above an equal share before others. If none has ended, the run that appends loses its oldest results and
 	// then its oldest events.
 	MaxBytes int64
 }
@@ -75,9 +75,10 @@ type Log struct {
 	// would contend for its cache line.
 	runs sync.Map
 
-	mu          sync.RWMutex // guards the fields below and additions to runs; taken before a run's own mutex
-	ended       []*run       // in the order in which they ended
-	tombstones  tombstones   // of the runs that were dropped
+	mu          sync.RWMutex                // guards the fields below and additions to runs; taken before a run's own mutex
+	ended       []*run                      // in the order in which they ended
+	usage       map[event.Owner]*ownerUsage // of the owners that have runs
+	tombstones  tombstones                  // of the runs that were dropped
 	keys        map[ownedKey]*run
 	created     int64 // runs, ever
 	lastDropped time.Time
@@ -103,7 +104,7 @@ func New(o Options) *Log {
 	}
 	return &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
-		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run),
+		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
 	}
 }
 
@@ -143,8 +144,14 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		l.keys[key] = added
 	}
 	l.created++
+	added.usage = l.usage[record.Owner]
+	if added.usage == nil {
+		added.usage = &ownerUsage{}
+		l.usage[record.Owner] = added.usage
+	}
+	added.usage.runs++
 	l.runs.Store(record.ID, added)
-	l.bytes.Add(added.bytes)
+	l.countBytes(added, added.bytes)
 	return nil
 }
 

@@ -76,6 +76,40 @@ func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
 	}
 }
 
+func TestMaxBytesDropsRunsOfAnOwnerAboveItsShareFirst(t *testing.T) {
+	log := memory.New(memory.Options{MaxBytes: 256 << 10})
+	create := func(id, owner string, size int) {
+		t.Helper()
+		if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []event.Body{event.Start{Question: strings.Repeat("x", size)}, event.FinalAnswer{}} {
+			if _, err := log.Append(t.Context(), id, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const quiet = 10
+	for i := range quiet {
+		create(fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i%3), 1<<10)
+	}
+	for i := range 100 {
+		create(fmt.Sprintf("run_flood%d", i), "flood", 10<<10)
+	}
+	create("run_late", "late", 40<<10) // makes space at the cost of the flood, too
+	for i := range quiet {
+		if _, err := log.After(t.Context(), fmt.Sprintf("run_quiet%d", i), 0); err != nil {
+			t.Errorf("After of run %d of an owner below its share: %v", i, err)
+		}
+	}
+	if _, err := log.After(t.Context(), "run_flood0", 0); !errors.Is(err, event.ErrGone) {
+		t.Errorf("After of the first run of the owner above its share = %v, want %v", err, event.ErrGone)
+	}
+	if _, err := log.After(t.Context(), "run_flood99", 0); err != nil {
+		t.Errorf("After of the last run of the owner above its share: %v", err)
+	}
+}
+
 func TestMaxBytesDropsTheFirstEventsOfTheOnlyRun(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 64 << 10})
 	createRun(t, log, "run_a", event.Start{})

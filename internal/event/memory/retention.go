@@ -3,6 +3,7 @@ package memory
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unique"
 
@@ -17,30 +18,72 @@ const dropInterval = 2 * time.Second
 // many are, at some 100 bytes each.
 const maxTombstones = 16384
 
+// ownerUsage is what the runs of one owner take of the log.
+type ownerUsage struct {
+	bytes atomic.Int64
+
+	runs  int    // guarded by Log.mu, as is ended
+	ended []*run // in the order in which they ended
+}
+
+// maxOwnersCompared bounds the owners that are compared to find one above its share.
+const maxOwnersCompared = 64
+
+// countBytes accounts for n more bytes of r and returns the bytes of all runs.
+func (l *Log) countBytes(r *run, n int64) int64 {
+	r.usage.bytes.Add(n)
+	return l.bytes.Add(n)
+}
+
 // addBytes accounts for what was added to r, and drops runs where the log exceeds its
 // bound. Most calls do not take l.mu, which other runs need.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
-	if l.bytes.Add(size) <= l.maxBytes && !ended {
+	if l.countBytes(r, size) <= l.maxBytes && !ended {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended {
 		l.ended = append(l.ended, r)
+		r.usage.ended = append(r.usage.ended, r)
 	}
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
-		l.dropLocked(l.ended[0])
+		l.dropLocked(l.nextToDropLocked(r))
 	}
 	// Other runs may have appended since the loop found enough. As long as runs that have
 	// ended are left, their next append drops one, and r keeps its events.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
 		// More than needed, because each call copies the events that are left.
-		l.bytes.Add(-r.trimContent(excess + l.maxBytes/16))
+		l.countBytes(r, -r.trimContent(excess+l.maxBytes/16))
 	}
 }
 
 // hasOtherEndedLocked reports whether the run that ended first is not r.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
+
+// nextToDropLocked returns the run that makes space for r, another one: the run that ended first
+// of an owner above its share, which is an equal part of the log for each owner that has runs.
+// That is the owner of r, or else the largest of some owners. If none of these has a run that
+// ended, it is the run that ended first of all.
+func (l *Log) nextToDropLocked(r *run) *run {
+	share := l.maxBytes / int64(max(len(l.usage), 1))
+	if u := r.usage; u.hasOtherEndedLocked(r) && u.bytes.Load() > share {
+		return u.ended[0]
+	}
+	largest, most, compared := l.ended[0], share, 0
+	for _, u := range l.usage {
+		if n := u.bytes.Load(); n > most && u.hasOtherEndedLocked(r) {
+			largest, most = u.ended[0], n
+		}
+		if compared++; compared == maxOwnersCompared {
+			break
+		}
+	}
+	return largest
+}
+
+// hasOtherEndedLocked reports whether the owner has a run that ended before r.
+func (u *ownerUsage) hasOtherEndedLocked(r *run) bool { return len(u.ended) > 0 && u.ended[0] != r }
 
 // trimContent drops the oldest results of r, and then its oldest events, until want bytes are free
 // or only the newest event is left. It returns how many bytes it freed.
@@ -92,14 +135,17 @@ func (l *Log) expiredLocked(r *run) bool {
 
 // dropLocked removes a run and leaves its tombstone.
 func (l *Log) dropLocked(r *run) {
-	l.ended = removeRun(l.ended, r)
+	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped {
 		return // Delete came while the run ended; its key may belong to another run by now
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
-	l.bytes.Add(-r.bytes)
+	l.countBytes(r, -r.bytes)
+	if r.usage.runs--; r.usage.runs == 0 {
+		delete(l.usage, r.record.Owner)
+	}
 	// A reader that has r already sees dropped at its next call, which the wake-up causes.
 	r.events, r.results, r.bytes, r.dropped = nil, results{}, 0, true
 	r.inbox.inputs, r.notes, r.record.Request = nil, nil, nil

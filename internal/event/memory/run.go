@@ -11,6 +11,7 @@ import (
 type run struct {
 	number int64 // in the order of creation, from 1
 	began  time.Time
+	usage  *ownerUsage
 
 	mu      sync.Mutex    // guards the fields below
 	record  event.Run     // its Last is unset: the newest of events takes its place
