@@ -156,7 +156,7 @@ type config struct {
 	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
 	// How long a run is kept for resume after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run. Runs that ended first are deleted first. With file:, the file system needs a quarter more and 12 MiB: if this is set and it has less, the start fails; if this is unset, the log takes what there is.
+	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run; unset, it has at most a quarter of the memory limit (GOMEMLIMIT, or what is derived from the container's). Runs that ended first are deleted first. With file:, the file system needs a quarter more and 12 MiB: if this is set and it has less, the start fails; if this is unset, the log takes what there is.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.

@@ -86,10 +86,11 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	return true
 }
 
-// openLog opens the log that EVENTS_URL names, and returns the function that closes it.
-func openLog(ctx context.Context, c config, logger *slog.Logger) (event.Log, func(), error) {
+// openLog opens the log that EVENTS_URL names, and returns the function that closes it. A log in
+// memory is bounded by maxMemoryBytes.
+func openLog(ctx context.Context, c config, maxMemoryBytes int64, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
-		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: int64(c.EventsMaxBytes)}), func() {}, nil
+		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemoryBytes}), func() {}, nil
 	}
 	if err := c.checkEventDirectory(); err != nil {
 		return nil, nil, err

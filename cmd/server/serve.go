@@ -57,7 +57,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer endRules()
-	log, closeLog, err := openLog(ctx, c, logger)
+	log, closeLog, err := openLog(ctx, c, c.limitMemory(containerMemory, logger), logger)
 	if err != nil {
 		return err
 	}

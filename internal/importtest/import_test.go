@@ -119,7 +119,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/cmd/server": {
 		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry"},
-		outside: append(otelAPI, "github.com/caarlos0/env/v11"),
+		outside: append(otelAPI, "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
 	"answerd/internal/mcp/transport":               {ours: []string{"auth", "auth/token", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
