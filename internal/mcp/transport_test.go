@@ -8,10 +8,9 @@ const (
 	nameHeader       = "Mcp-Name"
 	cancelled        = "notifications/cancelled"
 	subprotocol      = "mcp"
-	maxServerRequest = 100  // requests of a server that are unanswered at a time
-	maxNesting       = 1000 // levels of a result
-	maxStarts        = 5    // of a process within a minute
-	maxResumes       = 8    // GETs in a row that continue one stream
+	maxServerRequest = 100 // requests of a server that are unanswered at a time
+	maxStarts        = 5   // of a process within a minute
+	maxResumes       = 8   // GETs in a row that continue one stream
 )
 
 // roundTrip is a function in the place of a server over HTTP.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"answerd/internal/mcp/wire"
 )
 
 // MaxDepth is how deep a content block or structured content may be nested. Parsers of clients
@@ -36,24 +38,5 @@ func (r *Result) checkDepth() error {
 // isDeeper reports whether a valid JSON value is nested deeper than limit. Few values have enough
 // brackets for that, and counting them is much cheaper than scanning.
 func isDeeper(value []byte, limit int) bool {
-	if bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= limit {
-		return false
-	}
-	depth, inString := 0, false
-	for i := 0; i < len(value); i++ {
-		switch c := value[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '[' || c == '{':
-			if depth++; depth > limit {
-				return true
-			}
-		case c == ']' || c == '}':
-			depth--
-		}
-	}
-	return false
+	return bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) > limit && wire.Depth(value) > limit
 }
