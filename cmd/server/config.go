@@ -69,6 +69,8 @@ type config struct {
 	MaxHistory int `env:"MAX_HISTORY" envDefault:"16"`
 	// Model turns with tools in one run; one more without tools sums up.
 	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
+	// Most tokens of one model answer. It is sent with each model request, unless less is left of the run's budget; an answer that goes on beyond it is cut. Unset: what the budget and the model allow.
+	MaxOutputTokens int64 `env:"MAX_OUTPUT_TOKENS"`
 	// With more tools than this a model is shown one to search them, and those that it found. 0: never for their number.
 	ToolSearchMinTools int `env:"TOOL_SEARCH_MIN_TOOLS" envDefault:"64"`
 	// Or with more bytes of names, descriptions and schemas. 0: never for their size.

@@ -33,6 +33,7 @@ func (c *config) validate(modelSet bool) error {
 		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
+		{"MAX_OUTPUT_TOKENS", c.MaxOutputTokens < 0, "must not be negative"},
 		{"TOOL_SEARCH_MIN_TOOLS", c.ToolSearchMinTools < 0, "must not be negative"},
 		{"BUDGET_TOOL_CALLS", c.BudgetToolCalls < 0, "must not be negative"},
 		{"BUDGET_INPUT_TOKENS", c.BudgetInputTokens < 0, "must not be negative"},

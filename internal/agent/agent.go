@@ -61,6 +61,7 @@ type Options struct {
 	Budget          Budget          // of every run; requests may lower it
 	MaxHistory      int             // messages of history that are used; 0 means 16
 	MaxTurns        int             // model turns with tools; 0 means 10
+	MaxOutputTokens int64           // of one model answer; 0 means no limit but the budget's and the model's
 	MaxRuns         int             // runs and direct calls at a time; 0 means 512
 	DisconnectGrace time.Duration   // how long a run goes on that nobody reads; 0 means not at all
 	InputTimeout    time.Duration   // how long a run waits for a person's answer; 0 means 15 min

@@ -39,6 +39,7 @@ type loop struct {
 	partCount int             // text and reasoning parts so far
 
 	budget      *budget.Budget
+	lastPrompt  int64  // tokens of the last prompt; the next one has at least as many
 	budgetSpent bool   // a limit is reached, and nobody raises it
 	stopReason  string // the finish reason of a run that was stopped by a limit; "" before
 	media       mediaBudget
@@ -148,10 +149,19 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 	return l.offered
 }
 
+// answerTokens returns how many tokens the next answer may have: the smallest of what the request
+// asks for, the operator's limit, the model's, and what is left of the run's budget. 0 is no
+// limit.
+func (l *loop) answerTokens(final bool) int64 {
+	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.agent.Profiles[l.run.req.Model].MaxOutputTokens)
+	return budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
+}
+
 // modelRequest returns the request of a turn.
 func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
-	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: req.MaxTokens, Sampling: req.Sampling, Preferred: l.preferred}
+	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, Preferred: l.preferred}
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
@@ -165,6 +175,7 @@ func (l *loop) modelRequest(turn int, final bool) llm.Request {
 // spendTokens counts what the provider says that a turn used.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
+	l.lastPrompt = reply.usage.InputTokens
 	return l.budget.SpendTokens(ctx, l.run.out, reply.usage)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"answerd/internal/agent/budget"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -79,7 +80,12 @@ type modelStream struct {
 	part      event.Body // the closer of the open text or reasoning part; nil when none is open
 	partID    string
 	byIndex   map[int]*call
+	output    *budget.Output           // what the model has written so far
+	unparsed  map[int]*strings.Builder // arguments of calls that are not complete
 }
+
+// errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
+var errOutputCut = errors.New("the model's answer was cut")
 
 // modelTurn makes one model call and appends the answer's parts as events while they arrive. It
 // trims the conversation to the model's window first, and once more if the provider refuses it as
@@ -135,9 +141,14 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 
 // readAnswer reads one answer of the model and appends its parts.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
-	for part, err := range s.agent.Model.Stream(ctx, s.modelRequest(turn, s.finalTurn)) {
+	request := s.modelRequest(turn, s.finalTurn)
+	s.output, s.unparsed = budget.NewOutput(request.MaxTokens), make(map[int]*strings.Builder)
+	for part, err := range s.agent.Model.Stream(ctx, request) {
 		if err == nil {
 			err = s.appendPart(ctx, part)
+		}
+		if errors.Is(err, errOutputCut) {
+			return s.finishCut(ctx)
 		}
 		if err != nil {
 			return err
@@ -146,30 +157,64 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	return nil
 }
 
+// finishCut completes an answer that was cut. Its usage is an estimate, since endpoints report it at
+// the end of an answer.
+func (s *modelStream) finishCut(ctx context.Context) error {
+	s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "model answer cut: it exceeds its limit or repeats itself",
+		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()))
+	s.finish = "length"
+	if !s.usageSeen {
+		s.countUsage(llm.Usage{Input: s.lastPrompt, Output: s.output.Tokens(), Total: s.lastPrompt + s.output.Tokens()})
+	}
+	for index, arguments := range s.unparsed {
+		c := s.byIndex[index]
+		c.parseArgs(arguments.String())
+		if err := s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure counts a piece of the answer after it was appended.
+func (s *modelStream) measure(piece string, err error) error {
+	if err == nil && s.output.Add(piece) {
+		return errOutputCut
+	}
+	return err
+}
+
+func (s *modelStream) countUsage(u llm.Usage) {
+	s.usageSeen = true
+	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
+	s.metadata.Usage.InputTokens += u.Input
+	s.metadata.Usage.OutputTokens += u.Output
+	s.metadata.Usage.TotalTokens += u.Total
+}
+
 // appendPart appends one part of the answer.
 func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
 		s.stepText.WriteString(p.Delta)
-		return s.appendDelta(ctx, "text", p.Delta)
+		return s.measure(p.Delta, s.appendDelta(ctx, "text", p.Delta))
 	case llm.Reasoning:
-		return s.appendDelta(ctx, "reasoning", p.Delta)
+		return s.measure(p.Delta, s.appendDelta(ctx, "reasoning", p.Delta))
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
 		if c := s.byIndex[p.Index]; c != nil {
-			return s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: p.Delta})
+			if s.unparsed[p.Index] != nil {
+				s.unparsed[p.Index].WriteString(p.Delta)
+			}
+			return s.measure(p.Delta, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: p.Delta}))
 		}
 	case llm.ToolCall:
 		return s.completeCall(ctx, p)
 	case llm.Extensions:
 		s.extensions = &p
 	case llm.Usage:
-		s.usageSeen = true
-		s.usage = event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}
-		s.metadata.Usage.InputTokens += p.Input
-		s.metadata.Usage.OutputTokens += p.Output
-		s.metadata.Usage.TotalTokens += p.Total
+		s.countUsage(p)
 	case llm.Finish:
 		s.finish, s.preferred = p.Reason, p.Asked
 		if p.Model != "" {
@@ -225,7 +270,7 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	name = safeToolName(name)
 	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
-	s.byIndex[index] = c
+	s.byIndex[index], s.unparsed[index] = c, new(strings.Builder)
 	s.calls = append(s.calls, c)
 	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
@@ -238,6 +283,7 @@ func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 		}
 	}
 	c := s.byIndex[p.Index]
+	delete(s.unparsed, p.Index)
 	c.parseArgs(p.Arguments)
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }

@@ -1,0 +1,88 @@
+package budget
+
+import "math"
+
+// SummaryTokens is what the last turn of a run may write although a limit of tokens or cost is
+// reached, so that it can sum up.
+const SummaryTokens = 1024
+
+// AnswerTokens returns how many tokens the next answer may have, so that it stays within the
+// limits of tokens and cost; 0 is no limit. prompt is the least number of tokens that its
+// prompt will have. The last turn of a run may always have SummaryTokens.
+func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	left := min(b.output.remaining(), b.total.remaining()-float64(prompt))
+	if b.price != nil && b.price.Output > 0 {
+		left = min(left, (b.cost.remaining()*1e6-float64(prompt)*b.price.Input)/b.price.Output)
+	}
+	if math.IsInf(left, 1) {
+		return 0
+	}
+	if last {
+		left = max(left, SummaryTokens)
+	}
+	return max(int64(left), 1)
+}
+
+// LowerTokens returns the lower of two numbers of tokens, where 0 is no limit.
+func LowerTokens(a, b int64) int64 { return lower(a, b) }
+
+// Output measures an answer while it is written and says when to cut it. Endpoints count tokens
+// only at the end of an answer, and some ignore the limit that a request asks for.
+type Output struct {
+	limit  int64 // tokens; 0 is none
+	pieces int64
+	bytes  int64
+	tail   []byte // the last bytes, at most twice loopBytes
+	next   int64  // number of bytes at which to look for a loop again
+}
+
+const (
+	loopPeriod  = 200             // bytes that a looping model repeats, at most
+	loopBytes   = 20 * loopPeriod // of such a repetition
+	outputSlack = 32              // tokens beyond the limit, since the count is an estimate
+)
+
+// NewOutput returns an Output for an answer of at most limit tokens; 0 is no limit.
+func NewOutput(limit int64) *Output { return &Output{limit: limit, next: loopBytes} }
+
+// Tokens estimates the tokens so far. Endpoints as a rule send each token in a piece of its own; some
+// send several in one, or bytes of one in several.
+func (o *Output) Tokens() int64 { return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8) }
+
+// Add counts a piece and reports whether the answer must be cut: it exceeds its limit, or it
+// repeats the same 200 bytes, or fewer, for the twentieth time.
+func (o *Output) Add(piece string) (cut bool) {
+	o.pieces++
+	o.bytes += int64(len(piece))
+	if o.limit > 0 && o.Tokens() > o.limit+outputSlack {
+		return true
+	}
+	o.tail = append(o.tail, piece...)
+	if excess := len(o.tail) - loopBytes; excess > loopBytes {
+		o.tail = append(o.tail[:0], o.tail[excess:]...)
+	}
+	if o.bytes < o.next {
+		return false
+	}
+	o.next = o.bytes + loopPeriod*2
+	return len(o.tail) >= loopBytes && period(o.tail[len(o.tail)-loopBytes:]) <= loopPeriod
+}
+
+// period returns the shortest length that text repeats from its beginning to its end, by the prefix
+// function of Knuth, Morris and Pratt.
+func period(text []byte) int {
+	borders := make([]int, len(text)) // of each beginning of text: its longest proper prefix that is also its end
+	for i := 1; i < len(text); i++ {
+		n := borders[i-1]
+		for n > 0 && text[i] != text[n] {
+			n = borders[n-1]
+		}
+		if text[i] == text[n] {
+			n++
+		}
+		borders[i] = n
+	}
+	return len(text) - borders[len(text)-1]
+}
