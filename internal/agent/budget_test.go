@@ -299,3 +299,23 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 		})
 	}
 }
+
+// An endpoint that ignores the limit of the request is cut off within 64 tokens of the budget.
+func TestRunawayAnswerIsCutAtTheBudget(t *testing.T) {
+	words := make([]string, 5000)
+	for i := range words {
+		words[i] = fmt.Sprintf(" word%d", i)
+	}
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says(words...)), nil)
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{OutputTokens: 400}}).ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if n := len(agenttest.EventsOf[event.TextDelta](events)); n < 400 || n > 464 || end.FinishReason != "length" {
+		t.Errorf("got %d deltas and finish reason %s, want 400 to 464 and length", n, end.FinishReason)
+	}
+	if got := h.Model.Requests()[0].MaxTokens; got != 400 {
+		t.Errorf("got max_completion_tokens %d in the request, want 400", got)
+	}
+	if got := end.Metadata.Usage.OutputTokens; got < 400 || got > 464 {
+		t.Errorf("got %d output tokens in the metadata, want an estimate of 400 to 464", got)
+	}
+}

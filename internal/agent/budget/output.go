@@ -39,6 +39,7 @@ type Output struct {
 }
 
 const (
+	minPeriod   = 16              // bytes: shorter repetitions are lines, blanks and fillers of ordinary texts
 	loopPeriod  = 200             // bytes that a looping model repeats, at most
 	loopBytes   = 20 * loopPeriod // of such a repetition
 	outputSlack = 32              // tokens beyond the limit, since the count is an estimate
@@ -52,7 +53,7 @@ func NewOutput(limit int64) *Output { return &Output{limit: limit, next: loopByt
 func (o *Output) Tokens() int64 { return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8) }
 
 // Add counts a piece and reports whether the answer must be cut: it exceeds its limit, or it
-// repeats the same 200 bytes, or fewer, for the twentieth time.
+// repeats the same 16 to 200 bytes up to a length of twenty times 200 bytes.
 func (o *Output) Add(piece string) (cut bool) {
 	o.pieces++
 	o.bytes += int64(len(piece))
@@ -67,7 +68,11 @@ func (o *Output) Add(piece string) (cut bool) {
 		return false
 	}
 	o.next = o.bytes + loopPeriod*2
-	return len(o.tail) >= loopBytes && period(o.tail[len(o.tail)-loopBytes:]) <= loopPeriod
+	if len(o.tail) < loopBytes {
+		return false
+	}
+	p := period(o.tail[len(o.tail)-loopBytes:])
+	return p >= minPeriod && p <= loopPeriod
 }
 
 // period returns the shortest length that text repeats from its beginning to its end, by the prefix

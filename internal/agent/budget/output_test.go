@@ -43,7 +43,8 @@ func TestOutputLoopIsCut(t *testing.T) {
 		want bool
 	}{
 		"a sentence twenty times and more": {"Well: " + strings.Repeat(sentence, 80), true},
-		"one letter":                       {strings.Repeat("a", 5000), true},
+		"200 bytes twenty times":           {strings.Repeat(numberedLines(40)[:200], 21), true},
+		"one letter":                       {strings.Repeat("a", 5000), false},
 		"a sentence ten times":             {strings.Repeat(sentence, 10), false},
 		"numbered lines":                   {numberedLines(500), false},
 	} {
