@@ -94,7 +94,12 @@ func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 	w, otlp := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		for _, m := range r.Messages {
 			if m.Content == "Fail." {
-				return llmtest.Fails(http.StatusBadRequest, "canary-model-body")
+				// The error's message is logged; the rest of the body is not, and no key within the message.
+				return func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(http.StatusBadRequest)
+					_, _ = io.WriteString(w, `{"error":{"message":"wrong key canary-api-key","details":"canary-model-body"}}`)
+				}
 			}
 			if m.Role == "tool" {
 				return llmtest.Says("Done.")

@@ -100,11 +100,11 @@ func TestF36BadConfigurationIsRefusedByField(t *testing.T) {
 	model := llmtest.New(t, callingModel())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
 	r.wantCallSuccess(s)
-	writeFile(t, path, server(`,"timeuot":"1s"`))
+	writeFile(t, path, server(`,"timeout":"soon"`))
 	s.signal(t, syscall.SIGHUP)
 	s.waitForOutput(t, "refused")
-	if s.out.count("timeuot") == 0 {
-		t.Errorf("the log does not name the field timeuot, want it named:\n%s", s.out)
+	if s.out.count("timeout") == 0 {
+		t.Errorf("the log does not name the field timeout, want it named:\n%s", s.out)
 	}
 	r.wantCallSuccess(s)
 	writeFile(t, path, server(`,"timeout":"7s"`))
