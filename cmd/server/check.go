@@ -29,8 +29,9 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	flags.SetOutput(io.Discard)
 	accept := flags.Bool("accept", false, "")
 	strict := flags.Bool("strict", false, "")
+	ask := flags.Bool("ask", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		return &usageError{"check takes only -accept and -strict; answerd help describes the commands"}
+		return &usageError{"check takes only -accept, -ask and -strict; answerd help describes the commands"}
 	}
 	c, err := loadConfig(environ)
 	if err != nil {
@@ -45,14 +46,15 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 			return err
 		}
 	}
-	return runCheck(ctx, c, *accept, stdout, stderr)
+	return runCheck(ctx, c, *accept, *ask, stdout, stderr)
 }
 
 // runCheck connects to every MCP server as serve would, and asks every model endpoint for its
 // models. It fails unless the event log, all enabled servers and all endpoints answered, and all
-// definitions of pinned tools are accepted, which accept does. Lines of the log come after the
+// definitions of pinned tools are accepted, which accept does; with ask, one question must be
+// answered too. Lines of the log come after the
 // report.
-func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writer) error {
+func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	if c.LogLevel == "info" {
@@ -106,6 +108,13 @@ func runCheck(ctx context.Context, c config, accept bool, stdout, stderr io.Writ
 	}
 	printSignIns(ctx, stdout, tools.client)
 	next = append(next, printServers(stdout, tools.client)...)
+	if ask {
+		fmt.Fprintln(stdout)
+		if err := askOnce(ctx, c, tools, stdout, logger); err != nil {
+			fmt.Fprintf(stdout, "no answer: %v\n", err)
+			next = append(next, "question: correct the model's settings; LOG_LEVEL=info answerd check -ask shows what the endpoint said")
+		}
+	}
 	if len(next) == 0 {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"answerd/internal/llm/llmtest"
 )
 
 // newModelList starts an endpoint that lists a model at path for that key, and answers other
@@ -84,5 +86,46 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	}
 	if log == "" || strings.Contains(log, "SERVER") {
 		t.Errorf("got\n%s\nwant the log after the report", out)
+	}
+}
+
+func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
+	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[len(r.Messages)-1].Role == "tool" {
+			return llmtest.Says("It works.")
+		}
+		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name, Args: `{}`})
+	})
+	out := &syncBuffer{}
+	if err := run(t.Context(), []string{"check", "-ask"}, w.environment(), out, io.Discard); err != nil {
+		t.Fatalf("got %v, want no error:\n%s", err, out)
+	}
+	for _, want := range []string{"asking scripted: Call the tool ", "\ncalled ", "\nanswer: It works.\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got\n%s\nwant %q in it", out, want)
+		}
+	}
+	if n := len(w.model.Requests()[0].Tools); n != 1 {
+		t.Errorf("got %d tools in the request, want 1", n)
+	}
+}
+
+func TestCheckAskFailsWithoutAnAnswer(t *testing.T) {
+	w := newTestWorld(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "wrong key")))
+	out := &syncBuffer{}
+	err := run(t.Context(), []string{"check", "-ask"}, w.environment(), out, io.Discard)
+	if err == nil || !strings.Contains(out.String(), "no answer: ") || !strings.Contains(out.String(), "- question: ") {
+		t.Errorf("got error %v and\n%s\nwant a failure with its next step", err, out)
+	}
+}
+
+func TestCheckAsksEveryEndpointOfTheModelsFile(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	second := llmtest.New(t, newTwoCallScript())
+	file := modelsFile(t, fmt.Sprintf(`[{"id":"scripted"},{"id":"other","base_url":%q,"api_key":"key-of-other","headers":{"X-Team":"a"}}]`, second.URL))
+	out := &syncBuffer{}
+	_ = run(t.Context(), []string{"check"}, w.environment("MODELS_FILE", file), out, io.Discard)
+	if n := strings.Count(out.String(), second.URL); n == 0 {
+		t.Errorf("got\n%s\nwant a line for %s", out, second.URL)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,16 +30,33 @@ type modelEndpoint struct {
 	urlSetting, keySetting string
 	baseURL                string
 	key                    auth.Secret
-	models                 []string // the endpoint's own ids of the models that are served from it
+	headers, query         map[string]string // sent with every request
+	models                 []string          // the endpoint's own ids of the models that are served from it
 }
 
 // modelEndpoints returns the endpoints of all models.
 func (c *config) modelEndpoints() []modelEndpoint {
 	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey}
+	var own []modelEndpoint
 	for _, p := range c.servedModels() {
-		e.models = append(e.models, cmp.Or(p.Upstream, p.ID))
+		id := cmp.Or(p.Upstream, p.ID)
+		if p.BaseURL == "" {
+			e.models = append(e.models, id)
+			continue
+		}
+		key := p.APIKey
+		if p.APIKeyFile != "" {
+			key = (&keyFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+		}
+		own = append(own, modelEndpoint{
+			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,
+			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, models: []string{id},
+		})
 	}
-	return []modelEndpoint{e}
+	if len(e.models) == 0 {
+		return own // every model has an endpoint of its own
+	}
+	return append([]modelEndpoint{e}, own...)
 }
 
 // servedModels returns the models of MODELS_FILE; without one, the default model.
@@ -153,6 +171,14 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	if !e.key.IsZero() {
 		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
 	}
+	for name, v := range e.headers {
+		req.Header.Set(name, v)
+	}
+	query := req.URL.Query()
+	for name, v := range e.query {
+		query.Set(name, v)
+	}
+	req.URL.RawQuery = query.Encode()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req) // follows no redirect, which could lead the key elsewhere

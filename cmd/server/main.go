@@ -5,6 +5,7 @@
 //	answerd demo       the whole job on this machine, nothing installed, no key
 //	answerd check      read the configuration, fetch a token, list every server's tools;
 //	                   with -accept, accept the tools of pinned servers as they are now;
+//	                   with -ask, ask one question with one tool;
 //	                   with -strict, refuse members of mcp.json that are not known
 //	answerd version    versions of answerd, Go and the MCP protocol
 //	answerd health     ask a running answerd at ADDR whether it is alive
@@ -54,7 +55,7 @@ func commands() []command {
 			return serve(ctx, c, stderr, func(string) {})
 		}},
 		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
-		{"check", "[-accept] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
+		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
 		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
 			return printVersion(stdout)
 		}},
