@@ -29,7 +29,7 @@ build: ## bin/answerd
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/server
 
 .PHONY: test
-test: ## all tests that need only Go
+test: ## all tests that need only Go and a minute
 	go test ./...
 
 .PHONY: race
@@ -67,7 +67,7 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 
 .PHONY: faults
 faults: ## faults F1 to F44, drains and leaks against the built binary, and their table
-	go test -count=1 -v ./internal/faults | grep -v '^=== '
+	FAULTS=1 go test -count=1 -v -timeout 20m ./internal/faults
 
 .PHONY: soak
 soak: ## load with faults for SOAK, two minutes unless set; the report goes to REPORT

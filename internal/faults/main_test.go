@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "child" {
 		os.Exit(childMain(os.Args[2], os.Args[3]))
 	}
+	if os.Getenv("FAULTS") == "" && os.Getenv("SOAK") == "" {
+		fmt.Println("skipped: these tests take minutes; make faults runs them")
+		os.Exit(0)
+	}
 	os.Exit(withBinary(m.Run))
 }
 
