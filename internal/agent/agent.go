@@ -8,17 +8,16 @@
 //	reader.Close()
 //	a.Drain(ctx)
 //
-// Start returns as soon as the log has the run's first event. From then on the run belongs to no
-// connection. It ends with its answer, its failure, Cancel, or when nobody has read it for
-// Options.DisconnectGrace. Whatever happens, a panic included, it gets exactly one terminal
-// event.
+// Start returns as soon as the log has the run's first event. From then on the run is independent
+// of any connection. It ends with its answer, its failure, Cancel, or after Options.DisconnectGrace
+// without a reader. It gets exactly one terminal event, even after a panic.
 //
-// All calls of a turn run at the same time, and their results go back to the model in call order.
-// A call that fails is a message to the model, and the run goes on.
+// All calls of a turn run at the same time, and their results go back to the model in call order. A
+// failed call becomes a message to the model, and the run continues.
 //
-// Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps
-// of a tool call. takeover.go says how a run goes on in another process, suspension.go how it
-// waits for people, and reader.go when it is cancelled because nobody reads it.
+// Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps of
+// a tool call. takeover.go explains how a run continues in another process, suspension.go how it
+// waits for people, and reader.go when it is cancelled for lack of readers.
 package agent
 
 import (
@@ -63,13 +62,14 @@ type Options struct {
 	MaxTurns        int             // model turns with tools; 0 means 10
 	MaxOutputTokens int64           // of one model answer; 0 means no limit but the budget's and the model's
 	MaxRuns         int             // runs and direct calls at a time; 0 means 512
-	DisconnectGrace time.Duration   // how long a run goes on that nobody reads; 0 means not at all
+	DisconnectGrace time.Duration   // how long a run continues without a reader; 0 means not at all
 	InputTimeout    time.Duration   // how long a run waits for a person's answer; 0 means 15 min
-	// Durable says that the log outlives this process. Other processes then go on with runs that
-	// cannot end here, and this one goes on with those of processes that died.
+	// Durable says that the log outlives this process. Other processes then take over runs that
+	// cannot end here, and this one takes over runs of processes that died.
 	Durable bool
-	// ClaimDelay is the time after New before this process claims runs of others. Without it a
-	// process that dies right after each start would take runs with it each time.
+	// ClaimDelay is the time after New before this process claims runs of others. Without the
+	// delay, a process that dies right after each start would claim, and so interrupt, runs each
+	// time.
 	ClaimDelay time.Duration
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
@@ -97,7 +97,7 @@ var (
 	ErrForbidden = errors.New("the rules do not allow it")
 )
 
-// Refusal is a caller who has to come back later: its Reason is one of the errors below.
+// Refusal says that the caller must retry later. Its Reason is one of the errors below.
 type Refusal = admission.Refusal
 
 // Reasons for which a run or a direct call is refused.
@@ -108,7 +108,7 @@ var (
 	ErrTooFast     = admission.ErrTooFast
 )
 
-// InvalidError is a request that cannot be run as it stands.
+// InvalidError says which field of a request is not valid, and why.
 type InvalidError struct {
 	Pointer string // the field, as a JSON pointer (RFC 6901) into the native request
 	Detail  string // for the caller
@@ -339,8 +339,8 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	return nil
 }
 
-// admitRun takes a slot and registers the run, before the log is asked for anything: the log may
-// be slow, and whoever finds the run there must find it here.
+// admitRun takes a slot and registers the run. It comes before any request to the log, because a
+// caller who finds the run in the log must find it registered here too.
 func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
 	_, err := a.acquireSlot(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
 	return err
@@ -388,10 +388,10 @@ func (a *Agent) StopAccepting() {
 	a.gate.Close()
 }
 
-// Drain refuses new runs and waits until all others have ended or are suspended: a person may
-// take longer than a process lives. It waits until ctx ends at the longest. Then it hands over
-// what is left if the log outlives this process, or else ends it, each run with a terminal event.
-// It returns once that is done.
+// Drain refuses new runs and waits, at most until ctx ends, until all others have ended or are
+// suspended. It does not wait for suspended runs, since a person may take longer than a process
+// lives. Then it hands the remaining runs over to other processes if the log is durable; otherwise
+// it ends each with a terminal event. It returns when that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.StopAccepting()
 	a.stopClaims() // or this process would claim what it hands over

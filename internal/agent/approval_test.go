@@ -231,7 +231,7 @@ func TestApprovalThatNobodyGivesIsADenial(t *testing.T) {
 		events      string
 	}{
 		"in time": {true, "nobody gave it in time", "approval_required suspended approval_resolved tool_error"},
-		"at all":  {false, "nobody can be asked", "approval_required approval_resolved tool_error"},
+		"at all":  {false, "no person can be asked", "approval_required approval_resolved tool_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := adding(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond }, onePlusTwo)

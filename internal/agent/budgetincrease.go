@@ -30,8 +30,8 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached that nobody raises. It asks the owner of
-// the run where the request allows that; with a higher limit it looks again, since another
+// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows it,
+// checkBudget asks the owner of the run for a higher limit. It then checks again, since another
 // limit may be reached too.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	for {
@@ -52,7 +52,7 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	}
 }
 
-// canIncrease reports whether the operator's own limit leaves room for a higher one.
+// canIncrease reports whether the run's limit is below the operator's, so that it may be raised.
 func (l *loop) canIncrease(name string) bool {
 	operatorLimit := l.agent.Budget.ByName()[name]
 	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit

@@ -18,8 +18,9 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// messageGroup is what stays together of a history, and counts as one message of it: a message of
-// the user or the assistant, and behind an assistant's calls their results.
+// messageGroup holds messages of the history that are kept or dropped together: a message of the
+// user, or one of the assistant followed by the results of its calls. It counts as one message of
+// the history.
 type messageGroup []llm.Message
 
 // isUser reports whether g is a message of the user.
@@ -73,8 +74,8 @@ func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	return x
 }
 
-// fillResult sets a result. It drops one without a call, and one that comes twice. If an id occurs
-// again, as with providers that number the calls of every answer anew, the newer call counts.
+// fillResult sets a result. It drops a result without a call and a duplicate. If several calls have
+// the same id, it takes the latest: some providers number the calls of every answer from 0.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
 	for _, m := range slices.Backward(results) {
 		if m.CallID != id {
@@ -113,8 +114,8 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// questionText returns the question. If the run goes on with results of the client's tools, that is
-// the user's last message.
+// questionText returns the question. For a request that only brings results of the client's tools,
+// that is the user's last message.
 func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
@@ -212,7 +213,8 @@ type PromptOptions struct {
 	Location *time.Location // nil is UTC
 }
 
-// Prompt makes the system prompt of a run, anew for every request (S2.4).
+// Prompt renders the system prompt, once for each run, so that it contains the current date and
+// tools.
 type Prompt struct {
 	template *template.Template
 	username string
@@ -220,9 +222,9 @@ type Prompt struct {
 	last     atomic.Pointer[renderedPrompt]
 }
 
-// renderedPrompt is what the template made of these.
+// renderedPrompt is a rendered template with the values that it was rendered from.
 type renderedPrompt struct {
-	second int64 // of Unix time; the template is told no smaller parts
+	second int64 // Unix time; the template does not get fractions of a second
 	tools  []catalog.Tool
 	text   string
 }
@@ -249,8 +251,8 @@ func NewPrompt(o PromptOptions) (*Prompt, error) {
 	return p, nil
 }
 
-// toolLines is the tools in a prompt: a line each when printed as a whole, or
-// .Name and .Description of each in a range.
+// toolLines is the template's value for the tools. Printed, it gives one line per tool; a range
+// over it gives .Name and .Description of each.
 type toolLines []catalog.Tool
 
 func (t toolLines) String() string {
@@ -283,7 +285,7 @@ func (p *Prompt) render(tools []catalog.Tool, now time.Time) (string, error) {
 	return b.String(), nil
 }
 
-// promptError is a prompt that could not be had from its server.
+// promptError says that a server did not return a prompt.
 type promptError struct {
 	of  ServerPrompt
 	err error
@@ -305,7 +307,7 @@ func (e *promptError) runError() event.RunError {
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
-	// As the rules are now: the run may have been taken up long after it was asked for.
+	// Check the present rules: a takeover may start the run long after it was requested.
 	if !l.agent.Rules.Of(l.run.caller).Server(p.Server) {
 		return nil, &promptError{p, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}

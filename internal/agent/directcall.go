@@ -10,9 +10,9 @@ import (
 	"answerd/internal/event"
 )
 
-// ToolCall is a tool call that no model asked for.
+// ToolCall is a tool call that a caller requests directly, without a model.
 type ToolCall struct {
-	Tool    string          // the name under which GET /tools lists it, or would
+	Tool    string          // the name as in GET /tools, even if that does not list the tool
 	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
 	Context map[string]string
 	// Approved says that caller, who is the person that a run would ask, agrees to the
@@ -20,19 +20,19 @@ type ToolCall struct {
 	Approved bool
 }
 
-// ToolCallError is a direct call that failed: what tool_error would say of it. Its
-// text is fit for the caller.
+// ToolCallError is the error of a direct call, with the fields of the event tool_error. Its text
+// may be shown to the caller.
 type ToolCallError struct{ event.ToolError }
 
 func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
 // CallTool executes one call for caller and waits for its result, without a run and without a
-// model. It takes the same steps as a run's call, so it succeeds here if and only if it does there;
-// besides, it may call tools that are hidden from the model (auto_register_tools: false). The call
-// ends with ctx.
+// model. It takes the same steps as a run's call, so both succeed or fail for the same reasons. It
+// may also call tools that are hidden from the model (auto_register_tools: false). The call ends
+// with ctx.
 //
-// It takes one of Options.MaxRuns while it is in flight, and Drain waits for it.
-// Errors: *ToolCallError, ErrDraining, *Refusal.
+// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
+// *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
 	slot, err := a.acquireSlot(ctx, caller, func(*admission.Slot) { a.directCalls++ })
 	if err != nil {
@@ -47,10 +47,10 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 
 	tool, known := a.Tools.Tool(r.Tool)
 	if !known {
-		a.Tools.ToolsFor(ctx, caller) // waits for servers that are only being connected
+		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
 		tool, known = a.Tools.Tool(r.Tool)
 	}
-	// What somebody makes up is not repeated at length, nor as broken text.
+	// The name may be invented: truncate it and drop invalid UTF-8 before it is repeated in events.
 	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parseArgs(string(r.Args))

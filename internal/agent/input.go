@@ -16,16 +16,16 @@ import (
 	"answerd/internal/mcp"
 )
 
-// resolutionWait bounds how long Answer waits for the run to go on. Its executor may just
-// have died, and another one has yet to find that out.
+// resolutionWait bounds how long Answer waits for the run to continue. The process that executes
+// the run may just have died, and another one needs time to notice.
 const resolutionWait = 10 * time.Second
 
 // Answer gives a person's answers to the interrupts of a run, wherever the run is executed. It
 // checks all of them before it stores the first. It returns when the log has the resolutions, or
 // after resolutionWait. Only the run's owner may answer; for anyone else the run does not exist.
-// The first answer to an interrupt wins: if somebody else answers at the same moment, those
-// after it are not stored. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt, ErrAnswered,
-// ErrExpired, or the log's or ctx's.
+// The first answer to an interrupt wins: if another request answers it at the same moment, Answer
+// stores none of the answers after it. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt,
+// ErrAnswered, ErrExpired, or the log's or ctx's.
 func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
@@ -93,8 +93,8 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 	}
 }
 
-// findInterrupt returns an open interrupt by the run's log, since the run may be executed by
-// another process, or by none while it waits. The error says why it takes no answer.
+// findInterrupt returns an open interrupt from the run's log, since another process may execute the
+// run, or none while it waits. The error says why the interrupt cannot be answered.
 func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
 	if s, waits := r.Last.Body.(event.Suspended); waits {
 		for _, i := range s.Interrupts {
@@ -205,10 +205,10 @@ type storedInput struct {
 	Content  jsonText `json:"content,omitempty"`
 	Issuer   string   `json:"issuer,omitempty"`
 	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // by the run itself: nobody can answer any more
+	Closed   bool     `json:"closed,omitempty"` // set by the run itself: further answers are refused
 }
 
-// closedInput is stored in the place of an answer, so that none is accepted any more.
+// closedInput is stored in place of an answer, so that further answers are refused.
 var closedInput = []byte(`{"closed":true}`)
 
 func encodeInput(in Input, by auth.Identity) []byte {
@@ -235,11 +235,11 @@ func decodeInput(id string, data []byte) resolution {
 // run that wait for them. It also notices that another process took over the run.
 type inbox struct {
 	run     *run
-	stopped chan struct{} // closed when nothing is delivered any more
+	stopped chan struct{} // closed when the last input has been delivered
 
 	mu          sync.Mutex // protects what follows
 	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs that nobody has expected yet
+	undelivered map[string]resolution // inputs whose interrupt does not wait for them yet
 	waiting     map[string]*interrupt
 
 	pos int64 // the last position that was received; used by receiveAvailable
@@ -317,8 +317,8 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 	}
 }
 
-// receiveAvailable delivers the inputs that are there and returns them; more is closed when there
-// are others.
+// receiveAvailable delivers the stored inputs and returns them; more is closed when further ones
+// are stored.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)

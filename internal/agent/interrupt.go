@@ -10,8 +10,8 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Input is a person's answer to an interrupt: Approved for an approval and for a limit that is
-// reached, Action for an elicitation.
+// Input is a person's answer to an interrupt. Approved is set for an approval or a budget increase,
+// Action for an elicitation.
 type Input struct {
 	ID string // of the interrupt
 
@@ -28,9 +28,9 @@ type Input struct {
 
 // Reasons for which an answer is refused.
 var (
-	ErrUnknownInterrupt = errors.New("the run asks nothing of that id")
-	ErrAnswered         = errors.New("that was answered before")
-	ErrExpired          = errors.New("the time to answer that is over")
+	ErrUnknownInterrupt = errors.New("the run has no open interrupt with that id")
+	ErrAnswered         = errors.New("the interrupt has been answered already")
+	ErrExpired          = errors.New("the interrupt has expired")
 )
 
 // ContentError is an answer whose content does not fit what was asked for: a form, or the
@@ -55,24 +55,25 @@ func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
 // timeLeft returns how long the question may still be answered.
 func (i *interrupt) timeLeft() time.Duration { return time.Until(time.UnixMilli(i.ExpiresAt)) }
 
-// resolution is what became of a question: an answer, or the reason why there is none.
+// resolution is the outcome of a question: an answer, or the reason why it was not answered.
 type resolution struct {
 	Input
 	by         auth.Identity
-	unanswered error // why nobody answered; nil if somebody did
+	unanswered error // why it was not answered; nil if it was
 }
 
-// Reasons for which nobody answered, besides ErrExpired.
+// Reasons for which a question was not answered, in addition to ErrExpired.
 var (
-	errNobodyToAsk = errors.New("nobody can be asked")
+	errNobodyToAsk = errors.New("no person can be asked")
 	errWithdrawn   = errors.New("the question was withdrawn")
 	errTooManyOpen = errors.New("too many questions are open")
 )
 
 // askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
-// ends. When done is closed, the person has done elsewhere what was asked, which counts as yes.
-// The resolution is in the log when askOwner returns. A question that another process asked is
-// not asked again. The error is the log's, or says that the run goes on elsewhere.
+// ends. When done is closed, the person has already done what was asked (such as a sign-in), which
+// counts as acceptance. The resolution is in the log when askOwner returns. A question that another
+// process asked is not asked again. The error is the log's, or says that another process continues
+// the run.
 func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (resolution, error) {
 	i, v, err := l.replayedQuestion(ctx, rec)
 	switch {
@@ -96,7 +97,7 @@ func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan st
 	return answer, l.run.suspension.resolveInterrupt(ctx, i, answer)
 }
 
-// openQuestion appends a question. It returns a resolution at once if nobody can be asked.
+// openQuestion appends a question. It returns a resolution at once if no person can be asked.
 func (l *loop) openQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
 	now, timeout := time.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
@@ -116,7 +117,7 @@ func (l *loop) openQuestion(ctx context.Context, rec event.Interrupt, done <-cha
 	return i, nil, err
 }
 
-// canAnswer reports whether somebody can answer an interrupt of that kind.
+// canAnswer reports whether the caller of the request can answer an interrupt of that kind.
 func (r Request) canAnswer(kind string) bool {
 	switch kind {
 	case event.KindElicitation:
@@ -150,7 +151,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		}
 	}
 	if err := r.relinquished(); err != nil {
-		return resolution{}, err // and the question stays open
+		return resolution{}, err // the question stays open
 	}
 	err := r.agent.Log.AddInput(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
 	if errors.Is(err, event.ErrDuplicateInput) { // at the last moment
@@ -163,7 +164,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	return otherwise, nil // a log that fails ends the run at its next event
 }
 
-// resolvedEvent returns the event that says what became of the question.
+// resolvedEvent returns the event with the outcome of the question.
 func (i *interrupt) resolvedEvent(v resolution) event.Body {
 	reason := v.Reason
 	if v.unanswered != nil {
@@ -180,8 +181,8 @@ func (i *interrupt) resolvedEvent(v resolution) event.Body {
 
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
-// elicitationAction returns the action for the server: decline if nobody can be asked, cancel if
-// nobody answered.
+// elicitationAction returns the action for the server: decline if no person can be asked, cancel if
+// they did not answer.
 func (v resolution) elicitationAction() string {
 	switch {
 	case v.unanswered == nil:
@@ -192,10 +193,10 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// elicitInput asks the owner of the run on behalf of a call's server. The question is held open:
-// the server's request waits in this process, so the run cannot be parked meanwhile.
+// elicitInput asks the owner of the run a question of a call's server. The server's request waits
+// in this process, so the run cannot be parked meanwhile.
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
-	defer recoverTo(&err) // the goroutine is not ours
+	defer recoverTo(&err) // runs in a goroutine of package mcp
 	v, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
 	}, e.Done)

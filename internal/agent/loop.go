@@ -14,8 +14,8 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// loop is the state of one run on its way through its turns. Only the run's goroutine uses it,
-// except that the calls of a turn each write their own element of a slice.
+// loop holds the state of one run during its turns. Only the run's goroutine uses it, except that
+// the calls of a turn each write their own element of a slice.
 type loop struct {
 	agent   *Agent
 	run     *run
@@ -51,9 +51,9 @@ type loop struct {
 	replayed *replay.State // what the run did in other processes; nil if it began here
 }
 
-// runTurns runs the turns of a run: the model answers and may ask for tools, the tools' results go back
-// to the model, until it answers without a call, or a limit ends it. What a log already has of
-// the run is replayed turn by turn instead, without a model, a tool or an event.
+// runTurns runs the turns of a run: the model answers and may ask for tools, the tools' results go
+// back to the model, until it answers without a call, or a limit ends it. Turns that the log
+// already has are replayed instead, without calling a model or a tool and without new events.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
