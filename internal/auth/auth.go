@@ -27,7 +27,7 @@ import (
 // without inbound authentication. A run belongs to an (Issuer, Subject).
 type Identity struct {
 	Issuer  string
-	Subject string
+	Subject string // a user's sub, or "client:" and the client_id of a client without one
 	Scopes  []string
 	Expiry  time.Time // the token's exp; zero for the anonymous caller
 	// Claims are all claims of the token, still encoded, for Rules.

@@ -83,17 +83,28 @@ func scopesOf(o strictjson.Object) ([]string, error) {
 
 // identity returns the caller that c names; ok is false if it names nobody. A token that a
 // service got for itself may have no sub (RFC 9068 section 2.2 requires one, but many
-// issuers leave it out): then the client is the subject.
+// issuers leave it out): then the client is the subject. Users and clients are named in
+// different namespaces (RFC 9068 section 5), so a client has the prefix "client:", and a user
+// whose subject begins with one of the two prefixes has the prefix "user:".
 func (c *claims) identity() (id Identity, ok bool) {
 	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes, Claims: c.all}
-	if id.Subject == "" {
-		id.Subject = c.clientID
+	switch {
+	case id.Subject == "":
+		id.Subject = clientPrefix + c.clientID
+	case strings.HasPrefix(id.Subject, clientPrefix) || strings.HasPrefix(id.Subject, userPrefix):
+		id.Subject = userPrefix + id.Subject
 	}
 	if c.expires != nil {
 		id.Expiry = c.expires.Time
 	}
-	return id, strings.TrimSpace(id.Subject) != ""
+	return id, strings.TrimSpace(c.subject) != "" || c.subject == "" && strings.TrimSpace(c.clientID) != ""
 }
+
+// Prefixes of subjects, see identity.
+const (
+	clientPrefix = "client:"
+	userPrefix   = "user:"
+)
 
 // UnverifiedExpiry returns the exp of token, if token is a JWT that has one. It does not
 // check the signature: it is meant for tokens that others will verify.

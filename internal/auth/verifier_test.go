@@ -264,8 +264,35 @@ func TestVerifyReturnsTheTokensIdentity(t *testing.T) {
 		t.Errorf("got %+v, %v", id, err)
 	}
 	svc, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(authtest.JSON{"sub": nil, "client_id": "svc"})))
-	if err != nil || svc.Subject != "svc" || svc.Owns(id) || !id.Owns(id) {
-		t.Errorf("got %+v, %v", svc, err)
+	if err != nil || svc.Subject != "client:svc" || svc.Owns(id) || !id.Owns(id) {
+		t.Errorf("got %+v, %v, want the subject client:svc", svc, err)
+	}
+}
+
+// RFC 9068 section 5: subjects and client ids are separate namespaces. A client whose id is a user's
+// subject, or a user whose subject looks like a client, must not get the other's runs.
+func TestClientAndUserOfTheSameNameAreDifferentOwners(t *testing.T) {
+	i := authtest.NewIAM(t)
+	v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Scope = "" })
+	verify := func(claims authtest.JSON) Identity {
+		t.Helper()
+		id, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(claims)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	for name, ids := range map[string][2]Identity{
+		"the client is named like the user":    {verify(authtest.JSON{"sub": "ann"}), verify(authtest.JSON{"sub": nil, "client_id": "ann"})},
+		"the user is named like a client":      {verify(authtest.JSON{"sub": "client:ann"}), verify(authtest.JSON{"sub": nil, "client_id": "ann"})},
+		"a user is named like an escaped name": {verify(authtest.JSON{"sub": "user:client:ann"}), verify(authtest.JSON{"sub": "client:ann"})},
+	} {
+		if a, b := ids[0], ids[1]; a.Owns(b) || b.Owns(a) || a.Key() == b.Key() {
+			t.Errorf("%s: got owners %q and %q, want different ones", name, a.Subject, b.Subject)
+		}
+	}
+	if got := verify(authtest.JSON{"sub": "ann", "client_id": "web"}).Subject; got != "ann" {
+		t.Errorf("got subject %q of a user's token with a client, want ann", got)
 	}
 }
 
