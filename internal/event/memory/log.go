@@ -16,9 +16,11 @@
 // is readable as soon as Append returns. Pages share their events with the log; when the log
 // drops an event, a page that has it stays valid.
 //
-// The log keeps a run for Retention after its terminal event, and drops the runs that ended
-// first when all runs together exceed MaxBytes: of an owner above an equal share, if there is one. Of a run that was dropped it keeps the owner
-// (a tombstone), so that the owner reads ErrGone and everyone else reads ErrNotFound.
+// The log keeps a run for Retention after its terminal event. When all runs together exceed
+// MaxBytes, it drops the runs that ended first: those of an owner above an equal share if they
+// ended more than five seconds ago, otherwise those of all owners. Of a run that was dropped it
+// keeps the owner (a tombstone), so that the owner reads ErrGone and everyone else reads
+// ErrNotFound.
 package memory
 
 import (
@@ -58,8 +60,8 @@ type Options struct {
 	Retention time.Duration
 	// MaxBytes bounds the events, inputs, notes and results of all runs together; 0 means
 	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which
-	// they ended, those of owners above an equal share before others. If none has ended, the run that appends loses its oldest results and
-	// then its oldest events.
+	// they ended, those of owners above an equal share before others. If none has ended, the
+	// run that appends loses its oldest results and then its oldest events.
 	MaxBytes int64
 }
 

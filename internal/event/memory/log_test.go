@@ -77,36 +77,62 @@ func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
 }
 
 func TestMaxBytesDropsRunsOfAnOwnerAboveItsShareFirst(t *testing.T) {
-	log := memory.New(memory.Options{MaxBytes: 256 << 10})
-	create := func(id, owner string, size int) {
-		t.Helper()
-		if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{MaxBytes: 256 << 10})
+		const quiet = 10
+		for i := range quiet {
+			createEndedRun(t, log, fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i%3), 1<<10)
 		}
-		for _, b := range []event.Body{event.Start{Question: strings.Repeat("x", size)}, event.FinalAnswer{}} {
-			if _, err := log.Append(t.Context(), id, b); err != nil {
-				t.Fatal(err)
+		for i := range 100 {
+			createEndedRun(t, log, fmt.Sprintf("run_flood%d", i), "flood", 10<<10)
+			<-time.After(time.Second)
+		}
+		createEndedRun(t, log, "run_late", "late", 40<<10) // makes space at the cost of the flood, too
+		for i := range quiet {
+			if _, err := log.After(t.Context(), fmt.Sprintf("run_quiet%d", i), 0); err != nil {
+				t.Errorf("After of run %d of an owner below its share = %v, want no error", i, err)
 			}
 		}
-	}
-	const quiet = 10
-	for i := range quiet {
-		create(fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i%3), 1<<10)
-	}
-	for i := range 100 {
-		create(fmt.Sprintf("run_flood%d", i), "flood", 10<<10)
-	}
-	create("run_late", "late", 40<<10) // makes space at the cost of the flood, too
-	for i := range quiet {
-		if _, err := log.After(t.Context(), fmt.Sprintf("run_quiet%d", i), 0); err != nil {
-			t.Errorf("After of run %d of an owner below its share: %v", i, err)
+		if _, err := log.After(t.Context(), "run_flood0", 0); !errors.Is(err, event.ErrGone) {
+			t.Errorf("After of the first run of the owner above its share = %v, want %v", err, event.ErrGone)
 		}
+		if _, err := log.After(t.Context(), "run_flood99", 0); err != nil {
+			t.Errorf("After of the last run of the owner above its share = %v, want no error", err)
+		}
+	})
+}
+
+// The share of a caller among many is small. If its runs were dropped as soon as they end, the
+// readers of their streams would not get the last events.
+func TestMaxBytesKeepsARunThatJustEndedOfAnOwnerAboveItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{MaxBytes: 256 << 10})
+		for i := range 100 {
+			createEndedRun(t, log, fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i), 1<<10)
+		}
+		<-time.After(time.Minute)
+		for i := range 20 {
+			id := fmt.Sprintf("run_busy%d", i)
+			createEndedRun(t, log, id, "busy", 1<<10)
+			<-time.After(time.Second)
+			createEndedRun(t, log, id+"b", "busy", 1<<10)
+			if _, err := log.After(t.Context(), id, 0); err != nil {
+				t.Errorf("After of %s, a second after its end = %v, want no error", id, err)
+			}
+		}
+	})
+}
+
+// createEndedRun adds a run of an owner with a question of size bytes and an answer.
+func createEndedRun(t *testing.T, log *memory.Log, id, owner string, size int) {
+	t.Helper()
+	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}}); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := log.After(t.Context(), "run_flood0", 0); !errors.Is(err, event.ErrGone) {
-		t.Errorf("After of the first run of the owner above its share = %v, want %v", err, event.ErrGone)
-	}
-	if _, err := log.After(t.Context(), "run_flood99", 0); err != nil {
-		t.Errorf("After of the last run of the owner above its share: %v", err)
+	for _, b := range []event.Body{event.Start{Question: strings.Repeat("x", size)}, event.FinalAnswer{}} {
+		if _, err := log.Append(t.Context(), id, b); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

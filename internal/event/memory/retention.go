@@ -61,18 +61,23 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 // hasOtherEndedLocked reports whether the run that ended first is not r.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
 
+// readGrace is how long after its end a run is not chosen because of its owner's share. The
+// readers of a stream that ended read its last events in this time.
+const readGrace = 5 * time.Second
+
 // nextToDropLocked returns the run that makes space for r, another one: the run that ended first
 // of an owner above its share, which is an equal part of the log for each owner that has runs.
 // That is the owner of r, or else the largest of some owners. If none of these has a run that
-// ended, it is the run that ended first of all.
+// ended more than readGrace ago, it is the run that ended first of all.
 func (l *Log) nextToDropLocked(r *run) *run {
 	share := l.maxBytes / int64(max(len(l.usage), 1))
-	if u := r.usage; u.hasOtherEndedLocked(r) && u.bytes.Load() > share {
+	endedBefore := time.Now().Add(-readGrace)
+	if u := r.usage; u.bytes.Load() > share && u.canDropLocked(r, endedBefore) {
 		return u.ended[0]
 	}
 	largest, most, compared := l.ended[0], share, 0
 	for _, u := range l.usage {
-		if n := u.bytes.Load(); n > most && u.hasOtherEndedLocked(r) {
+		if n := u.bytes.Load(); n > most && u.canDropLocked(r, endedBefore) {
 			largest, most = u.ended[0], n
 		}
 		if compared++; compared == maxOwnersCompared {
@@ -82,8 +87,10 @@ func (l *Log) nextToDropLocked(r *run) *run {
 	return largest
 }
 
-// hasOtherEndedLocked reports whether the owner has a run that ended before r.
-func (u *ownerUsage) hasOtherEndedLocked(r *run) bool { return len(u.ended) > 0 && u.ended[0] != r }
+// canDropLocked reports whether the run of the owner that ended first is not r and ended before t.
+func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
+	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
+}
 
 // trimContent drops the oldest results of r, and then its oldest events, until want bytes are free
 // or only the newest event is left. It returns how many bytes it freed.
