@@ -1,14 +1,18 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"answerd/internal/sse"
 )
 
 // wireMessages holds the messages of a request with all of their members.
@@ -16,19 +20,19 @@ type wireMessages []map[string]json.RawMessage
 
 // provider describes the documented behaviour of one provider's Chat Completions endpoint.
 type provider struct {
-	message string // members of the delta before each call, as JSON without braces; "" for none
-	call    string // members of each call beside id, type and function; "" for none
-	profile string // members of the profile in MODELS_FILE, without braces; "" for none
+	deltas  []string // before the calls of a round, each a JSON object
+	call    string   // members of the first call of a round beside id, type and function; "" for none
+	profile string   // members of the profile in MODELS_FILE, without braces; "" for none
 	// refuse returns why the endpoint answers 400 to a request; "" if it accepts it.
 	refuse func(r *http.Request, body string, calls wireMessages) string
 }
 
 // needsMember refuses messages with calls that lack the member, or have another value.
-func needsMember(name, value string) func(*http.Request, string, wireMessages) string {
+func needsMember(name, value, why string) func(*http.Request, string, wireMessages) string {
 	return func(_ *http.Request, _ string, calls wireMessages) string {
 		for _, m := range calls {
 			if string(m[name]) != value {
-				return "The " + name + " in the thinking mode must be passed back to the API."
+				return why
 			}
 		}
 		return ""
@@ -45,27 +49,42 @@ func refusesWord(word, why string) func(*http.Request, string, wireMessages) str
 	}
 }
 
-var providers = map[string]provider{
-	// https://ai.google.dev/gemini-api/docs/thought-signatures, and for the error and the
-	// member https://discuss.ai.google.dev/t/109823: 400 for a call without its signature.
-	"Gemini 3": {call: `"extra_content":{"google":{"thought_signature":"CrICAdHtim=="}}`, refuse: func(_ *http.Request, _ string, calls wireMessages) string {
-		for _, m := range calls {
-			if !strings.Contains(string(m["tool_calls"]), `"extra_content":{"google":{"thought_signature":"CrICAdHtim=="}}`) {
+const (
+	geminiSignature   = `"extra_content":{"google":{"thought_signature":"CrICAdHtim=="}}`
+	openRouterDetails = `[{"type":"reasoning.encrypted","data":"e==","id":"rs_1","format":"v1","index":0}]`
+	mistralThinking   = `{"type":"thinking","thinking":[{"type":"text","text":"Why?"}],"signature":"s=="}`
+	deepSeekMissing   = "The `reasoning_content` in the thinking mode must be passed back to the API."
+)
+
+// needsSignature refuses messages whose first call lacks the signature of Gemini 3, or whose
+// other calls have one.
+func needsSignature(_ *http.Request, _ string, calls wireMessages) string {
+	for _, m := range calls {
+		var list []json.RawMessage
+		_ = json.Unmarshal(m["tool_calls"], &list)
+		for i, c := range list {
+			if strings.Contains(string(c), geminiSignature) != (i == 0) {
 				return "Function call is missing a thought_signature in functionCall parts."
 			}
 		}
-		return ""
-	}},
+	}
+	return ""
+}
+
+var providers = map[string]provider{
+	// https://ai.google.dev/gemini-api/docs/thought-signatures, and for the error and the
+	// member https://discuss.ai.google.dev/t/109823: 400 for a call without its signature.
+	"Gemini 3": {call: geminiSignature, refuse: needsSignature},
 	// https://api-docs.deepseek.com/guides/thinking_mode#tool-calls: 400 without it in the
 	// turns of a tool loop. An empty one must come back as well.
-	"DeepSeek":       {message: `"reasoning_content":"Why?"`, refuse: needsMember("reasoning_content", `"Why?"`)},
-	"DeepSeek empty": {message: `"reasoning_content":""`, refuse: needsMember("reasoning_content", `""`)},
+	"DeepSeek":       {deltas: []string{`{"reasoning_content":"Wh"}`, `{"reasoning_content":"y?"}`}, refuse: needsMember("reasoning_content", `"Why?"`, deepSeekMissing)},
+	"DeepSeek empty": {deltas: []string{`{"reasoning_content":""}`}, refuse: needsMember("reasoning_content", `""`, deepSeekMissing)},
 	// https://api-docs.deepseek.com/guides/reasoning_model, of the first reasoning model: 400
 	// if reasoning_content is in the input.
-	"DeepSeek R1": {message: `"reasoning_content":"Why?"`, refuse: refusesWord(`"reasoning_content"`, "reasoning_content is not allowed in the input messages")},
+	"DeepSeek R1": {deltas: []string{`{"reasoning_content":"Why?"}`}, refuse: refusesWord(`"reasoning_content"`, "reasoning_content is not allowed in the input messages")},
 	// https://openrouter.ai/docs/use-cases/reasoning-tokens: reasoning_details come back unmodified.
-	"OpenRouter": {message: `"reasoning":"Why?","reasoning_details":[{"type":"reasoning.encrypted","data":"e==","id":"rs_1","format":"v1","index":0}]`,
-		refuse: needsMember("reasoning_details", `[{"type":"reasoning.encrypted","data":"e==","id":"rs_1","format":"v1","index":0}]`)},
+	"OpenRouter": {deltas: []string{`{"reasoning":"Why?","reasoning_details":` + openRouterDetails + `}`},
+		refuse: needsMember("reasoning_details", openRouterDetails, "reasoning_details are missing")},
 	// https://learn.microsoft.com/azure/ai-services/openai/reference: the header api-key, the
 	// query api-version.
 	"Azure": {profile: `"headers":{"api-key":"${AZURE_KEY}"},"query":{"api-version":"2024-10-21"}`, refuse: func(r *http.Request, _ string, _ wireMessages) string {
@@ -76,18 +95,54 @@ var providers = map[string]provider{
 	}},
 	// https://github.com/editor-code-assistant/eca/issues/231: unknown members are extra_forbidden.
 	"Mistral": {profile: `"max_output_tokens":100`, refuse: refusesWord(`"max_completion_tokens"`, "extra_forbidden: body.max_completion_tokens: Extra inputs are not permitted")},
+	// The examples reasoning_with_streaming.py and reasoning_multi_turn.py in examples/mistral/chat of
+	// https://github.com/mistralai/client-python: while the model thinks, delta.content is a list
+	// with a ThinkChunk, then one list with the last ThinkChunk and the first TextChunk, then
+	// strings; the message goes back "with its ThinkChunks intact". The 400 for more than one
+	// of them, and the empty strings between them: https://github.com/earendil-works/pi/issues/9674.
+	"Mistral reasoning": {deltas: []string{
+		`{"content":""}`, `{"content":[{"type":"thinking","thinking":[{"type":"text","text":"Wh"}]}]}`, `{"content":""}`,
+		`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"y?"}],"signature":"s=="},{"type":"text","text":"I "}]}`, `{"content":"calculate."}`,
+	}, refuse: needsMember("content", `[`+mistralThinking+`,{"type":"text","text":"I calculate."}]`, "Expected at most one leading ThinkChunk")},
+	// No provider: members that nobody has documented, of a message and of a call.
+	"unknown members": {deltas: []string{`{"x_state":{"n":1.0,"s":"\u00e9"}}`}, call: `"x_call":[1,2.50]`,
+		refuse: func(r *http.Request, body string, calls wireMessages) string {
+			for _, m := range calls {
+				if string(m["x_state"]) != `{"n":1.0,"s":"\u00e9"}` || !strings.Contains(string(m["tool_calls"]), `"x_call":[1,2.50]`) {
+					return "x_state and x_call are missing"
+				}
+			}
+			return ""
+		}},
 	// https://github.com/tashfeenahmed/freellmapi/issues/1070: unknown members are unsupported.
-	"Groq": {message: `"reasoning":"Why?","channel":"analysis"`, refuse: refusesWord(`"channel"`, "'messages.2' : property 'channel' is unsupported")},
+	"Groq": {deltas: []string{`{"reasoning":"Why?","channel":"analysis"}`}, refuse: refusesWord(`"channel"`, "'messages.2' : property 'channel' is unsupported")},
 	// https://github.com/vllm-project/vllm/issues/27755: reasoning in place of reasoning_content.
-	"vLLM": {message: `"reasoning":"Why?"`, refuse: needsMember("reasoning", `"Why?"`)},
+	"vLLM": {deltas: []string{`{"reasoning":"Why?"}`}, refuse: needsMember("reasoning", `"Why?"`, "reasoning is missing")},
 	// https://ollama.com/blog/streaming-tool: each call comes whole.
-	"Ollama": {message: `"reasoning":"Why?"`},
+	"Ollama": {deltas: []string{`{"reasoning":"Why?"}`}},
 	// https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
-	"llama.cpp": {message: `"reasoning_content":"Why?"`},
+	"llama.cpp": {deltas: []string{`{"reasoning_content":"Why?"}`}},
 }
 
-// serve answers a request: two rounds of calls, then a text.
-func (p provider) serve(w http.ResponseWriter, r *http.Request, refused *atomic.Int64) {
+// endpoint is the endpoint of a provider: it calls tools in rounds, and then says Done.
+type endpoint struct {
+	provider
+	rounds  [][]string      // the calls of each round: JSON objects with name and arguments
+	refused atomic.Int64    // requests that it answered with 400
+	begin   func(round int) // a request came in; nil does nothing
+	release <-chan struct{} // the answer to the second request waits for it; nil does not
+}
+
+// newEndpoint returns the endpoint of a provider with two rounds of a call each.
+func newEndpoint(p provider) *endpoint {
+	e := &endpoint{provider: p}
+	for i := range 2 {
+		e.rounds = append(e.rounds, []string{fmt.Sprintf(`{"name":"calculate","arguments":"{\"expression\":\"1 + %d\"}"}`, i)})
+	}
+	return e
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	var request struct{ Messages wireMessages }
 	if err := json.Unmarshal(body, &request); err != nil {
@@ -100,22 +155,36 @@ func (p provider) serve(w http.ResponseWriter, r *http.Request, refused *atomic.
 			calls = append(calls, m)
 		}
 	}
-	if p.refuse != nil {
-		if why := p.refuse(r, string(body), calls); why != "" {
-			refused.Add(1)
+	if e.refuse != nil {
+		if why := e.refuse(r, string(body), calls); why != "" {
+			e.refused.Add(1)
 			w.WriteHeader(http.StatusBadRequest)
 			_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": why}})
 			return
 		}
 	}
+	round := len(calls)
+	if e.begin != nil {
+		e.begin(round)
+	}
+	if e.release != nil && round == 1 {
+		select {
+		case <-e.release:
+		case <-r.Context().Done():
+			return
+		}
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	deltas, finish := []string{`{"content":"Done."}`}, "stop"
-	if len(calls) < 2 {
-		call := fmt.Sprintf(`"index":0,"id":"Call0000%d","type":"function","function":{"name":"calculate","arguments":"{\"expression\":\"1 + %d\"}"}`, len(calls), len(calls))
-		if p.call != "" {
-			call += "," + p.call
+	if round < len(e.rounds) {
+		deltas, finish = slices.Clone(e.deltas), "tool_calls"
+		for i, function := range e.rounds[round] {
+			call := fmt.Sprintf(`"index":%d,"id":"Call000%d%d","type":"function","function":%s`, i, round, i, function)
+			if e.call != "" && i == 0 {
+				call += "," + e.call
+			}
+			deltas = append(deltas, `{"tool_calls":[{`+call+`}]}`)
 		}
-		deltas, finish = []string{`{` + p.message + `}`, `{"tool_calls":[{` + call + `}]}`}, "tool_calls"
 	}
 	for _, d := range deltas {
 		fmt.Fprintf(w, "data: {\"model\":\"upstream-1\",\"choices\":[{\"index\":0,\"delta\":%s}]}\n\n", d)
@@ -126,8 +195,7 @@ func (p provider) serve(w http.ResponseWriter, r *http.Request, refused *atomic.
 func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 	for name, p := range providers {
 		t.Run(name, func(t *testing.T) {
-			var refused atomic.Int64
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, &refused) }))
+			server := httptest.NewServer(newEndpoint(p))
 			t.Cleanup(server.Close)
 			profile := `{"id":"m","base_url":"` + server.URL + `/v1"`
 			if p.profile != "" {
@@ -145,8 +213,13 @@ func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 			if err := json.Unmarshal(a.Metadata, &metadata); err != nil || a.Answer != "Done." || len(metadata.ToolNames) != 2 || metadata.Model != "m" || metadata.Upstream != "upstream-1" {
 				t.Errorf("got %q with %s, want Done. after two calls by upstream-1", a.Answer, a.Metadata)
 			}
+			if strings.Contains(strings.Join(p.deltas, ""), "Wh") {
+				if frames := readStream(t, get(t, c, s.url+"/runs/"+a.RunID+"/events")); reasoningOf(frames) != "Why?Why?" {
+					t.Errorf("got reasoning %q, want Why? twice", reasoningOf(frames))
+				}
+			}
 			_, events := getBody(t, c, s.url+"/runs/"+a.RunID+"/events")
-			for _, secret := range []string{"extra_content", "reasoning_content", "reasoning_details", "CrICAdHtim", "canary"} {
+			for _, secret := range []string{"extra_content", "reasoning_content", "reasoning_details", "CrICAdHtim", "x_state", "x_call", "s==", "canary"} {
 				if strings.Contains(events, secret) {
 					t.Errorf("got %s in the events, want nothing of it", secret)
 				}
@@ -163,7 +236,7 @@ func TestFallbackAnswersWithItsOwnKey(t *testing.T) {
 	var keys atomic.Value
 	backup := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys.Store(r.Header.Get("Authorization") + r.URL.RawQuery)
-		provider{}.serve(w, r, nil)
+		newEndpoint(provider{}).ServeHTTP(w, r)
 	}))
 	t.Cleanup(backup.Close)
 	w := newTestWorld(t, newTwoCallScript())
@@ -176,4 +249,158 @@ func TestFallbackAnswersWithItsOwnKey(t *testing.T) {
 	if got, want := keys.Load(), "Bearer k2x=1"; got != want {
 		t.Errorf("the fallback got %q, want %q", got, want)
 	}
+}
+
+// reasoningOf returns the reasoning in events.
+func reasoningOf(frames []sse.Frame) (text string) {
+	for _, f := range frames {
+		var e struct{ Delta string }
+		if f.Event == "reasoning_delta" && json.Unmarshal(f.Data, &e) == nil {
+			text += e.Delta
+		}
+	}
+	return text
+}
+
+// A run on each of the endpoints that refuse requests without their members, which is interrupted
+// in every way that a run survives, has the members all the same.
+func TestProviderMembersSurvive(t *testing.T) {
+	file := func(t *testing.T) string { return "file:" + t.TempDir() }
+	cluster := func(*testing.T) string { return "" }
+	kill := func(_ *testing.T, f *replicas) { f.killReplica(0) }
+	stop := func(t *testing.T, f *replicas) { f.stopReplica(t, 0) }
+	for name, c := range map[string]struct {
+		log       func(*testing.T) string
+		suspended bool // rather than waiting for the model
+		interrupt func(*testing.T, *replicas)
+		another   bool // replica continues, rather than the same one started again
+	}{
+		"an approval":                            {file, true, nil, false},
+		"kill -9 while suspended":                {file, true, kill, false},
+		"a restart while suspended":              {file, true, stop, false},
+		"the loss of a replica, while suspended": {cluster, true, kill, true},
+		"kill -9 during a model call":            {file, false, kill, false},
+		"a restart during a model call":          {file, false, stop, false},
+		"a take-over during a model call":        {cluster, false, kill, true},
+		"a hand-over during a model call":        {cluster, false, stop, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			release, models, mux := make(chan struct{}), []string{}, http.NewServeMux()
+			endpoints, asked := make(map[string]*endpoint), make(map[string]chan int)
+			for id, p := range providers {
+				if p.refuse == nil || id == "Azure" || id == "Mistral" {
+					continue
+				}
+				id = strings.ReplaceAll(id, " ", "-")
+				e := &endpoint{provider: p, rounds: [][]string{
+					{callOf("work", id+"-0"), callOf("careful", id+"-1")}, {callOf("careful", id+"-2")},
+				}}
+				if rounds := make(chan int, 16); !c.suspended {
+					e.rounds = [][]string{{callOf("work", id+"-0"), callOf("work", id+"-1")}, {callOf("work", id+"-2")}}
+					e.release, e.begin, asked[id] = release, func(round int) { rounds <- round }, rounds
+				}
+				endpoints[id] = e
+				mux.Handle("/"+id+"/v1/", e)
+			}
+			server := httptest.NewServer(mux)
+			t.Cleanup(server.Close)
+			for id := range endpoints {
+				models = append(models, fmt.Sprintf(`{"id":%q,"base_url":"%s/%s/v1"}`, id, server.URL, id))
+			}
+			f, ctx := newReplicas(t, c.log(t), "MODELS_FILE="+modelsFile(t, "["+strings.Join(models, ",")+"]"), "DRAIN_TIMEOUT=0s"), longContext(t)
+			f.env = slices.DeleteFunc(f.env, func(s string) bool { return strings.HasPrefix(s, "DEFAULT_MODEL_ID=") })
+			n := 1
+			if c.another {
+				n = 2
+			}
+			f.startAll(t, n)
+			readers := make(map[string]*runReader)
+			for id := range endpoints {
+				readers[id] = f.newRunReader(id, "", 0)
+				readers[id].body = fmt.Sprintf(`{"question":"Q","model":%q}`, id)
+			}
+			// interrupt interrupts all runs where they are; it returns the replica that continues them.
+			interrupt := func() (replica int) {
+				if c.interrupt != nil {
+					c.interrupt(t, f)
+				}
+				switch {
+				case c.another:
+					replica = 1
+				case c.interrupt != nil:
+					f.startReplica(t, 0)
+				}
+				return replica
+			}
+			each := func(do func(id string, j *runReader) error) {
+				t.Helper()
+				for id, j := range readers {
+					if err := do(id, j); err != nil {
+						t.Fatalf("%s: %v", id, err)
+					}
+				}
+			}
+			replica := 0
+			if c.suspended {
+				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
+				each(func(_ string, j *runReader) error { return f.approve(ctx, 0, j) })
+				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
+				replica = interrupt()
+				each(func(_ string, j *runReader) error { return f.approve(ctx, replica, j) })
+			} else {
+				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "step_end") })
+				each(func(id string, _ *runReader) error {
+					for {
+						select {
+						case round := <-asked[id]:
+							if round == 1 {
+								return nil
+							}
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}
+				})
+				replica = interrupt()
+				close(release)
+			}
+			each(func(id string, j *runReader) error {
+				if err := j.readUntil(ctx, replica, ""); err != nil {
+					return err
+				}
+				e, want := endpoints[id], int64(0)
+				if id == "DeepSeek-R1" || id == "Groq" {
+					want = -1 // they refuse the members, and are asked again without them
+				}
+				if got := j.lastFrame(); got.Event != "final_answer" || !strings.Contains(string(got.Data), `"answer":"Done."`) || want == 0 && e.refused.Load() > 0 {
+					t.Errorf("%s: got %s and %d refused requests, want an answer and none", id, got.Data, e.refused.Load())
+				}
+				return nil
+			})
+			f.ledger.checkCalls(t)
+			if got, want := f.ledger.totalCalls(), 3*len(endpoints); got != want {
+				t.Errorf("got %d calls, want %d", got, want)
+			}
+		})
+	}
+}
+
+// callOf returns a call of the ledger's tool.
+func callOf(tool, key string) string {
+	return fmt.Sprintf(`{"name":%q,"arguments":"{\"key\":\"%s\"}"}`, tool, key)
+}
+
+// approve approves what a run waits for.
+func (f *replicas) approve(ctx context.Context, replica int, j *runReader) error {
+	var waits struct{ Interrupts []struct{ ID string } }
+	if err := json.Unmarshal(j.lastFrame().Data, &waits); err != nil {
+		return err
+	}
+	for _, i := range waits.Interrupts {
+		if status, err := f.post(ctx, replica, "/runs/"+j.run+"/input", fmt.Sprintf(`{"id":%q,"approved":true}`, i.ID)); err != nil || status != http.StatusOK {
+			return fmt.Errorf("approve: %d, %w", status, err)
+		}
+	}
+	return nil
 }

@@ -148,6 +148,10 @@ type Extensions struct {
 	Model    string          `json:"model,omitempty"`   // the model that a Router asked
 	Endpoint string          `json:"endpoint"`          // names the endpoint, without its keys
 	Message  json.RawMessage `json:"message,omitempty"` // of the message, as a JSON object; nil for none
+	// Content is the message's content as a JSON array, where it came in parts of which some are
+	// not text, such as Mistral's thinking; nil if it is text alone. It goes back in place of the
+	// text.
+	Content json.RawMessage `json:"content,omitempty"`
 	// Calls has those of the calls, in their order; nil or null for a call without any, and
 	// not longer than the last call with some.
 	Calls []json.RawMessage `json:"calls,omitempty"`

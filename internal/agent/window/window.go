@@ -138,7 +138,9 @@ func (w *Window) messageTokens(m *llm.Message) int64 {
 		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
 	if x := m.Extensions; x != nil {
-		size += len(x.Message)
+		if size += len(x.Message); x.Content != nil {
+			size += len(x.Content) - len(m.Text) // the text is among the parts
+		}
 		for _, c := range x.Calls {
 			size += len(c)
 		}

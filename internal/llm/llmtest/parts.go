@@ -44,7 +44,7 @@ func FormatParts(parts []llm.Part) string {
 		case llm.ToolCall:
 			fmt.Fprintf(&b, "call %d %s %s %s\n", p.Index, formatID(p.ID), p.Name, p.Arguments)
 		case llm.Extensions:
-			fmt.Fprintf(&b, "extensions %s %s\n", p.Message, p.Calls)
+			fmt.Fprintf(&b, "extensions %s %s%s\n", p.Message, p.Calls, p.Content)
 		case llm.Usage:
 			fmt.Fprintf(&b, "usage %d %d %d\n", p.Input, p.Output, p.Total)
 		case llm.Finish:

@@ -34,7 +34,8 @@ type assembler struct {
 
 	endpoint       string       // names it in extensions
 	message        extensionSet // of the message; those of calls are in calls
-	extensionBytes int          // of all of them, towards maxExtensions
+	content        contentParts
+	extensionBytes int // of all of them, towards maxExtensions
 }
 
 // sendPart passes one part to the consumer.
@@ -198,6 +199,11 @@ func (a *assembler) addExtensions(said *delta) {
 	}
 	if a.countMembers(said.members) {
 		a.message.addMembers(said.members)
+	}
+	if said.parts == nil {
+		a.content.addText(said.content)
+	} else {
+		a.content.addParts(said.parts)
 	}
 }
 

@@ -51,8 +51,8 @@ func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 		return m.classifyError(ctx, context.Cause(reqCtx), w, a, connectError(err))
 	}
 	err = m.readResponse(a, w, res)
-	if a.extensionBytes > maxExtensions {
-		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", a.extensionBytes, "limit", maxExtensions)
+	if a.extensionBytes > maxExtensions || a.content.isDropped() {
+		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", a.extensionBytes+a.content.bytes, "limit", maxExtensions)
 	}
 	if err == nil || errors.Is(err, errStopped) {
 		return err

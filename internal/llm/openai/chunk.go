@@ -31,7 +31,8 @@ type deltaChoice struct {
 type delta struct {
 	sent                              bool // it is in the chunk
 	content                           string
-	thinking                          string // parts of content
+	parts                             []contentPart // of content that is an array
+	thinking                          string        // parts of content
 	refusal                           string
 	reasoningContent                  string
 	reasoning                         string
@@ -123,7 +124,7 @@ func (s *jsonScanner) readDelta(a *delta, member string) {
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
 		case "content":
-			a.content, a.thinking = s.readContent()
+			a.content, a.thinking, a.parts = s.readContent()
 		case "refusal":
 			a.refusal = s.readStringOrSkip()
 		case "reasoning_content":
@@ -143,37 +144,52 @@ func (s *jsonScanner) readDelta(a *delta, member string) {
 	}
 }
 
-// readContent reads content, which is a string or an array of parts, and returns its text and
-// its reasoning. Parts that are neither, such as images, are passed over.
-func (s *jsonScanner) readContent() (said, thought string) {
+// readContent reads content, which is a string or an array of parts, and returns its text, its
+// reasoning and, of an array, its parts. The text of parts that are neither, such as images, is
+// empty.
+func (s *jsonScanner) readContent() (said, thought string, parts []contentPart) {
 	if s.peekKind() != '[' {
-		return s.readStringOrSkip(), ""
+		return s.readStringOrSkip(), "", nil
 	}
 	for more := s.enter('[', ""); more; more = s.hasNext(']') {
 		if s.peekKind() != '{' {
 			s.skipValue()
 			continue
 		}
-		var kind, text, thinking string
-		for more := s.enter('{', ""); more; more = s.hasNext('}') {
-			switch string(s.readName()) {
-			case "type":
-				kind = s.readStringOrSkip()
-			case "text":
-				text = s.readStringOrSkip()
-			case "thinking":
-				thinking, _ = s.readContent() // Mistral: text parts again
-			default:
-				s.skipValue()
-			}
-		}
-		if kind == "thinking" {
+		part, thinking := s.readContentPart()
+		if part.kind == "thinking" {
 			thought += thinking
 		} else {
-			said += text
+			said += part.text
+		}
+		parts = append(parts, part)
+	}
+	return said, thought, parts
+}
+
+// readContentPart reads one part of content, and the text in its thinking.
+func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
+	data, start := s.data, s.pos
+	part.plain = true
+	for more := s.enter('{', ""); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
+		case "type":
+			part.kind = s.readStringOrSkip()
+		case "text":
+			part.text = s.readStringOrSkip()
+		case "thinking":
+			thinking, _, _ = s.readContent() // Mistral: text parts again
+			part.plain = false
+		default:
+			s.skipValue()
+			part.plain = false
 		}
 	}
-	return said, thought
+	part.plain = part.plain && part.kind == "text"
+	if s.syntaxErr == nil {
+		part.raw = data[start:s.pos]
+	}
+	return part, thinking
 }
 
 // readCallPiece reads a piece of a call, or a whole one. Its index may be missing or null, its id

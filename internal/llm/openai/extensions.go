@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/url"
+	"strings"
 
 	"answerd/internal/llm"
 )
@@ -112,6 +113,7 @@ func (v *extensionValue) addMember(name string, raw []byte) {
 func (v *extensionValue) addText(name, text string) {
 	for i, known := range v.names {
 		if known == name && v.elements[i].kind == '"' {
+			v.elements[i].takeApart()
 			v.elements[i].text = append(v.elements[i].text, text...)
 			return
 		}
@@ -140,12 +142,12 @@ type elementIdentity struct {
 	ID    string `json:"id"`
 }
 
-// continuedBy reports whether an element with that identity continues e. Encrypted reasoning
-// comes whole.
+// continuedBy reports whether an element with that identity continues e. Encrypted reasoning and
+// Mistral's references come whole.
 func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	sameIndex := e.Index == nil && next.Index == nil || e.Index != nil && next.Index != nil && *e.Index == *next.Index
 	sameID := e.ID == next.ID || e.ID == "" || next.ID == ""
-	return e.Type == next.Type && (e.Type != "" || e.Index != nil) && e.Type != "reasoning.encrypted" && sameIndex && sameID
+	return e.Type == next.Type && (e.Type != "" || e.Index != nil) && !strings.HasSuffix(e.Type, "encrypted") && !strings.HasSuffix(e.Type, "reference") && sameIndex && sameID
 }
 
 // identity returns the identity of an object. A member of another type counts as not sent.
@@ -222,8 +224,8 @@ func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil
 	}
-	x := &llm.Extensions{Message: a.message.encode()}
-	found := x.Message != nil
+	x := &llm.Extensions{Message: a.message.encode(), Content: a.content.encode()}
+	found := x.Message != nil || x.Content != nil
 	for i, c := range a.calls.list {
 		if object := c.extensions.encode(); object != nil {
 			for len(x.Calls) < i {

@@ -67,6 +67,71 @@ func TestExtensionsOfAnAnswerAreCollected(t *testing.T) {
 	}
 }
 
+func TestContentInPartsIsCollected(t *testing.T) {
+	thinking := func(text string) string {
+		return `{"type":"thinking","thinking":[{"type":"text","text":"` + text + `"}]}`
+	}
+	for name, c := range map[string]struct {
+		contents []string // of deltas
+		parts    string   // to send back
+		text     string
+		reasoned string
+	}{
+		"text alone":           {[]string{`"a"`, `[{"type":"text","text":"b"}]`}, "", "ab", ""},
+		"thinking":             {[]string{`""`, `[` + thinking("a") + `]`, `""`, `[` + thinking("b") + `]`}, `[` + thinking("ab") + `]`, "", "ab"},
+		"text after it":        {[]string{`[` + thinking("a") + `]`, `[` + thinking("b") + `,{"type":"text","text":"c"}]`, `"d"`}, `[` + thinking("ab") + `,{"type":"text","text":"cd"}]`, "cd", "ab"},
+		"text before it":       {[]string{`"c"`, `[` + thinking("a") + `]`, `"d"`}, `[{"type":"text","text":"c"},` + thinking("a") + `,{"type":"text","text":"d"}]`, "cd", "a"},
+		"a signature":          {[]string{`[{"type":"thinking","thinking":[],"signature":"s==","closed":false}]`, `[{"type":"thinking","thinking":[{"type":"text","text":"a"}],"closed":true}]`}, `[{"type":"thinking","thinking":[{"type":"text","text":"a"}],"signature":"s==","closed":true}]`, "", "a"},
+		"references":           {[]string{`[{"type":"reference","reference_ids":[1]},{"type":"reference","reference_ids":[2]}]`, `"a"`}, `[{"type":"reference","reference_ids":[1]},{"type":"reference","reference_ids":[2]},{"type":"text","text":"a"}]`, "a", ""},
+		"another member":       {[]string{`[{"type":"text","text":"a","x":1.0}]`, `"b"`}, `[{"type":"text","text":"ab","x":1.0}]`, "ab", ""},
+		"an image":             {[]string{`[{"type":"image_url","image_url":"data:"}]`, `"a"`}, "", "a", ""},
+		"beyond the size":      {[]string{`[` + thinking("a") + `]`, `"` + strings.Repeat("b", maxExtensions) + `"`}, "", strings.Repeat("b", maxExtensions), "a"},
+		"a part that is large": {[]string{`[` + thinking(strings.Repeat("a", maxExtensions)) + `]`, `"b"`}, "", "b", strings.Repeat("a", maxExtensions)},
+	} {
+		var deltas []string
+		for _, content := range c.contents {
+			deltas = append(deltas, `{"content":`+content+`}`)
+		}
+		endpoint, m := newEndpoint(t, Config{}, sendStream(streamOf(append(deltas, oneCall)...)))
+		parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
+		if err != nil {
+			t.Errorf("%s: got error %v, want none", name, err)
+			continue
+		}
+		message, reasoned := llm.Message{Role: llm.Assistant}, ""
+		for _, p := range parts {
+			switch p := p.(type) {
+			case llm.Text:
+				message.Text += p.Delta
+			case llm.Reasoning:
+				reasoned += p.Delta
+			case llm.Extensions:
+				message.Extensions = &p
+			}
+		}
+		if message.Text != c.text || reasoned != c.reasoned {
+			t.Errorf("%s: got text %q and reasoning %q, want %q and %q", name, message.Text, reasoned, c.text, c.reasoned)
+		}
+		if _, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m", Messages: []llm.Message{message}}); err != nil {
+			t.Fatal(err)
+		}
+		var body struct {
+			Messages []struct{ Content json.RawMessage }
+		}
+		requests := endpoint.receivedRequests()
+		if err := json.Unmarshal(requests[len(requests)-1].body, &body); err != nil {
+			t.Fatal(err)
+		}
+		want := c.parts
+		if want == "" {
+			want = `"` + c.text + `"`
+		}
+		if got := string(body.Messages[0].Content); got != want {
+			t.Errorf("%s: sent back %.300s, want %.300s", name, got, want)
+		}
+	}
+}
+
 func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 	answer := sendStream(streamOf(`{"reasoning_content":"why"}`, `{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{}"},"extra_content":{"s":1}}]}`))
 	own, m := newEndpoint(t, Config{}, answer)

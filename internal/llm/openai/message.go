@@ -78,6 +78,8 @@ func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID) + len(w.Extensions)
 	if text, ok := w.Content.(string); ok {
 		n += len(text) + len(text)/16
+	} else if parts, ok := w.Content.(json.RawMessage); ok {
+		n += len(parts)
 	}
 	for _, c := range w.ToolCalls {
 		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)*5/4 + len(c.Extensions) + 96
@@ -94,6 +96,8 @@ func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 		b = append(b, "null"...)
 	case string:
 		b = appendQuoted(b, content)
+	case json.RawMessage:
+		b = append(b, content...)
 	default: // parts, of which the large ones are base64
 		raw, err := json.Marshal(content)
 		if err != nil {
@@ -141,8 +145,8 @@ func appendQuoted(b []byte, s string) []byte {
 // UTF-8 are no reason to change or to refuse what a server or a model wrote.
 var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
-// wireMessage holds one message. Content is a text, a list of wirePart, or nil since an
-// assistant that only calls tools must say null: several endpoints refuse an empty text
+// wireMessage holds one message. Content is a text, a list of wirePart, the parts of an answer as
+// JSON, or nil since an assistant that only calls tools must say null: several endpoints refuse an empty text
 // there.
 type wireMessage struct {
 	Role       llm.Role
@@ -188,7 +192,9 @@ func newWireMessage(m llm.Message, endpoint string) wireMessage {
 		}
 	}
 	if x := m.Extensions; x != nil && m.Role == llm.Assistant && x.Endpoint == endpoint {
-		w.Extensions = x.Message
+		if w.Extensions = x.Message; x.Content != nil {
+			w.Content = x.Content
+		}
 		for i := range min(len(x.Calls), len(w.ToolCalls)) {
 			w.ToolCalls[i].Extensions = x.Calls[i]
 		}

@@ -38,7 +38,7 @@ var shapes = map[string]struct {
 	},
 	"content as parts, thinking among them": {
 		eventStream(deltaChunk(`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"image_url"}]}`), stopChunk),
-		llmtest.Lines(`reasoning "hm"`, `text "ab"`, `finish stop m-1`),
+		llmtest.Lines(`reasoning "hm"`, `text "ab"`, `extensions  [][{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"ab"}]`, `finish stop m-1`),
 	},
 	"a refusal is text": {
 		eventStream(deltaChunk(`{"content":null,"refusal":"No."}`), stopChunk),

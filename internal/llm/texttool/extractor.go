@@ -103,6 +103,11 @@ func (x *extractor) finishAnswer(last ...llm.Part) error {
 		}
 	}
 	for _, p := range last {
+		if e, ok := p.(llm.Extensions); ok && len(x.calls) > 0 {
+			// The calls are those of the text, and its parts repeat them.
+			e.Calls, e.Content = nil, nil
+			p = e
+		}
 		if err := x.send(p); err != nil {
 			return err
 		}
